@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -14,16 +15,18 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from connectors.acting import EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
+from connectors.actor_file import read_actor, rebuilt, rebuilt_module_to_env, state_of, write_actor
 from connectors.connector import Connector
 from connectors.env_to_module import NumpyToTensor, env_to_module_pipeline
-from connectors.fingerprint import check_fingerprint, check_statistics
+from connectors.fingerprint import check_fingerprint, check_statistics, stamp, stamped
 from connectors.module_to_env import module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.views import View, Views
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage import space_json
 from episodes.tracks import nested
 from episodes.tracks.spaces import as_rows
 
@@ -168,6 +171,62 @@ class Actor:
     def copy_pipelines(self) -> Actor:
         """Return an actor of the same policy with copies of the pipelines."""
         return Actor.of_parts(self.policy, deepcopy(self.env_to_module), deepcopy(self.module_to_env))
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write weights, statistics and settings to a file. Nothing is pickled.
+
+        Raises:
+            InvalidArgument: the policy is not a `torch.nn.Module`, or a connector's state is not made of numbers.
+        """
+        write_actor(path, {**state_of(self), "trained_in": stamped(self.policy)})
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        policy: Any,
+        *,
+        pieces: Iterable[Connector | View] | None = None,
+        module_to_env: ModuleToEnv | None = None,
+    ) -> Actor:
+        """Return the actor that `save` wrote.
+
+        Args:
+            policy: a policy, or a class or `functools.partial` that makes one, as in `Actor(policy)`. Its weights are
+                replaced.
+            pieces: the connectors and views, as they were given to `Actor`. Those of this library are rebuilt from the
+                file if all are.
+            module_to_env: the pipeline to actions, if it has connectors that are not of this library.
+
+        Raises:
+            UnreadableData: the file is damaged, or is not an actor's.
+            InvalidArgument: connectors that are not of this library are missing.
+            StateMismatch: the weights do not fit the policy, or the connectors have other settings than the saved ones.
+        """
+        state = read_actor(path)
+        try:
+            space, action_space = (space_json.from_json(state[f"{name}_space"]) for name in ("observation", "action"))
+            given = rebuilt(state["pieces"], "pieces=") if pieces is None else list(pieces)
+            if module_to_env is None:
+                module_to_env = rebuilt_module_to_env(state["module_to_env"], (space, action_space))
+            weights, states, trained_in = state["weights"], state["states"], state["trained_in"]
+            saved = state["fingerprint"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UnreadableData(f"{path} is not a file of Actor.save: {type(error).__name__} {error}") from error
+        actor = cls(policy, space, action_space, pieces=given, module_to_env=module_to_env)
+        check_fingerprint(actor.policy, actor.fingerprint, saved)
+        try:
+            actor.policy.load_state_dict(weights)
+        except (RuntimeError, AttributeError) as error:
+            raise StateMismatch(
+                f"Actor.load: the weights of a {state['policy']} do not fit {type(actor.policy).__name__}: {error}"
+            ) from error
+        actor.env_to_module.set_state(states["env_to_module"])
+        actor.module_to_env.set_state(states["module_to_env"])
+        stamp(actor.policy, trained_in)
+        return actor
 
     def __repr__(self) -> str:
         return f"Actor({type(self.policy).__name__}, {self.env_to_module!r}, {self.module_to_env!r})"

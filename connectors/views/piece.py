@@ -54,6 +54,11 @@ class ViewPiece(Connector):
         """Settings of the view."""
         return super().settings if self._view is None else settings_of(self._view)
 
+    @property
+    def view(self) -> View | None:
+        """The view that this connector was made of; None for a derived class."""
+        return self._view
+
     def see(self, history: History) -> Mapping[str, Any]:
         """Return the columns [B, ...] of a history."""
         if self._view is None:

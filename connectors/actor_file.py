@@ -1,0 +1,233 @@
+"""Actors as files: weights, statistics and settings. Nothing in a file is pickled, and reading one runs no code of it.
+
+"RLACTOR1" | SHA-256 of all that follows, 32 bytes | length of the header, 8 bytes | header, JSON | arrays
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from connectors import env_to_module as to_module
+from connectors import module_to_env as to_env
+from connectors import views
+from connectors.connector import Connector
+from connectors.fingerprint import settings_of
+from connectors.module_to_env import ModuleToEnvPipeline
+from connectors.views import ViewPiece
+from episodes.errors import InvalidArgument, UnreadableData
+from episodes.storage import space_json
+
+__all__ = ["read_actor", "rebuilt", "rebuilt_module_to_env", "state_of", "write_actor"]
+
+_MAGIC = b"RLACTOR1"
+_HEAD = len(_MAGIC) + 32 + 8
+_KINDS = "biufc"  # dtypes of arrays in a file
+
+
+def _of_library(module: Any) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+_PARTS = {**_of_library(views), **_of_library(to_module), **_of_library(to_env)}
+"""The connectors and views that a file can name."""
+
+
+def state_of(actor: Any) -> dict[str, Any]:
+    """Return everything that `rebuilt` and `Actor.load` need, as nested values.
+
+    Raises:
+        InvalidArgument: the policy is not a module, or the spaces are not known.
+    """
+    if not isinstance(actor.policy, nn.Module):
+        raise InvalidArgument(
+            f"Actor.save: {type(actor.policy).__name__} is not a torch.nn.Module, so it has no weights"
+        )
+    if actor.observation_space is None or actor.action_space is None:
+        raise InvalidArgument("Actor.save: the actor's spaces are not known; give them to Actor")
+    own = {name: piece for name, piece in _pieces(actor.env_to_module).items() if name not in _default(actor)}
+    return {
+        "policy": type(actor.policy).__name__,
+        "weights": dict(actor.policy.state_dict()),
+        "observation_space": space_json.to_json(actor.observation_space, "observation_space"),
+        "action_space": space_json.to_json(actor.action_space, "action_space"),
+        "pieces": [_settings(piece) for piece in own.values()],
+        "module_to_env": [_settings(piece) for piece in actor.module_to_env.connectors],
+        "states": {"env_to_module": actor.env_to_module.get_state(), "module_to_env": actor.module_to_env.get_state()},
+        "fingerprint": actor.fingerprint,
+    }
+
+
+def _pieces(pipeline: Any) -> dict[str, Connector]:
+    return dict(zip(pipeline.names, pipeline.connectors, strict=True))
+
+
+def _default(actor: Any) -> set[str]:
+    """Return the names of the connectors that `env_to_module_pipeline` adds itself."""
+    kinds = (to_module.AddObservations, to_module.BatchItems, to_module.AddTimeDimension)
+    kinds = (*kinds, to_module.AddStates, to_module.NumpyToTensor)
+    return {name for name, piece in _pieces(actor.env_to_module).items() if type(piece) in kinds}
+
+
+def _settings(piece: Connector) -> Any:
+    """Return the name and the arguments of a connector or view; None in place of arguments if it is a user's."""
+    made: Any = getattr(piece, "view", None) if type(piece) is ViewPiece else piece
+    name = getattr(made, "__name__", None) or type(made).__name__
+    known = _PARTS.get(name)
+    if known is not made and known is not type(made):
+        return [name, None]
+    return [name, {} if known is made else settings_of(made) if made is not piece else piece.settings]
+
+
+def rebuilt(settings: Iterable[Any], what: str) -> list[Any]:
+    """Return connectors and views of this library, made from the settings of a file.
+
+    Raises:
+        InvalidArgument: one is not of this library, or was made with arguments that a file cannot hold.
+    """
+    made = []
+    for name, arguments in settings:
+        if arguments is None or name not in _PARTS:
+            raise InvalidArgument(f"Actor.load: the actor has {name}, which is not of this library: give {what}")
+        part = _PARTS[name]
+        try:
+            made.append(part(**arguments) if isinstance(part, type) else part)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"Actor.load: {name} cannot be made from {arguments}: {error}; give {what}"
+            ) from error
+    return made
+
+
+def rebuilt_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> ModuleToEnvPipeline:
+    """Return the module-to-env pipeline of a file."""
+    connectors = rebuilt(settings, "module_to_env=")
+    for piece in connectors:
+        if isinstance(piece, to_env.GetActions):
+            piece.adds_log_probs = False  # runners add them to whole samples
+    return ModuleToEnvPipeline(*spaces, connectors=connectors)
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
+    """Write nested values to a file, which gets its name when it is complete."""
+    arrays: list[np.ndarray] = []
+    tree = _encoded(state, arrays)
+    specs = [[array.dtype.str, list(array.shape)] for array in arrays]
+    header = json.dumps({"tree": tree, "arrays": specs}).encode()
+    parts = [len(header).to_bytes(8, "little"), header, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(partial, "wb") as file:
+            file.writelines([_MAGIC, digest.digest(), *parts])
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the nested values of a file.
+
+    Raises:
+        UnreadableData: the file is damaged, or is not an actor's.
+    """
+    data = Path(path).read_bytes()
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < _HEAD:
+        raise UnreadableData(f"{path} is not a file of Actor.save: it does not begin with {_MAGIC.decode()}")
+    if hashlib.sha256(data[len(_MAGIC) + 32 :]).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
+        raise UnreadableData(f"{path} is damaged: its checksum is wrong; copy or save it again")
+    length = int.from_bytes(data[_HEAD - 8 : _HEAD], "little")
+    try:
+        header = json.loads(data[_HEAD : _HEAD + length])
+        arrays, place = [], _HEAD + length
+        for dtype, shape in header["arrays"]:
+            array, place = _array(data, place, np.dtype(dtype), tuple(shape))
+            arrays.append(array)
+        if place != len(data):
+            raise ValueError(f"{len(data) - place} bytes are left over")
+        return _decoded(header["tree"], arrays)
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise UnreadableData(f"{path} is not a file of Actor.save: {error}") from error
+
+
+def _array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
+        raise ValueError(f"an array of dtype {dtype} and shape {shape}")
+    count = int(np.prod(shape, dtype=object))
+    end = place + count * dtype.itemsize
+    if end > len(data):
+        raise ValueError("an array is longer than the file")
+    return np.frombuffer(data, dtype, count, place).reshape(shape).copy(), end
+
+
+def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return a value as JSON, with arrays moved to a list."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu()
+        if tensor.dtype is torch.bfloat16:
+            return {"bfloat16": _encoded(tensor.view(torch.int16).numpy(), arrays)["array"]}
+        return {"tensor": _encoded(tensor.numpy(), arrays)["array"]}
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.dtype.kind not in _KINDS:
+            raise InvalidArgument(f"Actor.save: an array of {array.dtype} in a state cannot be written; use numbers")
+        arrays.append(array)
+        return {"array" if isinstance(value, np.ndarray) else "scalar": len(arrays) - 1}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {"dict": [[_encoded(key, arrays), _encoded(part, arrays)] for key, part in value.items()]}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encoded(part, arrays) for part in value]}
+    raise InvalidArgument(f"Actor.save: a {type(value).__name__} in a state cannot be written; use numbers and arrays")
+
+
+def _decoded(value: Any, arrays: list[np.ndarray]) -> Any:
+    if not isinstance(value, dict):
+        if isinstance(value, list):
+            raise ValueError("a list without a kind")
+        return value
+    ((kind, content),) = value.items()
+    match kind:
+        case "array":
+            return arrays[content]
+        case "scalar":
+            return arrays[content][()]
+        case "tensor":
+            return torch.from_numpy(arrays[content])
+        case "bfloat16":
+            return torch.from_numpy(arrays[content]).view(torch.bfloat16)
+        case "bytes":
+            return base64.b64decode(content, validate=True)
+        case "dict":
+            return {_key(_decoded(key, arrays)): _decoded(part, arrays) for key, part in content}
+        case "list":
+            return [_decoded(part, arrays) for part in content]
+        case "tuple":
+            return tuple(_decoded(part, arrays) for part in content)
+    raise ValueError(f"a value of kind {kind!r}")
+
+
+def _key(key: Any) -> Any:
+    hash(key)
+    return key

@@ -1,0 +1,190 @@
+"""`Actor.save` and `Actor.load`: everything that acting needs, in another process, without pickle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from connectors import Actor, distribution_for, module_to_env_pipeline
+from connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    ObservationPreprocessor,
+    PrevActionsPrevRewards,
+)
+from connectors.views import TransformerContext, time_steps
+from episode_learners import EncoderPolicy, GRUPolicy, LSTMPolicy, MLPPolicy, QPolicy, SACPolicy, TransformerPolicy
+from episode_learners.policies import LSTMQPolicy
+from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
+from episodes.tracks import nested
+
+CHOICE, BOX = spaces.Discrete(3, start=1), spaces.Box(-2.0, 6.0, (2,), np.float32)
+NUMBERS = spaces.Box(-5.0, 5.0, (3,), np.float32)
+PARTS = spaces.Dict({"place": NUMBERS, "kind": spaces.Discrete(4)})
+
+
+def squashed(observation_space: Any, action_space: Any) -> MLPPolicy:
+    return MLPPolicy(observation_space, action_space, distribution=distribution_for(action_space, squashed=True))
+
+
+KINDS: dict[str, tuple[Any, Any, Any, list[Any]]] = {
+    "mlp": (MLPPolicy, NUMBERS, CHOICE, [MeanStdFilter(clip_by_value=3.0)]),
+    "squashed": (partial(squashed), NUMBERS, BOX, [FrameStacking(num_frames=3)]),
+    "lstm": (LSTMPolicy, PARTS, CHOICE, [FlattenObservations(), MeanStdFilter(), FrameStacking(num_frames=2)]),
+    "gru": (GRUPolicy, NUMBERS, BOX, [PrevActionsPrevRewards(n_prev_rewards=2), FlattenObservations()]),
+    "encoder": (EncoderPolicy, PARTS, CHOICE, [MeanStdFilter()]),
+    "q": (QPolicy, NUMBERS, CHOICE, [time_steps]),
+    "lstm q": (LSTMQPolicy, NUMBERS, CHOICE, []),
+    "sac": (SACPolicy, NUMBERS, BOX, [MeanStdFilter(clip_by_value=None)]),
+    "transformer": (TransformerPolicy, NUMBERS, CHOICE, [TransformerContext(k=3)]),
+}
+
+
+def filled_actor(kind: str) -> Actor:
+    make, observation_space, action_space, pieces = KINDS[kind]
+    actor = Actor(make, observation_space, action_space, pieces=pieces)
+    rows = nested.stack(observations_of(observation_space, 20))
+    actor.env_to_module.rewrite(rows, None, True)
+    return actor
+
+
+def observations_of(space: Any, num: int) -> list[Any]:
+    space.seed(3)
+    return [space.sample() for _ in range(num)]
+
+
+def logits_of(actor: Actor) -> np.ndarray:
+    """Return the distribution inputs of an episode, float32 [8, ...]."""
+    found, state = [], None
+    for observation in observations_of(actor.observation_space, 8):
+        _, state = actor.act(observation, state, reward=0.5)
+        found.append(state.outputs["action_dist_inputs"])
+    return np.array(found)
+
+
+def load(folder: Path) -> None:
+    """Load each actor, and compare what it does with the saved numbers: run in another process."""
+    for kind, (make, *_) in KINDS.items():
+        actor = Actor.load(folder / f"{kind}.actor", make)
+        np.testing.assert_array_equal(logits_of(actor), np.load(folder / f"{kind}.npy"))
+
+
+def test_actors_of_all_policies_load_in_another_process(tmp_path: Path) -> None:
+    for kind in KINDS:
+        actor = filled_actor(kind)
+        actor.save(tmp_path / f"{kind}.actor")
+        np.save(tmp_path / f"{kind}.npy", logits_of(actor))
+    code = f"from tests.connectors.test_actor_file import load, Path; load(Path({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+class Halved(ObservationPreprocessor):
+    def __init__(self, by: float = 2.0) -> None:
+        super().__init__()
+        self.by = by
+
+    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
+        return (observations / self.by).astype(np.float32)
+
+
+def test_connectors_of_a_user_are_given_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.actor"
+    actor = Actor(MLPPolicy, NUMBERS, BOX, pieces=[Halved(3.0), FrameStacking(num_frames=2)])
+    actor.save(path)
+    with pytest.raises(InvalidArgument, match="Halved, which is not of this library: give pieces="):
+        Actor.load(path, MLPPolicy)
+    with pytest.raises(StateMismatch, match=r"Halved.by=3.0., here Halved.by=2.0."):
+        Actor.load(path, MLPPolicy, pieces=[Halved(), FrameStacking(num_frames=2)])
+    loaded = Actor.load(path, MLPPolicy, pieces=[Halved(3.0), FrameStacking(num_frames=2)])
+    np.testing.assert_array_equal(logits_of(loaded), logits_of(actor))
+
+
+def test_module_to_env_pipeline_is_rebuilt(tmp_path: Path) -> None:
+    pipeline = module_to_env_pipeline(NUMBERS, BOX, normalize_actions=False, clip_actions=True, seed=4)
+    actor = Actor(MLPPolicy, NUMBERS, BOX, module_to_env=pipeline)
+    with torch.no_grad():
+        for parameter in actor.policy.parameters():
+            parameter += 5.0
+    actor.save(tmp_path / "a.actor")
+    loaded = Actor.load(tmp_path / "a.actor", MLPPolicy)
+    assert loaded.fingerprint == actor.fingerprint
+    assert loaded.act(np.ones(3))[0].tolist() == actor.act(np.ones(3))[0].tolist() == [6.0, 6.0]
+
+
+def test_fingerprint_of_training_is_loaded(tmp_path: Path) -> None:
+    actor = filled_actor("mlp")
+    actor.policy.pipeline_fingerprint = actor.fingerprint
+    actor.save(tmp_path / "a.actor")
+    loaded = Actor.load(tmp_path / "a.actor", MLPPolicy)
+    assert loaded.policy.pipeline_fingerprint == actor.fingerprint
+    with pytest.raises(StateMismatch, match="MeanStdFilter"):
+        Actor(loaded.policy).act(np.zeros(3))
+
+
+def test_weights_of_another_policy_are_rejected(tmp_path: Path) -> None:
+    filled_actor("mlp").save(tmp_path / "a.actor")
+    with pytest.raises(StateMismatch, match="weights of a MLPPolicy do not fit"):
+        Actor.load(tmp_path / "a.actor", partial(MLPPolicy, hidden_sizes=(7,)))
+
+
+def test_damaged_and_foreign_files_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "a.actor"
+    filled_actor("sac").save(path)
+    data = path.read_bytes()
+    generator = np.random.default_rng(0)
+    for place in [*range(60), *generator.integers(60, len(data), 60).tolist()]:
+        path.write_bytes(data[:place] + bytes([data[place] ^ (1 << int(generator.integers(8)))]) + data[place + 1 :])
+        with pytest.raises(UnreadableData):
+            Actor.load(path, SACPolicy)
+    for content in (data[:-1], data + b"\0", data[:20], b"", b"PK\3\4 a zip"):
+        path.write_bytes(content)
+        with pytest.raises(UnreadableData):
+            Actor.load(path, SACPolicy)
+    torch.save(filled_actor("sac").policy.state_dict(), path)
+    with pytest.raises(UnreadableData, match="is not a file of"):
+        Actor.load(path, SACPolicy)
+
+
+def test_failed_save_keeps_the_file(tmp_path: Path) -> None:
+    class Odd(MLPPolicy):
+        def get_extra_state(self) -> Any:
+            return {"what": object()}
+
+        def set_extra_state(self, state: Any) -> None: ...
+
+    path = tmp_path / "a.actor"
+    filled_actor("mlp").save(path)
+    before = path.read_bytes()
+    with pytest.raises(InvalidArgument, match="a object in a state cannot be written"):
+        Actor(Odd, NUMBERS, CHOICE).save(path)
+    with pytest.raises(InvalidArgument, match=r"is not a torch\.nn\.Module"):
+        Actor(lambda batch, explore=None: {}, NUMBERS, CHOICE).save(path)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["a.actor"]
+
+
+def test_half_precision_weights_are_saved(tmp_path: Path) -> None:
+    actor = Actor(partial(MLPPolicy, hidden_sizes=(4,)), NUMBERS, CHOICE)
+    actor.policy.bfloat16()
+    actor.save(tmp_path / "a.actor")
+    loaded = Actor.load(tmp_path / "a.actor", MLPPolicy(NUMBERS, CHOICE, hidden_sizes=(4,)).bfloat16())
+    for one, other in zip(actor.policy.parameters(), loaded.policy.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_spaces_of_gym_are_those_of_the_actor(tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    actor = Actor(MLPPolicy(env.observation_space, env.action_space))
+    actor.save(tmp_path / "a.actor")
+    loaded = Actor.load(tmp_path / "a.actor", MLPPolicy)
+    assert (loaded.observation_space, loaded.action_space) == (env.observation_space, env.action_space)
