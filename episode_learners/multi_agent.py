@@ -1,29 +1,35 @@
-"""Several policies that learn side by side: one algorithm for each module."""
+"""`MultiAgentAlgorithm`: an algorithm for each of several modules."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from episode_learners.algorithms.algorithm import Algorithm
+from episode_learners.algorithms.flat_optimizer import FlatOptimizer
+from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
 from episode_learners.policies.policy import Policy
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.replay import MultiAgentEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["MultiAgentAlgorithm"]
 
 
 class MultiAgentAlgorithm(nn.Module):
-    """An algorithm for each module; agents of one module share its policy, and what they saw is one train batch.
+    """An algorithm for each module. Agents of one module share its policy, and their steps form one train batch.
+
+    Modules can be added, removed, frozen and unfrozen at any time. `policies` always has the policies of the current
+    modules, so a runner that was made with `algorithm.policies` acts with a new module from its next episodes on.
 
     Args:
-        algorithms: an algorithm for each module id; with one entry all agents share one policy.
-        train: the ids of the modules that learn; all by default. The others stay as they are, and modules that have no
-            algorithm here may act too, such as the opponents of a league.
+        algorithms: an algorithm for each module id. With one entry, all agents share one policy.
+        train: the ids of the modules that learn; all by default. The others are frozen. With `train`, modules without
+            an algorithm may act too, for example opponents of a league.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from episode_learners import MLPPolicy, PPO
@@ -31,38 +37,98 @@ class MultiAgentAlgorithm(nn.Module):
     >>> algorithm = MultiAgentAlgorithm({module_id: PPO(policy) for module_id, policy in policies.items()})
     >>> list(algorithm.policies)
     ['runner', 'chaser']
+    >>> algorithm.freeze("chaser")
+    >>> algorithm.train_ids
+    ('runner',)
     """
 
     def __init__(self, algorithms: Mapping[Any, Algorithm], *, train: Sequence[Hashable] | None = None) -> None:
         super().__init__()
-        self._names = {module_id: _name_of(module_id) for module_id in algorithms}
-        self.algorithms = nn.ModuleDict({self._names[module_id]: one for module_id, one in algorithms.items()})
-        self.train_ids = tuple(algorithms) if train is None else tuple(train)
+        self._names: dict[Hashable, str] = {}
+        self.algorithms = nn.ModuleDict()
+        self.policies: dict[Any, Policy] = {}  # the mapping that runners act with
+        self.train_ids: tuple[Hashable, ...] = ()
         self._knows_all = train is None  # every module that acts has an algorithm
-        unknown = [module_id for module_id in self.train_ids if module_id not in self._names]
+        for module_id, algorithm in algorithms.items():
+            self.add(module_id, algorithm, train=train is None or module_id in train)
+        unknown = [module_id for module_id in train or () if module_id not in self._names]
         if unknown:
             raise UnknownKey(f"train={unknown}: the modules are {', '.join(map(str, self._names))}")
 
     def __getitem__(self, module_id: Hashable) -> Any:
-        """A module's algorithm."""
+        """Return a module's algorithm."""
+        if module_id not in self._names:
+            raise UnknownKey(f"no module {module_id!r}; the modules are {', '.join(map(str, self._names))}")
         return self.algorithms[self._names[module_id]]
 
     @property
-    def policies(self) -> dict[Any, Policy]:
-        """Each module's policy: what a runner acts with."""
-        return {module_id: self[module_id].policy for module_id in self._names}
+    def module_ids(self) -> tuple[Hashable, ...]:
+        """Ids of the modules."""
+        return tuple(self._names)
 
-    def update(
-        self, episodes: Sequence[MultiAgentEpisode] | Sequence[SingleAgentEpisode]
-    ) -> dict[Any, dict[str, float]]:
-        """Learn from multi-agent episodes, or from their agents' episodes or pack; each learning module's metrics.
+    # --- modules -----------------------------------------------------------------------------------------------------
 
-        A module without a step has nothing to learn from, and is left out.
+    def add(self, module_id: Hashable, algorithm: Algorithm, *, train: bool = True) -> None:
+        """Add a module; with `train=False` it acts and does not learn.
 
         Raises:
-            UnknownKey: a module acted that has no algorithm here, and nothing was said of who learns.
-            InvalidArgument: there are no episodes; or what an algorithm raises, with a note that names its module. All
-                modules are then as they were before.
+            InvalidArgument: there is a module with this id.
+        """
+        if module_id in self._names:
+            raise InvalidArgument(f"there is a module {module_id!r} already; remove it first")
+        self._names[module_id] = _name_of(module_id)
+        self.algorithms[self._names[module_id]] = algorithm
+        self.policies[module_id] = algorithm.policy
+        if train:
+            self.train_ids = (*self.train_ids, module_id)
+
+    def remove(self, module_id: Hashable) -> Algorithm:
+        """Remove a module, and return its algorithm. No agent may be mapped to the module from then on."""
+        algorithm = self[module_id]
+        self.freeze(module_id)
+        del self.algorithms[self._names.pop(module_id)], self.policies[module_id]
+        return algorithm
+
+    def freeze(self, *module_ids: Hashable) -> None:
+        """Stop training modules; they still act."""
+        for module_id in module_ids:
+            self[module_id]
+        self.train_ids = tuple(one for one in self.train_ids if one not in module_ids)
+
+    def unfreeze(self, *module_ids: Hashable) -> None:
+        """Train modules again."""
+        for module_id in module_ids:
+            self[module_id]
+        self.train_ids = tuple(one for one in self._names if one in self.train_ids or one in module_ids)
+
+    @property
+    def optimizers(self) -> dict[str, FlatOptimizer]:
+        """The optimizers of all modules, named "<module>/<optimizer>"."""
+        return {f"{m}/{name}": one for m in self._names for name, one in self[m].optimizers.items()}
+
+    def set_learning_rates(self, rates: Mapping[str, float]) -> None:
+        """Change base learning rates, by the names of `optimizers`; schedules keep their position."""
+        for module_id in self._names:
+            own = {name: f"{module_id}/{name}" for name in self[module_id].optimizers}
+            self[module_id].set_learning_rates({name: rates[key] for name, key in own.items() if key in rates})
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def update(
+        self,
+        episodes: Sequence[MultiAgentEpisode] | Sequence[SingleAgentEpisode],
+        *,
+        module_ids: Iterable[Hashable] | None = None,
+    ) -> dict[Any, dict[str, float]]:
+        """Learn from multi-agent episodes, or from their agents' episodes or pack, and return metrics by module.
+
+        Args:
+            module_ids: the modules that learn; by default `train_ids`. A module without a step is left out.
+
+        Raises:
+            UnknownKey: a module acted that has no algorithm, and the algorithm was made without `train`.
+            InvalidArgument: there are no episodes, or an error of an algorithm, with a note that names its module. All
+                modules are then as before the update.
         """
         if not len(episodes):
             raise InvalidArgument("there are no episodes: sample some first")
@@ -73,15 +139,43 @@ class MultiAgentAlgorithm(nn.Module):
                 f"update: module {unknown[0]!r} acted; there are algorithms for {', '.join(map(str, self._names))}; "
                 "make one for it, or name those that learn as train="
             )
-        learning = [one for one in self.train_ids if one in packs and packs[one].num_steps]
+        chosen = self.train_ids if module_ids is None else tuple(module_ids)
+        learning = [one for one in chosen if one in packs and packs[one].num_steps]
+        return self._all_or_nothing({one: lambda one=one: self[one].update(packs[one]) for one in learning})
+
+    def update_from(self, buffer: MultiAgentEpisodeReplayBuffer, num_steps: int = 1) -> dict[Any, dict[str, float]]:
+        """Take gradient steps of the training modules that learn from replay, and return metrics by module.
+
+        Each module learns from its own steps in the buffer. A module without a step is left out.
+
+        Raises:
+            InvalidArgument: gradients are not finite. All weights are then as before; priorities may have changed.
+        """
+        buffers = buffer.modules
+        learning = [m for m in self.train_ids if len(buffers.get(m, ())) and hasattr(self[m], "update_from")]
+        return self._all_or_nothing({m: lambda m=m: self[m].update_from(buffers[m], num_steps) for m in learning})
+
+    @property
+    def replay_ids(self) -> list[Hashable]:
+        """Ids of the training modules that learn from replay."""
+        return [one for one in self.train_ids if isinstance(self[one], ReplayAlgorithm)]
+
+    def explore_after(self, num_env_steps: int) -> None:
+        """Set the exploration of all modules to its state after `num_env_steps` environment steps."""
+        for module_id in self._names:
+            if isinstance(self[module_id], ReplayAlgorithm):
+                self[module_id].explore_after(num_env_steps)
+
+    def _all_or_nothing(self, updates: Mapping[Hashable, Callable[[], dict[str, float]]]) -> dict[Any, Any]:
+        """Run the modules' updates, and return their metrics. If an update fails, undo all of them."""
         metrics: dict[Any, dict[str, float]] = {}
         undo = []
         try:
-            for module_id in learning:
+            for module_id, update in updates.items():
                 undo.append(self[module_id].undo())
-                metrics[module_id] = self[module_id].update(packs[module_id])
+                metrics[module_id] = update()
         except BaseException as error:
-            error.add_note(f"module {learning[len(metrics)]!r}")
+            error.add_note(f"module {list(updates)[len(metrics)]!r}")
             for take_back in undo:
                 take_back()
             raise
@@ -89,6 +183,6 @@ class MultiAgentAlgorithm(nn.Module):
 
 
 def _name_of(module_id: Hashable) -> str:
-    """A name that torch takes for a module: ids may have dots, be numbers, or be called as a method of a dict is."""
+    """Return a name for torch's `ModuleDict`: ids may contain dots, be numbers, or be names of its methods."""
     name = str(module_id).replace("%", "%25").replace(".", "%2E") or "%"
     return f"%{name}" if hasattr(nn.ModuleDict, name) or not isinstance(module_id, str) else name

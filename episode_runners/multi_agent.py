@@ -44,7 +44,8 @@ class MultiAgentEnvRunner(EnvRunner):
         policies: `{module_id: policy or actor}`, each called as in `SingleAgentEnvRunner`; or one policy for all
             agents. None: only random actions.
         num_envs: how many copies; 1 by default. Agents of one module are batched together over all of them.
-        agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, asked once an agent and episode.
+        agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, called once for each agent and episode. The
+            attribute of this name may be changed; episodes that begin afterwards use the new function.
         env_to_module, module_to_env: pipelines; those of modules they do not have are made with the defaults.
         hooks: objects with methods of `Hook`.
         seed: of the environments (copy i gets `seed + i`), of random actions, of sampling actions by default, and of
@@ -97,7 +98,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self.env_to_module, self.module_to_env = self._pipelines.env_to_module, self._pipelines.module_to_env
         self.stats = MultiAgentCollectStats()  # of the last call of sample
         self.episodes: list[MultiAgentEpisode] = []  # the ongoing ones
-        self._mapping_fn = agent_to_module_mapping_fn
+        self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
         self._missing = checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
         self._lookback = checked_lookback(len_lookback_buffer, "env steps")
         self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
@@ -280,7 +281,7 @@ class MultiAgentEnvRunner(EnvRunner):
             id_=None if self.seed is None else random_ids(1, self._id_generator).item(),
             observation_space={},  # of the agents that come
             action_space={},
-            agent_to_module_mapping_fn=self._mapping_fn,
+            agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
             missing_final_observation=self._missing,
         )
         rows = [(i, episode, observations)]
@@ -414,7 +415,7 @@ class MultiAgentEnvRunner(EnvRunner):
             self._made_of,
             self.policies,
             num_envs=self.num_envs if num_envs is None else num_envs,
-            agent_to_module_mapping_fn=self._mapping_fn,
+            agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
             env_to_module=copied(self.env_to_module),
             module_to_env=copied(self.module_to_env),
             hooks=hooks,
@@ -440,11 +441,21 @@ class MultiAgentEnvRunner(EnvRunner):
         """Of all calls of `sample`."""
         return self._num_steps
 
+    def get_state(self) -> dict[str, Any]:
+        state = super().get_state()
+        for name, later in self._pipelines.later_states.items():
+            states = state[name] | later
+            state[name] = {one: own for one, own in states.items() if self._pipelines.is_in_use(one)}
+        return state
+
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps."""
+        """Restore a state of `get_state`. The next `sample` begins new episodes, seeded by the seed and the steps.
+
+        The state of a module's pipelines that have not been made yet is restored when the module's first agent comes.
+        """
         if not self.episodes:
-            self._reset_all()  # so that the modules' pipelines are there
-        super().set_state(state)
+            self._reset_all()  # makes the pipelines of the modules whose agents are there from the start
+        super().set_state(state | self._pipelines.states_for_now(state))
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         self._id_generator = np.random.default_rng(sequence)

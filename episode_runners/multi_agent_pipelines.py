@@ -93,6 +93,8 @@ class RunnerPipelines:
         modules = self.env_to_module.modules
         self._agents = AgentSpaces(self.env_to_module.joint)
         self._num_seeded = 0  # action spaces
+        # states of pipelines that have not been made yet, by module
+        self.later_states: dict[str, dict[Any, Any]] = {"env_to_module": {}, "module_to_env": {}}
         self._has_joint = len(self.env_to_module.joint) > 0
         self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
 
@@ -128,6 +130,26 @@ class RunnerPipelines:
         stored = spaces[1] if acting is None else acting.policy_action_space(spaces[1])
         episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
 
+    def is_in_use(self, module_id: Any) -> bool:
+        """Return False for a module that was removed, so that it has no policy."""
+        return module_id in (self.policies or {}) or module_id not in self._fingerprints
+
+    def states_for_now(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the states of the pipelines that exist, and store those of modules whose agents have not come yet.
+
+        A module that was removed, so that it has no policy, keeps the state of its pipelines.
+        """
+        policies, now = self.policies or {}, {}
+        for name in ("env_to_module", "module_to_env"):
+            own, given = getattr(self, name).get_state(), dict(state.get(name, {}))
+            later = [module_id for module_id in given if module_id not in own and module_id in policies]
+            self.later_states[name] = {module_id: given.pop(module_id) for module_id in later}
+            is_new = not state.get(name)  # the state of a runner that has not sampled
+            kept = [module_id for module_id in own if module_id not in given and (is_new or module_id not in policies)]
+            if name in state:
+                now[name] = given | {module_id: own[module_id] for module_id in kept}
+        return now
+
     def _check(self, module_id: Any) -> None:
         """Check the module's policy when its first agent has come, and its pipelines know their spaces."""
         policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
@@ -145,8 +167,10 @@ class RunnerPipelines:
 
     def stamp(self) -> None:
         """Write onto each policy in which pipelines it is trained."""
-        for module_id, found in self._fingerprints.items():
-            stamp((self.policies or {})[module_id], found)
+        policies = self.policies or {}
+        for module_id, fingerprint in self._fingerprints.items():
+            if module_id in policies:  # else it was removed
+                stamp(policies[module_id], fingerprint)
 
     def _make(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
         """The default pipelines of the module, where there are no others."""
@@ -163,6 +187,9 @@ class RunnerPipelines:
         if module_id not in self.module_to_env.modules:
             made = module_to_env_pipeline(*spaces, seed=self.seed)
             self.module_to_env.modules[module_id] = made
+        for name, later in self.later_states.items():
+            if module_id in later:
+                getattr(self, name)[module_id].set_state(later.pop(module_id))
 
     def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
         """The agent's action space, seeded when it first comes; also where an environment has made another one."""

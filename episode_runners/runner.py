@@ -214,19 +214,19 @@ class EnvRunner(Closeable):
         Raises:
             StateMismatch: the state of something else; the runner stays as it was.
         """
-        before = self.get_state()
-        missing = [name for name in before if name not in state]
+        missing = [name for name in self.get_state() if name not in state]
         if missing:
             raise StateMismatch(f"{type(self).__name__}.set_state: a state without {missing}; give what get_state gave")
         self._needs_reset = True
         pipelines: dict[str, Any] = {"env_to_module": self.env_to_module, "module_to_env": self.module_to_env}
         seed, num_steps = state["seed"], state[self.steps_counted]
+        before = {name: pipeline.get_state() for name, pipeline in pipelines.items()}
         set_states(pipelines, {name: state[name] for name in pipelines}, before)
         try:
             if seed is not None:
                 self._reseed(np.random.SeedSequence((seed, num_steps)))
         except BaseException:
-            set_states(pipelines, {name: before[name] for name in pipelines}, before)
+            set_states(pipelines, before, before)
             raise
         self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]  # no call in between
 

@@ -58,6 +58,7 @@ class Algorithm(nn.Module, ABC):
         actor: the actor of the policy, if one was given in its place.
     """
 
+    stored_outputs: tuple[str, ...] = ()  # extra model outputs that a replay buffer must store
     extra_columns: tuple[str, ...] = ()  # further columns of the train batch that reach `loss`
 
     def __init__(

@@ -71,7 +71,6 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
     """
 
     action_mapping = "normalize"  # of the policy's actions to the environment's: all act in [-1, 1], or in Discrete
-    stored_outputs: tuple[str, ...] = ()  # further policy outputs that a buffer must store
 
     def __init__(
         self,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from episode_learners.trainers.config import TrainerConfig, TrainResult
 from episode_learners.trainers.off_policy import OffPolicyConfig, OffPolicyTrainer
 from episode_learners.trainers.offline import OfflineConfig, OfflineTrainer
 from episode_learners.trainers.on_policy import OnPolicyConfig, OnPolicyTrainer
-from episode_learners.trainers.trainer import Trainer, TrainerConfig, TrainResult
+from episode_learners.trainers.trainer import Trainer
 
 __all__ = [
     "OffPolicyConfig",

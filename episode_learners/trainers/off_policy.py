@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.trainers.config import TrainerConfig
+from episode_learners.trainers.modules import learners_of, num_steps_of
 from episode_learners.trainers.stored_buffer import StoredBuffer
-from episode_learners.trainers.trainer import Trainer, TrainerConfig, check_acts
-from episode_runners import Evaluation, SingleAgentEnvRunner, evaluate
-from episodes.replay import EpisodeReplayBuffer
+from episode_learners.trainers.trainer import Trainer, check_acts
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 
 __all__ = ["OffPolicyConfig", "OffPolicyTrainer"]
 
@@ -38,44 +43,80 @@ class OffPolicyConfig(TrainerConfig):
 class OffPolicyTrainer(Trainer[OffPolicyConfig]):
     """Trainer that samples into a replay buffer, and takes gradient steps on samples of the buffer.
 
+    With several agents, modules of algorithms that do not learn from replay (such as PPO) learn from each collection
+    once it is complete, so `steps_per_collect` should suit them.
+
     Args:
-        runner: a runner of the algorithm's policy.
-        buffer: the buffer that the runner fills.
+        runner: a runner of the algorithm's policy or policies.
+        buffer: the buffer that the runner fills; with several agents a `MultiAgentEpisodeReplayBuffer`.
         of_trainer: the other arguments of `Trainer`.
     """
 
     def __init__(
         self,
-        algorithm: ReplayAlgorithm[Any],
-        runner: SingleAgentEnvRunner,
-        buffer: EpisodeReplayBuffer,
+        algorithm: ReplayAlgorithm[Any] | MultiAgentAlgorithm,
+        runner: SingleAgentEnvRunner | MultiAgentEnvRunner,
+        buffer: EpisodeReplayBuffer | MultiAgentEpisodeReplayBuffer,
         config: OffPolicyConfig | None = None,
         **of_trainer: Any,
     ) -> None:
         check_acts(runner, algorithm)
+        several = isinstance(algorithm, MultiAgentAlgorithm)
+        if several != isinstance(buffer, MultiAgentEpisodeReplayBuffer):
+            raise InvalidArgument(
+                f"{type(algorithm).__name__} with a {type(buffer).__name__}: a MultiAgentAlgorithm needs a "
+                "MultiAgentEpisodeReplayBuffer, other algorithms an EpisodeReplayBuffer"
+            )
         super().__init__(algorithm, config or OffPolicyConfig(), **of_trainer)
         self.runner, self.buffer = runner, buffer
-        self.learner = algorithm
 
     def _collect_and_update(self) -> None:
-        self.learner.explore_after(self.num_steps)
-        stored = self.learner.stored_outputs
-        options: dict[str, Any] = {"extra_model_outputs": stored, "random_actions": False}
-        if self.num_steps < self.config.warmup_steps:  # random actions have no other outputs: the policy takes its own
-            options["random_actions"] = not stored
-            stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.warmup_steps, **options)
+        self.algorithm.explore_after(self.num_steps)  # type: ignore[operator]
+        is_warmup = self.num_steps < self.config.warmup_steps
+        stores_outputs = any(getattr(one, "stored_outputs", ()) for one in learners_of(self.algorithm).values())
+        if not is_warmup:
+            self.runner.policy_version = self.num_updates
+        number = self.config.warmup_steps if is_warmup else self.config.steps_per_collect
+        # random actions have no outputs to store: a policy that needs stored outputs acts by itself
+        metrics = self._collect(number, random_actions=is_warmup and not stores_outputs, learns=not is_warmup)
+        if not is_warmup:
+            steps = self.config.gradient_steps_per_collect
+            self._update({**metrics, **self.algorithm.update_from(self.buffer, steps)}, steps)
+
+    def _collect(self, num_timesteps: int, *, random_actions: bool, learns: bool) -> dict[Any, Any]:
+        """Sample into the buffer, and return the metrics of modules that learn from the sample itself."""
+        options: dict[str, Any] = {"num_timesteps": num_timesteps, "random_actions": random_actions}
+        metrics: dict[Any, Any] = {}
+        if isinstance(self.algorithm, MultiAgentAlgorithm):
+            episodes = self.runner.sample(**options)
+            stats = self.runner.stats
+            self.num_steps += num_steps_of(stats)
+            self._tell("on_collect", episodes)
+            if learns:
+                metrics = self._update_on_policy(self.algorithm, episodes)
+            keep_outputs(episodes, {m: one.stored_outputs for m, one in learners_of(self.algorithm).items()})
+            self.buffer.add(episodes)
+        else:
+            outputs = self.algorithm.stored_outputs
+            stats = self.runner.sample_into(self.buffer, extra_model_outputs=outputs, **options)
             self.num_steps += stats.num_steps
-            return
-        self.runner.policy_version = self.num_updates
-        stats = self.runner.sample_into(self.buffer, num_timesteps=self.config.steps_per_collect, **options)
-        self.num_steps += stats.num_steps
-        if stats.num_episodes:
+        if learns and stats.num_episodes:
             self._sampled(stats)
-        gradient_steps = self.config.gradient_steps_per_collect
-        self._update(self.learner.update_from(self.buffer, gradient_steps), gradient_steps)
+        return metrics
 
-    def test(self, seed: int) -> Evaluation:
-        return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)
+    def _update_on_policy(self, algorithm: MultiAgentAlgorithm, episodes: Any) -> dict[Any, Any]:
+        """Update the modules that learn from complete samples."""
+        modules = [one for one in algorithm.train_ids if one not in algorithm.replay_ids]
+        return algorithm.update(episodes, module_ids=modules) if modules else {}
 
-    def _parts(self) -> Mapping[str, Any]:
+    def _parts(self) -> dict[str, Any]:
         return {"runner": self.runner, "buffer": StoredBuffer(self.buffer)}
+
+
+def keep_outputs(episodes: Sequence[MultiAgentEpisode], stored: Mapping[Any, Collection[str]]) -> None:
+    """Remove the extra model outputs of all agents that are not in `stored`, by module."""
+    for episode in episodes:
+        for agent_episode in episode.agent_episodes.values():
+            names = stored.get(agent_episode.module_id, ())
+            outputs = agent_episode.extra_model_outputs
+            agent_episode.extra_model_outputs = {name: outputs[name] for name in names if name in outputs}

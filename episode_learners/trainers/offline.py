@@ -1,8 +1,8 @@
-"""`OfflineTrainer`: learns from data that are there already."""
+"""`OfflineTrainer`: learns from recorded episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,19 @@ from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.algorithms.bc import BC
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.trainers.config import TrainerConfig
+from episode_learners.trainers.modules import learners_of
 from episode_learners.trainers.stored_buffer import StoredBuffer
-from episode_learners.trainers.trainer import Trainer, TrainerConfig
-from episode_runners import Evaluation, SingleAgentEnvRunner, evaluate
+from episode_learners.trainers.trainer import Trainer
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
-from episodes.replay import EpisodeReplayBuffer
-from episodes.single_agent import SingleAgentEpisode
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.storage.sampling import EpisodeBatches, Sampler
 
 __all__ = ["OfflineConfig", "OfflineTrainer"]
+
+_BUFFERS = (EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,54 +44,59 @@ class OfflineConfig(TrainerConfig):
 
 
 class OfflineTrainer(Trainer[OfflineConfig]):
-    """Goes through episodes again and again, or draws from them, in a buffer or on disk.
+    """Trainer that goes through recorded episodes many times, or takes samples of them.
 
     Args:
-        data: a list of episodes, a pack or a data set; for an algorithm that learns from draws a buffer, or a data
-            set's sampler, `dataset.sampler(steps=...)`; for any, a sampler of whole episodes. A checkpoint has where a
-            sampler is, and not the data.
-        runner: with the algorithm's policy; it is tested in environments as this one's.
-        evaluate_fn: an `Evaluation` of the policy for (number of episodes, seed), where there is no runner; with
-            neither it is not tested.
-        of_trainer: the other arguments of `Trainer`.
+        data: a list of episodes (of one agent or of several), a pack or a data set; for an algorithm that learns from
+            samples a buffer, or a data set's sampler, `dataset.sampler(steps=...)`; for any algorithm, a sampler of
+            complete episodes. A checkpoint stores the position of a sampler, and not the data.
+        runner: a runner of the algorithm's policy or policies, for tests.
+        of_trainer: the other arguments of `Trainer`. Without `runner` and `evaluate_fn` there are no tests.
     """
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        data: Sequence[SingleAgentEpisode] | EpisodeReplayBuffer | Sampler,
+        algorithm: Algorithm | MultiAgentAlgorithm,
+        data: Sequence[Any] | EpisodeReplayBuffer | MultiAgentEpisodeReplayBuffer | Sampler,
         config: OfflineConfig | None = None,
         *,
-        runner: SingleAgentEnvRunner | None = None,
-        evaluate_fn: Callable[[int, int], Evaluation] | None = None,
+        runner: SingleAgentEnvRunner | MultiAgentEnvRunner | None = None,
         **of_trainer: Any,
     ) -> None:
         super().__init__(algorithm, config or OfflineConfig(), **of_trainer)
-        self.data, self.runner, self.evaluate_fn = data, runner, evaluate_fn
-        self._at = 0  # the next episode
-        is_drawn = isinstance(data, (EpisodeReplayBuffer, Sampler))
-        if not is_drawn and (isinstance(data, Mapping) or not hasattr(data, "__getitem__")):
+        self.data, self.runner = data, runner
+        self._at = 0  # index of the next episode
+        is_sampled = isinstance(data, (*_BUFFERS, Sampler))
+        if not is_sampled and (isinstance(data, Mapping) or not hasattr(data, "__getitem__")):
             raise InvalidArgument(
                 f"data is a {type(data).__name__}: give a list of episodes, a pack, a data set, a sampler or a buffer"
             )
-        gives_steps = isinstance(data, EpisodeReplayBuffer) or _gives_steps(data)
-        if gives_steps and not isinstance(algorithm, (BC, ReplayAlgorithm)):
+        several = isinstance(algorithm, MultiAgentAlgorithm)
+        if is_sampled and several != isinstance(data, MultiAgentEpisodeReplayBuffer):
             raise InvalidArgument(
-                f"{type(algorithm).__name__} learns from episodes: give dataset.sampler(episodes=...), or the data set"
+                f"{type(algorithm).__name__} with a {type(data).__name__}: a MultiAgentAlgorithm learns from a "
+                "MultiAgentEpisodeReplayBuffer or from episodes, other algorithms do not"
+            )
+        learners = learners_of(algorithm).values()
+        wrong = [type(one).__name__ for one in learners if not isinstance(one, (BC, ReplayAlgorithm))]
+        if wrong and (isinstance(data, _BUFFERS) or _gives_steps(data)):
+            raise InvalidArgument(
+                f"{wrong[0]} learns from episodes: give dataset.sampler(episodes=...), or the data set"
             )
 
     def _collect_and_update(self) -> None:
-        learner, steps = self.algorithm, self.config.gradient_steps_per_update
-        if isinstance(self.data, EpisodeReplayBuffer) or _gives_steps(self.data):
+        learner: Any = self.algorithm
+        steps = self.config.gradient_steps_per_update
+        if isinstance(self.data, _BUFFERS) or _gives_steps(self.data):
             self.num_steps += steps
-            self._update(learner.update_from(self.data, steps), steps)  # type: ignore[operator]
+            self._update(learner.update_from(self.data, steps), steps)
             return
         episodes = self.data.draw() if isinstance(self.data, Sampler) else self._next_with_steps()
         self.num_steps += sum(len(episode) for episode in episodes)
         self._update(learner.update(episodes))
 
-    def _next_with_steps(self) -> Sequence[SingleAgentEpisode]:
-        """The next episodes; where none of them has a step, those after them."""
+    def _next_with_steps(self) -> Sequence[Any]:
+        """Return the next episodes of which at least one has a step."""
         data: Any = self.data
         for _ in range(-(-len(data) // self.config.episodes_per_update) + 1):
             episodes = self._next_episodes(data)
@@ -95,20 +104,15 @@ class OfflineTrainer(Trainer[OfflineConfig]):
                 return episodes
         raise InvalidArgument(f"OfflineTrainer: none of {len(data)} episodes has a step to learn from")
 
-    def _next_episodes(self, data: Any) -> Sequence[SingleAgentEpisode]:
+    def _next_episodes(self, data: Any) -> Sequence[Any]:
         if self._at >= len(data):
             self._at = 0
         start, self._at = self._at, self._at + self.config.episodes_per_update
         return data[start : self._at]
 
-    def test(self, seed: int) -> Evaluation | None:
-        if self.runner is not None:
-            return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)
-        return None if self.evaluate_fn is None else self.evaluate_fn(self.config.num_test_episodes, seed)
-
-    def _parts(self) -> Mapping[str, Any]:
+    def _parts(self) -> dict[str, Any]:
         tested = {} if self.runner is None else {"runner": self.runner}
-        if isinstance(self.data, EpisodeReplayBuffer):
+        if isinstance(self.data, _BUFFERS):
             return {"data": StoredBuffer(self.data), **tested}
         if isinstance(self.data, Sampler):
             return {"data": _SamplerPlace(self.data), **tested}
@@ -120,7 +124,7 @@ def _gives_steps(data: Any) -> bool:
 
 
 class _SamplerPlace:
-    """Where a sampler is."""
+    """Position of a sampler, as an object with a state."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -133,7 +137,7 @@ class _SamplerPlace:
 
 
 class _Place:
-    """Where a trainer is in its episodes, as something with a state."""
+    """Index of a trainer's next episode, as an object with a state."""
 
     def __init__(self, trainer: OfflineTrainer) -> None:
         self.trainer = trainer

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_learners.trainers.trainer import Trainer, TrainerConfig, check_acts
-from episode_runners import Evaluation, GroupRunner, SingleAgentEnvRunner, evaluate
+from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.trainers.config import TrainerConfig
+from episode_learners.trainers.modules import num_steps_of
+from episode_learners.trainers.trainer import Trainer, check_acts
+from episode_runners import GroupRunner, MultiAgentEnvRunner, SingleAgentEnvRunner
 
 __all__ = ["OnPolicyConfig", "OnPolicyTrainer"]
 
@@ -35,14 +37,14 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
     """Trainer that samples, updates the policy, and samples with the new policy.
 
     Args:
-        runner: a runner of the algorithm's policy, or a `GroupRunner`.
+        runner: a runner of the algorithm's policy or policies, or a `GroupRunner`.
         of_trainer: the other arguments of `Trainer`.
     """
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        runner: SingleAgentEnvRunner | GroupRunner,
+        algorithm: Algorithm | MultiAgentAlgorithm,
+        runner: SingleAgentEnvRunner | GroupRunner | MultiAgentEnvRunner,
         config: OnPolicyConfig | None = None,
         **of_trainer: Any,
     ) -> None:
@@ -54,14 +56,11 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
         self.runner.policy_version = self.num_updates
         whole = self.config.episodes_per_collect
         steps = self.config.steps_per_collect if whole is None else None
-        pack = self.runner.sample(num_timesteps=steps, num_episodes=whole)
-        self.num_steps += pack.num_steps
+        episodes = self.runner.sample(num_timesteps=steps, num_episodes=whole)
+        self.num_steps += num_steps_of(self.runner.stats)
         self._sampled(self.runner.stats)
-        self._tell("on_collect", pack)
-        self._update(self.algorithm.update(pack))
+        self._tell("on_collect", episodes)
+        self._update(self.algorithm.update(episodes))
 
-    def test(self, seed: int) -> Evaluation:
-        return evaluate(self.runner, num_episodes=self.config.num_test_episodes, seed=seed)
-
-    def _parts(self) -> Mapping[str, Any]:
+    def _parts(self) -> dict[str, Any]:
         return {"runner": self.runner}

@@ -63,7 +63,7 @@ class Progress:
         mean = metrics.get("mean_return", float("nan"))
         if isfinite(mean):
             self._texts[kind] = f"{mean:.1f}"
-        loss = next((value for name, value in metrics.items() if name.endswith("loss")), None)
+        loss = next((value for name, value in metrics.items() if name.split("/")[0].endswith("loss")), None)
         if loss is not None:
             self._texts["loss"] = f"{loss:.3g}"
 

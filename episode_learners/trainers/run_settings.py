@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from episode_learners.algorithms.algorithm import Algorithm
-from episode_runners import GroupRunner
+from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.trainers.modules import learners_of
+from episode_runners import GroupRunner, MultiAgentEnvRunner
 from episodes.errors import StateMismatch, UnknownKey
 
-__all__ = ["changed_settings", "settings_of"]
+__all__ = ["FREE", "changed_settings", "settings_of"]
 
-_FREE = ("trainer.max_epochs", "trainer.shows_progress")  # may always change
+FREE = ("trainer.max_epochs", "trainer.shows_progress")  # may always change
 _FIXED = ("trainer", "algorithm", "policy")  # may never change; all others may if they are allowed to
 
 
-def settings_of(config: Any, algorithm: Algorithm, runner: Any) -> dict[str, Any]:
-    """Return the settings of a run by name, as plain values."""
-    policy = algorithm.policy
-    settings: dict[str, Any] = {
-        "algorithm": type(algorithm).__name__,
-        "policy": f"{policy!r} {type(policy.distribution).__name__}",
-    }
-    for kind, numbers in (("trainer", config), ("algorithm", getattr(algorithm, "config", None))):
+def settings_of(config: Any, algorithm: Algorithm | MultiAgentAlgorithm, runner: Any) -> dict[str, Any]:
+    """Return the settings of a run by name, as plain values; those of a module end with "/<module>"."""
+    settings: dict[str, Any] = {"algorithm": type(algorithm).__name__}
+    settings |= {f"trainer.{name}": str(value) for name, value in asdict(config).items()}
+    for module_id, learner in learners_of(algorithm).items():
+        suffix = "" if learner is algorithm else f"/{module_id}"
+        policy, numbers = learner.policy, getattr(learner, "config", None)
+        settings[f"algorithm{suffix}"] = type(learner).__name__
+        settings[f"policy{suffix}"] = f"{policy!r} {type(policy.distribution).__name__}"
         if numbers is not None:
-            settings |= {f"{kind}.{name}": str(value) for name, value in asdict(numbers).items()}
+            settings |= {f"algorithm.{name}{suffix}": str(value) for name, value in asdict(numbers).items()}
     if runner is not None:
         settings |= {"environment": _environment_name(runner), "num_envs": runner.num_envs}
     return settings
@@ -41,14 +44,14 @@ def changed_settings(
         StateMismatch: a setting differs that is not in `allowed`, or may never change.
         UnknownKey: `allowed` has a name that is not a setting, or may never change.
     """
-    may_change = [name for name in settings if name not in _FIXED]
+    may_change = [name for name in settings if name.split("/")[0] not in _FIXED]
     unknown = allowed.difference(may_change)
     if unknown:
         raise UnknownKey(f"allow={sorted(unknown)}: the settings that may change are {', '.join(may_change)}")
-    changed = [name for name, value in settings.items() if name not in _FREE and stored.get(name) != value]
+    changed = [name for name, value in settings.items() if name not in FREE and stored.get(name) != value]
     for name in changed:
         if name not in allowed:
-            advice = "" if name in _FIXED else f", or resume(allow=[{name!r}])"
+            advice = "" if name not in may_change else f", or resume(allow=[{name!r}])"
             raise StateMismatch(
                 f"{path} has {name} {stored.get(name)!r}, this trainer has {settings[name]!r}: resume with the "
                 f"settings that the run was begun with{advice}"
@@ -57,7 +60,10 @@ def changed_settings(
 
 
 def _environment_name(runner: Any) -> str:
-    """Return the id of a runner's environment with its arguments; without a spec, its spaces."""
+    """Return the id of a runner's environment with its arguments; without a spec, its kind and spaces."""
+    if isinstance(runner, MultiAgentEnvRunner):
+        env = runner.envs[0]
+        return str(getattr(env, "name", type(env).__name__))
     env = (runner.local if isinstance(runner, GroupRunner) else runner).env
     parts = getattr(env.unwrapped, "envs", [])
     spec = env.spec or (parts[0].spec if parts else None)

@@ -1,31 +1,78 @@
-"""A replay buffer's part of a checkpoint."""
+"""The state of a replay buffer as plain values and arrays, for a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from episodes.replay import EpisodeReplayBuffer
+import gymnasium as gym
+
+from episodes.facts import Ending
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.replay.resuming import decode_infos, encode_infos
 from episodes.replay.ring.info_segments import InfoSegments
+from episodes.storage import space_json
 
 __all__ = ["StoredBuffer"]
 
+_ENDING, _SPACE = "__ending__", "__space__"
+
 
 class StoredBuffer:
-    """A buffer's state out of plain values and arrays.
+    """State of a buffer, of one agent or of several, as plain values and arrays.
 
-    Infos are written as columns. The spaces are left out, which the buffer has from its episodes or its runner.
+    Infos are stored as columns. Spaces of a single-agent buffer are left out: it gets them from its episodes or its
+    runner.
     """
 
-    def __init__(self, buffer: EpisodeReplayBuffer) -> None:
+    def __init__(self, buffer: EpisodeReplayBuffer | MultiAgentEpisodeReplayBuffer) -> None:
         self.buffer = buffer
 
     def get_state(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.buffer.get_state().items() if name != "spaces"}
-        return state | {"ring": state["ring"] | {"infos": encode_infos(InfoSegments(*state["ring"]["infos"]))}}
+        state: dict[str, Any] = self.buffer.get_state()
+        if isinstance(self.buffer, MultiAgentEpisodeReplayBuffer):
+            modules = [[module_id, capacity, _stored(own)] for module_id, (capacity, own) in state["modules"].items()]
+            return _encoded({**state, "modules": modules})
+        del state["spaces"]
+        return _encoded(_stored(state))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        infos = decode_infos(state["ring"]["infos"])
-        ring = {**state["ring"], "infos": (infos.starts, infos.parts)}
-        self.buffer.set_state({**state, "ring": ring, "spaces": self.buffer.get_state()["spaces"]})
+        decoded: dict[str, Any] = _decoded(state)
+        if isinstance(self.buffer, MultiAgentEpisodeReplayBuffer):
+            modules = {module_id: (capacity, _restored(own)) for module_id, capacity, own in decoded["modules"]}
+            self.buffer.set_state({**decoded, "modules": modules})
+        else:
+            self.buffer.set_state({**_restored(decoded), "spaces": self.buffer.get_state()["spaces"]})
+
+
+def _stored(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a module's buffer with infos as columns."""
+    return state | {"ring": state["ring"] | {"infos": encode_infos(InfoSegments(*state["ring"]["infos"]))}}
+
+
+def _restored(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a module's buffer that `_stored` was given."""
+    infos = decode_infos(state["ring"]["infos"])
+    return state | {"ring": state["ring"] | {"infos": (infos.starts, infos.parts)}}
+
+
+def _encoded(value: Any) -> Any:
+    """Return a nested value with endings and spaces as plain values."""
+    if isinstance(value, Ending):
+        return {_ENDING: value.code}
+    if isinstance(value, gym.Space):
+        return {_SPACE: space_json.to_json(value, "a space of the buffer")}
+    if isinstance(value, dict):
+        return {key: _encoded(part) for key, part in value.items()}
+    return type(value)(map(_encoded, value)) if type(value) in (list, tuple) else value
+
+
+def _decoded(value: Any) -> Any:
+    """Return the nested value that `_encoded` was given."""
+    if isinstance(value, Mapping):
+        if _ENDING in value:
+            return Ending(value[_ENDING])
+        if _SPACE in value:
+            return space_json.from_json(value[_SPACE])
+        return {key: _decoded(part) for key, part in value.items()}
+    return type(value)(map(_decoded, value)) if type(value) in (list, tuple) else value

@@ -1,115 +1,78 @@
-"""`Trainer`: collects, updates, tests, logs and keeps checkpoints until it is time to stop."""
+"""`Trainer`: collects, updates, tests, logs and writes checkpoints."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
-from connectors.acting import fingerprint_of
-from connectors.fingerprint import check_fingerprint, stamp, stamped
 from episode_learners.algorithms.algorithm import Algorithm
-from episode_learners.algorithms.config import Settings
-from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.loggers import Logger
+from episode_learners.multi_agent import MultiAgentAlgorithm
 from episode_learners.policies.policy import Policy
 from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from episode_learners.trainers.config import TrainerConfig, TrainResult
+from episode_learners.trainers.modules import (
+    fingerprints_of,
+    flat_metrics,
+    learners_of,
+    match_modules,
+    modules_of,
+    restore_fingerprints,
+)
 from episode_learners.trainers.progress import Progress
-from episode_learners.trainers.run_settings import changed_settings, settings_of
-from episode_runners import CollectStats, Evaluation, GroupRunner, MultiAgentEnvRunner, SingleAgentEnvRunner
+from episode_learners.trainers.run_settings import FREE, changed_settings, settings_of
+from episode_runners import CollectStats, Evaluation, MultiAgentCollectStats, MultiAgentEnvRunner, evaluate
 from episode_runners.seeds import independent_seed
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.storage.ledger import Ledger
 
-__all__ = ["TrainResult", "Trainer", "TrainerConfig"]
+__all__ = ["Trainer", "bytes_of", "check_acts"]
 
 _KEPT = 2  # checkpoints: the newest, and the one before it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerConfig(Settings):
-    """Settings for the length, tests and checkpoints of a run.
-
-    Attributes:
-        max_epochs: Epochs after which the run ends.
-        steps_per_epoch: Lower bound of the environment steps in an epoch. Offline: gradient steps, or steps of data.
-        num_test_episodes: Test episodes after each epoch. 0: no tests.
-        test_seed: Seed of the test episodes. Each epoch has other test episodes.
-        checkpoint_every: Epochs between two checkpoints. None: no checkpoints.
-        shows_progress: Whether a progress bar is shown.
-    """
-
-    max_epochs: int = 100
-    steps_per_epoch: int = 10_000
-    num_test_episodes: int = 20
-    test_seed: int = 1_000_000
-    checkpoint_every: int | None = None
-    shows_progress: bool = True
-
-    def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            counts=("max_epochs", "steps_per_epoch", "checkpoint_every"),
-            whole=("num_test_episodes", "test_seed"),
-            flags=("shows_progress",),
-        )
-
 
 Config = TypeVar("Config", bound=TrainerConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """Summary of a run.
-
-    Attributes:
-        num_epochs, num_steps, num_updates: Counts over the whole run, including the part before a resume. Offline,
-            `num_steps` counts gradient steps or steps of data.
-        best_score: Highest mean return of a test; -inf without tests.
-        best_epoch: Epoch of that test.
-        last_test: Last test of this process; None if this process has run no test. Checkpoints do not store it.
-        seconds: Duration of the whole run.
-        stopped_by: "max_epochs", "stop_fn" (also a call of `stop`) or "interrupt".
-    """
-
-    num_epochs: int
-    num_steps: int
-    num_updates: int
-    best_score: float
-    best_epoch: int
-    last_test: Evaluation | None
-    seconds: float
-    stopped_by: str
-
-
 class Trainer(ABC, Generic[Config]):
-    """An algorithm and where it learns from; `run()` goes through epochs of collecting, updating and testing.
+    """Base of the trainers: `run()` goes through epochs of collecting, updating and testing.
 
     An epoch ends with a test, a call of `save_best_fn` if the test was the best so far, and a checkpoint. Environments
     cannot be saved. Therefore new episodes begin after each checkpoint, in a run that continues as in one that is
     resumed, and both are equal, number for number.
 
+    With a `MultiAgentAlgorithm`, the runner is a `MultiAgentEnvRunner`. Metrics of a module are logged as
+    "<metric>/module/<module>". Modules may be added, removed, frozen and unfrozen during the run.
+
     Args:
-        algorithm: what learns.
-        config: how long, how often.
-        stop_fn: is asked with the mean return of each test whether that is enough.
-        save_best_fn: is called with the algorithm whenever a test was better than all before it.
-        logger: where metrics go.
-        hooks: objects with any of `on_collect(trainer, pack)` (on-policy), `on_update(trainer, metrics)`,
-            `on_test(trainer, evaluation)` and `on_epoch(trainer)`; each may call `trainer.stop()`.
-        folder: of the checkpoints.
-        ledger: where each update's origins and hashes are noted (`episodes.storage.ledger`); a path makes one.
+        algorithm: the algorithm that learns, of one policy or of several modules.
+        config: settings.
+        stop_fn: called with the mean return of each test; the run ends if it returns True.
+        save_best_fn: called with the algorithm after each test that was better than all before.
+        logger: the logger of all metrics.
+        hooks: objects with any of `on_collect(trainer, episodes)`, `on_update(trainer, metrics)`,
+            `on_test(trainer, evaluation)` and `on_epoch(trainer)`. Each may call `trainer.stop()`. The state of a hook
+            with `get_state` and `set_state` is part of checkpoints.
+        folder: the folder of checkpoints.
+        ledger: the ledger (`episodes.storage.ledger`) that records what each update learned from; or its path.
+        test_env: an environment for tests, as `evaluate` takes it, instead of the runner's.
+        evaluate_fn: function of the number of episodes and a seed that returns the `Evaluation` of a test, instead of
+            episodes of the runner's policy.
+        module_fn: function of a module id that returns the module's algorithm. A resumed run calls it for modules that
+            were added during the run.
     """
+
+    runner: Any = None  # the runner whose policy is tested
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: Algorithm | MultiAgentAlgorithm,
         config: Config,
         *,
         stop_fn: Callable[[float], bool] | None = None,
@@ -118,20 +81,24 @@ class Trainer(ABC, Generic[Config]):
         hooks: Sequence[Any] = (),
         folder: str | Path | None = None,
         ledger: Ledger | str | Path | None = None,
+        test_env: Any = None,
+        evaluate_fn: Callable[[int, int], Evaluation] | None = None,
+        module_fn: Callable[[Any], Algorithm] | None = None,
     ) -> None:
         if config.checkpoint_every is not None and folder is None:
             raise InvalidArgument("checkpoint_every is given, but no folder to write checkpoints to")
         if not config.num_test_episodes and (stop_fn is not None or save_best_fn is not None):
             raise InvalidArgument("stop_fn and save_best_fn are asked after tests, and num_test_episodes is 0")
+        if test_env is not None and evaluate_fn is not None:
+            raise InvalidArgument("test_env and evaluate_fn are given: give one of them")
         self.algorithm, self.config = algorithm, config
         self.stop_fn, self.save_best_fn = stop_fn, save_best_fn
+        self.test_env, self.evaluate_fn, self.module_fn = test_env, evaluate_fn, module_fn
         self.logger = logger or Logger()
         self.hooks = list(hooks)
         self.folder = None if folder is None else Path(folder)
         self.ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
-        if self.ledger is not None:
-            algorithm.witness = self._note
-        self.num_epochs = self.num_steps = self.num_updates = 0
+        self.num_epochs = self.num_steps = self.num_updates = self.num_tests = 0
         self.best_score, self.best_epoch = float("-inf"), 0
         self.last_test: Evaluation | None = None
         self.seconds = 0.0
@@ -140,23 +107,30 @@ class Trainer(ABC, Generic[Config]):
 
     @abstractmethod
     def _collect_and_update(self) -> None:
-        """One collection, which counts in `num_steps` before anything is told of it, and the updates it pays for."""
+        """Collect once, count the steps in `num_steps`, and update."""
 
-    @abstractmethod
     def test(self, seed: int) -> Evaluation | None:
-        """Whole episodes of the policy as it is; None where there is nothing to test in."""
+        """Evaluate the policy on complete episodes. Return None if there is no environment."""
+        number, runner = self.config.num_test_episodes, self.runner
+        if self.evaluate_fn is not None:
+            return self.evaluate_fn(number, seed)
+        if runner is None:
+            return None
+        if self.test_env is not None:
+            return evaluate_elsewhere(runner, self.test_env, number, seed)
+        return evaluate(runner, num_episodes=number, seed=seed)
 
     @abstractmethod
-    def _parts(self) -> Mapping[str, Any]:
-        """What has a state beside the algorithm: runners, buffers."""
+    def _parts(self) -> dict[str, Any]:
+        """Return the objects with a state besides the algorithm, by name: runners, buffers."""
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainResult:
-        """Go on until `max_epochs`, `stop_fn`, or Ctrl-C, after which everything is there as it was left.
+        """Train until `max_epochs`, `stop_fn` or Ctrl-C. Another call continues.
 
         Raises:
-            InvalidArgument: a run that begins is to write its checkpoints where those of another are.
+            InvalidArgument: a new run has a folder with checkpoints of another run.
         """
         if self.config.checkpoint_every is not None and not self.num_epochs and self._checkpoints():
             raise InvalidArgument(
@@ -183,14 +157,25 @@ class Trainer(ABC, Generic[Config]):
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
     def stop(self) -> None:
-        """End the run with the epoch that this update is of, which ends now."""
+        """End the current epoch and the run after the current update."""
         self.is_stopped = True
 
     def step(self) -> int:
-        """One collection and the updates that it pays for, of which an epoch has many; how many steps that was."""
+        """Collect and update once, and return the number of steps."""
         before = self.num_steps
+        if self.ledger is not None:
+            for module_id, learner in learners_of(self.algorithm).items():
+                learner.witness = partial(self._note, module_id, learner)
         self._collect_and_update()
+        every = self.config.test_every
+        if every is not None and before // every < self.num_steps // every:
+            self._test()
         return self.num_steps - before
+
+    def begin_new_episodes(self) -> None:
+        """Let the runner begin new episodes with its next sample, seeded by the steps so far."""
+        if self.runner is not None:
+            self.runner.set_state(self.runner.get_state())
 
     def _epoch(self) -> None:
         goal = self.num_steps + self.config.steps_per_epoch
@@ -198,29 +183,31 @@ class Trainer(ABC, Generic[Config]):
         while self.num_steps < goal and not self.is_stopped:
             self._progress.add(self.step())
         self.num_epochs += 1
-        self._test()
+        if self.config.test_every is None:
+            self._test()
         self._tell("on_epoch")
         if self.config.checkpoint_every is not None and self.num_epochs % self.config.checkpoint_every == 0:
             self.save()
 
-    def _update(self, metrics: dict[str, float], num_updates: int = 1) -> None:
-        """Count and tell of updates."""
+    def _update(self, metrics: dict[Any, Any], num_updates: int = 1) -> None:
+        """Count, log and report updates."""
+        metrics = flat_metrics(metrics)
         self.num_updates += num_updates
         self.logger.log("update", {"num_updates": self.num_updates, **metrics}, self.num_steps)
         self._progress.note(metrics)
         self._tell("on_update", metrics)
 
-    def _note(self, batch: Mapping[str, Any]) -> None:
-        """Note in the ledger what an update has learned from."""
+    def _note(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
+        """Record in the ledger what an update learned from."""
         if self.ledger is not None:
-            algorithm = self.algorithm
-            rates = {name: optimizer.learning_rate for name, optimizer in algorithm.optimizers.items()}
-            settings = self._identity()
-            weights = map(bytes_of, algorithm.policy.state_dict().values())
-            self.ledger.note(algorithm.num_updates, batch, weights=weights, settings=settings | {"rates": rates})
+            rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
+            settings = {name: value for name, value in self._identity().items() if name not in FREE} | {"rates": rates}
+            weights = map(bytes_of, learner.policy.state_dict().values())
+            module = "" if self.algorithm is learner else str(module_id)
+            self.ledger.note(learner.num_updates, batch, weights=weights, settings=settings, module=module)
 
-    def _sampled(self, stats: CollectStats) -> None:
-        """Tell of what was sampled."""
+    def _sampled(self, stats: CollectStats | MultiAgentCollectStats) -> None:
+        """Log the statistics of a sample."""
         metrics = stats.as_dict()
         self.logger.log("train", metrics, self.num_steps)
         self._progress.note(metrics)
@@ -228,9 +215,10 @@ class Trainer(ABC, Generic[Config]):
     def _test(self) -> None:
         if not self.config.num_test_episodes:
             return
-        evaluation = self.test(independent_seed(self.config.test_seed, self.num_epochs))
+        evaluation = self.test(independent_seed(self.config.test_seed, self.num_tests))
         if evaluation is None:
             return
+        self.num_tests += 1
         self.last_test = evaluation
         self.logger.log("test", evaluation.as_dict(), self.num_steps)
         self._progress.note(evaluation.as_dict(), "test")
@@ -315,14 +303,15 @@ class Trainer(ABC, Generic[Config]):
         self._go_on_from(Path(path), load_checkpoint(Path(path)), allow)
 
     def _go_on_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
-        self._check_pipelines(state.get("fingerprint"))
+        match_modules(self.algorithm, state.get("modules", []), self.module_fn, path)
+        restore_fingerprints(self.algorithm, state["fingerprint"], self.runner)
         changed = changed_settings(path, state["identity"], self._identity(), set(allow))
         rates = {name: optimizer.base_learning_rate for name, optimizer in self.algorithm.optimizers.items()}
         try:
             self.algorithm.load_state_dict(state["algorithm"])
         except RuntimeError as error:
             raise StateMismatch(f"{path} is of other networks: {error}") from error
-        if any(name.endswith("learning_rate") for name in changed):
+        if any("learning_rate" in name for name in changed):
             self.algorithm.set_learning_rates(rates)
         self._set_states(state)
         for name, value in state["counts"].items():
@@ -330,35 +319,33 @@ class Trainer(ABC, Generic[Config]):
         self.logger.resume(self.num_steps)
         self.logger.set_state(state.get("logger", {}))
 
-    def _check_pipelines(self, fingerprint: dict[str, Any] | None) -> None:
-        """Raise StateMismatch where a policy of these pipelines' fingerprint may not act in this trainer's."""
-        policy = self.algorithm.policy
-        for part in self._parts().values():
-            if isinstance(part, (SingleAgentEnvRunner, GroupRunner)):
-                check_fingerprint(policy, fingerprint_of(part.env_to_module, part.module_to_env), fingerprint)
-        stamp(policy, fingerprint)
-
     def _identity(self) -> dict[str, Any]:
         """Return the settings of the run by name, as plain values."""
-        settings = settings_of(self.config, self.algorithm, getattr(self, "runner", None))
-        return {"trainer": type(self).__name__, **settings}
+        return {"trainer": type(self).__name__, **settings_of(self.config, self.algorithm, self.runner)}
 
     def _state(self) -> dict[str, Any]:
-        names = ("num_epochs", "num_steps", "num_updates", "best_score", "best_epoch", "seconds", "is_stopped")
+        names = ("num_epochs", "num_steps", "num_updates", "num_tests", "best_score", "best_epoch", "seconds")
         return {
             "identity": self._identity(),
             "algorithm": dict(self.algorithm.state_dict()),
-            "fingerprint": stamped(self.algorithm.policy),
-            "counts": {name: getattr(self, name) for name in names},
-            "parts": {name: part.get_state() for name, part in self._parts().items()},
+            "modules": modules_of(self.algorithm),
+            "fingerprint": fingerprints_of(self.algorithm),
+            "counts": {name: getattr(self, name) for name in (*names, "is_stopped")},
+            "parts": {name: part.get_state() for name, part in self._all_parts().items()},
             "torch": torch.get_rng_state(),
             "logger": self.logger.get_state(),
         }
 
+    def _all_parts(self) -> dict[str, Any]:
+        """Return all objects with a state besides the algorithm, hooks too, by name."""
+        stateful = [hook for hook in self.hooks if hasattr(hook, "get_state") and hasattr(hook, "set_state")]
+        return self._parts() | {f"{type(hook).__name__} {i}": hook for i, hook in enumerate(stateful)}
+
     def _set_states(self, state: Mapping[str, Any]) -> None:
-        """Let runners and buffers go on from a state; the run that wrote it does so too."""
-        for name, part in self._parts().items():
-            part.set_state(state["parts"][name])
+        """Restore the states of runners, buffers and hooks. The run that wrote the checkpoint does so too."""
+        for name, part in self._all_parts().items():
+            if name in self._parts() or name in state["parts"]:
+                part.set_state(state["parts"][name])
         torch.set_rng_state(state["torch"])
 
 
@@ -369,11 +356,33 @@ def bytes_of(values: Any) -> np.ndarray:
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def check_acts(runner: SingleAgentEnvRunner | GroupRunner, algorithm: Algorithm) -> None:
-    """Raise InvalidArgument if the runner does not act with the algorithm's policy."""
+def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int) -> Evaluation:
+    """Evaluate a runner's policy or policies in another environment, with the runner's pipelines."""
+    options: dict[str, Any] = {"num_episodes": num_episodes, "seed": seed, "num_envs": runner.num_envs}
     if isinstance(runner, MultiAgentEnvRunner):
-        raise InvalidArgument("trainers take a SingleAgentEnvRunner; train a MultiAgentAlgorithm with its update()")
+        options["agent_to_module_mapping_fn"] = runner.agent_to_module_mapping_fn
+        return evaluate(env, runner.policies, runner.env_to_module, runner.module_to_env, **options)
+    return evaluate(env, runner.policy, runner.env_to_module, runner.module_to_env, **options)
+
+
+def check_acts(runner: Any, algorithm: Algorithm | MultiAgentAlgorithm) -> None:
+    """Raise InvalidArgument if the runner does not act with the algorithm's policies."""
+    if isinstance(algorithm, MultiAgentAlgorithm) != isinstance(runner, MultiAgentEnvRunner):
+        raise InvalidArgument(
+            f"{type(algorithm).__name__} with a {type(runner).__name__}: a MultiAgentAlgorithm needs a "
+            "MultiAgentEnvRunner, other algorithms a SingleAgentEnvRunner or a GroupRunner"
+        )
+    if isinstance(algorithm, MultiAgentAlgorithm):
+        policies = runner.policies or {}
+        wrong = [m for m, policy in algorithm.policies.items() if m in policies and policies[m] is not policy]
+        missing = [m for m in algorithm.train_ids if m not in policies]
+        if wrong or missing:
+            raise InvalidArgument(
+                f"the runner acts with other policies than the algorithm's for modules {[*wrong, *missing]}: give it "
+                "algorithm.policies"
+            )
+        return
     acting = runner.policy
     if acting is None or (isinstance(acting, Policy) and acting is not algorithm.policy):
-        who = "no policy" if acting is None else f"another {type(acting).__name__}"
-        raise InvalidArgument(f"the runner acts with {who}, not with the algorithm's: give it algorithm.policy")
+        given = "no policy" if acting is None else f"another {type(acting).__name__}"
+        raise InvalidArgument(f"the runner acts with {given}, not with the algorithm's: give it algorithm.policy")

@@ -164,7 +164,7 @@ def test_a_run_without_a_checkpoint_begins_anew_and_one_that_had_enough_goes_on_
         path.write_bytes(b"damaged")
     with pytest.raises(SystemExit):
         main([*train, "--resume", str(folder)])
-    assert "is no readable checkpoint" in capsys.readouterr().err
+    assert "is not a readable checkpoint" in capsys.readouterr().err
     (folder / "run.json").write_text("{}")
     with pytest.raises(SystemExit):
         main(["evaluate", str(folder)])

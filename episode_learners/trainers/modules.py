@@ -1,0 +1,105 @@
+"""Functions by which trainers treat one algorithm and a `MultiAgentAlgorithm` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from connectors.acting import fingerprint_of
+from connectors.fingerprint import check_fingerprint, stamp, stamped
+from episode_learners.algorithms.algorithm import Algorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_runners import CollectStats, MultiAgentCollectStats, MultiAgentEnvRunner
+from episodes.columns import DEFAULT_MODULE_ID
+from episodes.errors import StateMismatch
+
+__all__ = [
+    "fingerprints_of",
+    "flat_metrics",
+    "learners_of",
+    "match_modules",
+    "modules_of",
+    "num_steps_of",
+    "restore_fingerprints",
+]
+
+
+def learners_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Algorithm]:
+    """Return the algorithm of each module; of a single algorithm, under `DEFAULT_MODULE_ID`."""
+    if isinstance(algorithm, MultiAgentAlgorithm):
+        return {module_id: algorithm[module_id] for module_id in algorithm.module_ids}
+    return {DEFAULT_MODULE_ID: algorithm}
+
+
+def flat_metrics(metrics: Mapping[Any, Any]) -> dict[str, float]:
+    """Return metrics by module as "<metric>/module/<module>"; metrics of one algorithm as they are.
+
+    >>> flat_metrics({"a": {"loss": 1.0}, "b": {"loss": 2.0}})
+    {'loss/module/a': 1.0, 'loss/module/b': 2.0}
+    """
+    flat: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{metric}/module/{name}": number for metric, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def modules_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
+    """Return the ids of the modules and whether each is trained, as plain values; [] for a single algorithm."""
+    if not isinstance(algorithm, MultiAgentAlgorithm):
+        return []
+    return [[module_id, module_id in algorithm.train_ids] for module_id in algorithm.module_ids]
+
+
+def match_modules(
+    algorithm: Algorithm | MultiAgentAlgorithm,
+    modules: Sequence[Any],
+    module_fn: Callable[[Any], Algorithm] | None,
+    path: Path,
+) -> None:
+    """Give an algorithm the modules of a checkpoint: add missing ones with `module_fn`, and remove all others.
+
+    Raises:
+        StateMismatch: a module is missing, and there is no `module_fn`.
+    """
+    if not isinstance(algorithm, MultiAgentAlgorithm):
+        return
+    stored = dict(modules)
+    missing = [module_id for module_id in stored if module_id not in algorithm.module_ids]
+    if missing and module_fn is None:
+        raise StateMismatch(
+            f"{path} has modules {missing}, which were added during the run: give the trainer module_fn, which makes "
+            "the algorithm of a module"
+        )
+    for module_id in missing:
+        algorithm.add(module_id, module_fn(module_id))  # type: ignore[misc]
+    for module_id in set(algorithm.module_ids) - set(stored):
+        algorithm.remove(module_id)
+    algorithm.train_ids = tuple(module_id for module_id, is_trained in stored.items() if is_trained)
+
+
+def fingerprints_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
+    """Return the ids of the modules and the fingerprints of the pipelines that their policies were trained in."""
+    return [[module_id, stamped(learner.policy)] for module_id, learner in learners_of(algorithm).items()]
+
+
+def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprints: Any, runner: Any) -> None:
+    """Give each policy its fingerprint.
+
+    Raises:
+        StateMismatch: the runner has other pipelines. A `MultiAgentEnvRunner` checks its pipelines when agents come.
+    """
+    learners = learners_of(algorithm)
+    for module_id, fingerprint in fingerprints:
+        policy = learners[module_id].policy
+        if runner is not None and not isinstance(runner, MultiAgentEnvRunner):
+            check_fingerprint(policy, fingerprint_of(runner.env_to_module, runner.module_to_env), fingerprint)
+        stamp(policy, fingerprint)
+
+
+def num_steps_of(stats: CollectStats | MultiAgentCollectStats) -> int:
+    """Return the number of environment steps of a sample."""
+    return stats.num_env_steps if isinstance(stats, MultiAgentCollectStats) else stats.num_steps
