@@ -71,7 +71,8 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         self.runner, self.buffer = runner, buffer
 
     def _collect_and_update(self) -> None:
-        self.algorithm.explore_after(self.num_steps)  # type: ignore[operator]
+        learner: Any = self.algorithm
+        learner.explore_after(self.num_steps)
         is_warmup = self.num_steps < self.config.warmup_steps
         stores_outputs = any(getattr(one, "stored_outputs", ()) for one in learners_of(self.algorithm).values())
         if not is_warmup:
@@ -81,7 +82,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         metrics = self._collect(number, random_actions=is_warmup and not stores_outputs, learns=not is_warmup)
         if not is_warmup:
             steps = self.config.gradient_steps_per_collect
-            self._update({**metrics, **self.algorithm.update_from(self.buffer, steps)}, steps)
+            self._update({**metrics, **learner.update_from(self.buffer, steps)}, steps)
 
     def _collect(self, num_timesteps: int, *, random_actions: bool, learns: bool) -> dict[Any, Any]:
         """Sample into the buffer, and return the metrics of modules that learn from the sample itself."""

@@ -358,11 +358,12 @@ def bytes_of(values: Any) -> np.ndarray:
 
 def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int) -> Evaluation:
     """Evaluate a runner's policy or policies in another environment, with the runner's pipelines."""
-    options: dict[str, Any] = {"num_episodes": num_episodes, "seed": seed, "num_envs": runner.num_envs}
+    pipelines: Any = {"env_to_module": runner.env_to_module, "module_to_env": runner.module_to_env}
+    options: Any = {"num_episodes": num_episodes, "seed": seed, "num_envs": runner.num_envs, **pipelines}
     if isinstance(runner, MultiAgentEnvRunner):
-        options["agent_to_module_mapping_fn"] = runner.agent_to_module_mapping_fn
-        return evaluate(env, runner.policies, runner.env_to_module, runner.module_to_env, **options)
-    return evaluate(env, runner.policy, runner.env_to_module, runner.module_to_env, **options)
+        mapping_fn = runner.agent_to_module_mapping_fn
+        return evaluate(env, runner.policies, agent_to_module_mapping_fn=mapping_fn, **options)
+    return evaluate(env, runner.policy, **options)
 
 
 def check_acts(runner: Any, algorithm: Algorithm | MultiAgentAlgorithm) -> None:

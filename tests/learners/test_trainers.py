@@ -634,3 +634,55 @@ def test_logger_intervals_survive_a_resume(several: bool, tmp_path: Path):
         return [row["step"] for row in table.rows("update")]
 
     assert logged(tmp_path / "a", [5]) == logged(tmp_path / "b", [1, 2, 3, 4, 5])
+
+
+def test_tests_run_every_n_steps_in_another_environment(tmp_path: Path):
+    config = {"max_epochs": 2, "steps_per_epoch": 128, "test_every": 50, "checkpoint_every": 1}
+    with CSVLogger(tmp_path) as logger:
+        trainer = ppo_trainer(
+            config=config, test_env=lambda: gym.make(CARTPOLE, max_episode_steps=5), logger=logger, folder=tmp_path
+        )
+        trainer.run()
+        rows = logger.rows("test")
+    steps = [int(row["step"]) for row in rows]
+    assert len(steps) == trainer.num_steps // 50 == trainer.num_tests
+    assert all(float(row["mean_return"]) <= 5 for row in rows)
+    assert len({row["mean_length"] for row in rows}) == 1
+
+
+def test_hook_state_is_part_of_a_checkpoint(tmp_path: Path):
+    class Counts:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def on_update(self, trainer: Any, metrics: Any) -> None:
+            self.count += 1
+
+        def get_state(self) -> int:
+            return self.count
+
+        def set_state(self, state: int) -> None:
+            self.count = state
+
+    config = {"max_epochs": 1, "checkpoint_every": 1}
+    ppo_trainer(config=config, folder=tmp_path, hooks=[Counts()]).run()
+    resumed = ppo_trainer(config=config, folder=tmp_path, hooks=[Notes(), Counts()])
+    resumed.resume()
+    assert resumed.hooks[1].count == resumed.num_updates > 0
+
+
+def test_buffer_filled_by_add_is_part_of_a_checkpoint(tmp_path: Path):
+    def trainer(seed: int) -> OfflineTrainer:
+        buffer = EpisodeReplayBuffer(500, seed=seed)
+        if not seed:
+            with SingleAgentEnvRunner(CARTPOLE, seed=0) as runner:
+                buffer.add(runner.sample(num_episodes=4, random_actions=True))
+        policy = QPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
+        config = OfflineConfig(**SHORT | {"steps_per_epoch": 10, "max_epochs": 1, "checkpoint_every": 1})
+        return OfflineTrainer(DQN(policy, DQNConfig(batch_size=16)), buffer, config, folder=tmp_path)
+
+    first, second = trainer(0), trainer(1)
+    first.run()
+    assert second.resume()
+    samples = [one.data.sample(64) for one in (first, second)]
+    assert all(np.array_equal(samples[0][name], samples[1][name]) for name in ("obs", "actions", "rewards"))
