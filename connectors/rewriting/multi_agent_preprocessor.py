@@ -92,7 +92,7 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
     at: dict[int, dict[Any, Any]] = {}
     for agent_id, line in episode.agents.timelines.items():
         track = line.episode.observations
-        for env_t, observation in zip(line.clocks()[0].tolist(), track.item_list(0, track.total), strict=True):
+        for env_t, observation in zip(line.env_times()[0].tolist(), track.item_list(0, track.total), strict=True):
             at.setdefault(env_t, {})[agent_id] = observation
     found: dict[Any, list[Any]] = {}
     for env_t in sorted(at):

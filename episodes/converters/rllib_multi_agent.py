@@ -74,7 +74,7 @@ def _clock(line: Timeline, episode: MultiAgentEpisode) -> list[Any]:
     """For each env step of the chunk and its lookback, the agent's own step at which it saw something, or a sign."""
     own, begin = line.episode, episode.env_t_started - episode.lookback
     clock: list[Any] = [_SKIPPED] * (episode.env_t - begin + 1)
-    for own_t, env_t in enumerate(np.asarray(line.seen).tolist(), own.t_started - own.lookback):
+    for own_t, env_t in enumerate(np.asarray(line.observation_times).tolist(), own.t_started - own.lookback):
         if env_t >= begin:
             clock[env_t - begin] = own_t
     return clock
@@ -88,7 +88,7 @@ def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
     agents, why = episode.agents, rllib_states.WHY
     begin = episode.env_t_started - episode.lookback
     for line in agents.timelines.values():
-        seen, acted = line.clocks()
+        seen, acted = line.env_times()
         lost = {
             "when an agent acted": ((acted != seen[: len(acted)]) | (seen[: len(acted)] < begin)).any(),
             "when an agent ended": line.ended_at is not None and line.ended_at != seen[-1],

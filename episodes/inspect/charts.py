@@ -88,7 +88,7 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
     if not lines:
         return None
     most, span = max(MOST_TICKS // (2 * len(lines)), 20), max(end - begin, 1)
-    has_room = max(len(line.seen) for _, line in lines) <= most
+    has_room = max(len(line.observation_times) for _, line in lines) <= most
     gap = 0.0 if has_room else max(1.0, span / most)  # the same for all, which are compared
     lanes = "".join(_lane(agent, line, begin, span, gap) for agent, line in lines)
     return Markup(f'<div class="ep-lanes">{lanes}</div>')
@@ -96,14 +96,15 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
 
 def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
     """Return a timeline: observations above, actions below, and a mark at the ending or at a pending action."""
-    seen, acted = (_stripes(clock, begin, span, gap) for clock in (line.seen, line.acted))
+    seen, acted = (_stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times))
     mark = ""
     if line.episode.ending.is_done:
-        place = 100 * (int(line.seen[-1]) - begin) / span
+        place = 100 * (int(line.observation_times[-1]) - begin) / span
         mark = f'<svg x="{max(place, 2):.1f}%" overflow="visible">{ENDS[line.episode.ending]}</svg>'
     elif line.phase == "waits":
         mark = f'<circle cx="100%" cy="10" r="4" fill="none" stroke="{colour("rewards")}" stroke-width="2"/>'
-    words = f"{len(line.seen):,} observations (above), {len(line.acted):,} actions (below), {line.phase}"
+    num_observations, num_actions = len(line.observation_times), len(line.action_times)
+    words = f"{num_observations:,} observations (above), {num_actions:,} actions (below), {line.phase}"
     return (
         f'<div class="ep-lane"><span>{escape(clipped(agent, 24))}</span> <svg width="{WIDTH}" height="20" role="img" '
         f'overflow="visible"><title>{words}</title><svg class="ep-dots" width="100%" height="20" '

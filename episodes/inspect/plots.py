@@ -355,7 +355,7 @@ def plot_timeline(episode: Any, ax: Axes | None = None) -> Axes:
 
 
 def _draw_clock(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> None:
-    seen, acted = np.asarray(line.seen), np.asarray(line.acted)
+    seen, acted = np.asarray(line.observation_times), np.asarray(line.action_times)
     ax.hlines(level, seen.min(initial=now), seen.max(initial=0), color="#d1d5db", linewidth=1, zorder=1)
     names = ("observes", "acts") if is_first else ("_", "_")
     ax.plot(seen, np.full(len(seen), level + 0.1), "o", color=colour("observations"), markersize=3, label=names[0])

@@ -1,4 +1,4 @@
-"""Episodes of several agents, each on a clock of its own."""
+"""Episodes of several agents, and packs of them."""
 
 from __future__ import annotations
 

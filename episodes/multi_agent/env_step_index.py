@@ -1,7 +1,7 @@
-"""Clocks: from env steps to an agent's own steps. Pure functions over one agent's increasing array of env steps.
+"""Index arithmetic between env steps and an agent's rows. Pure functions over one agent's ascending env steps.
 
-A clock holds the env steps at which something happened to one agent (its observations arrived, it acted). Nothing is
-kept for env steps that the agent skipped; where it was at an env step is found by bisection.
+`times` are the env steps at which one agent's observations arrived, or at which it acted. Env steps that the agent
+skipped are not stored, so rows are found by bisection.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-MISSING = -1  # the row of an env step at which nothing happened
+MISSING = -1  # the row of an env step without an item
 
 
 def ints(times: Sequence[int]) -> Sequence[int]:
-    """The clock with plain ints to compare: bisection is five times faster on an array's memory than on the array."""
+    """Return `times` so that items are plain ints. Bisection is five times faster on an array's memory than on the
+    array.
+    """
     return memoryview(times) if type(times) is np.ndarray else times
 
 
 def row_at(times: Sequence[int], t: int) -> int:
-    """The row of env step `t` in the clock, or `MISSING`. O(log n).
+    """Return the row of env step `t`, or `MISSING`. O(log n).
 
     >>> row_at([0, 2, 5], 2), row_at([0, 2, 5], 3)
     (1, -1)
@@ -31,7 +33,7 @@ def row_at(times: Sequence[int], t: int) -> int:
 
 
 def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
-    """The rows [first, stop) of the env steps [begin, end). O(log n).
+    """Return the rows [first, stop) of the env steps [begin, end). O(log n).
 
     >>> rows_between([0, 2, 5], 1, 6)
     (1, 3)
@@ -44,7 +46,7 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
 
 
 def rows_of(times: Sequence[int], wanted: Iterable[int], earliest: int) -> list[int]:
-    """The row of each wanted env step, `MISSING` where there is none or where it lies before `earliest`.
+    """Return the row of each env step in `wanted`, or `MISSING` if it has no item or is before `earliest`.
 
     >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
     [2, -1, 1, -1]
@@ -53,35 +55,39 @@ def rows_of(times: Sequence[int], wanted: Iterable[int], earliest: int) -> list[
     return [row_at(times, t) if t >= earliest else MISSING for t in wanted]
 
 
-def chunk_rows(seen: Sequence[int], acted: Sequence[int], bounds: tuple[int, int], lookback: int) -> tuple[int, ...]:
-    """Which rows of an agent belong to the chunk of the env steps [begin, end]: (first, step 0, last).
+def chunk_rows(
+    observation_times: Sequence[int], action_times: Sequence[int], bounds: tuple[int, int], lookback: int
+) -> tuple[int, ...]:
+    """Return the rows of an agent that belong to the chunk of the env steps [begin, end]: (first, step 0, last).
 
-    A step belongs to the chunk in which its next observation arrives. So an agent that waits at `begin` starts with
-    the observation that it acted on before; and one that waits at `end` ends with it, its step left to what follows.
+    A step belongs to the chunk in which its next observation arrives. So an agent with a pending action at `begin`
+    starts with the earlier observation on which it acted, and one with a pending action at `end` leaves that step to
+    the next chunk.
 
     Args:
-        seen: the env steps at which its observations arrived, [k + 1].
-        acted: the env steps at which it acted, [k] or [k + 1].
-        lookback: how many env steps before `begin` stay within reach.
+        observation_times: env steps at which observations arrived, [k + 1].
+        action_times: env steps at which the agent acted, [k] or [k + 1].
+        bounds: begin and end of the chunk.
+        lookback: number of env steps before `begin` to keep.
 
     Returns:
-        The row of the first observation kept, of the observation of step 0, and of the last one (`MISSING` when
-        the agent is not there yet).
+        The row of the first observation kept, of the observation of step 0, and of the last one, `MISSING` if the agent
+        has no observation yet.
 
     >>> chunk_rows([0, 2, 4, 6], [0, 2, 4], bounds=(3, 5), lookback=2)
     (1, 1, 2)
     """
     begin, end = bounds
-    seen = ints(seen)
-    zero = _newest_row(seen, begin)
+    observation_times = ints(observation_times)
+    zero = _newest_row(observation_times, begin)
     zero = zero if zero > 0 else 0
-    first = bisect_left(ints(acted), begin - lookback, 0, zero) if zero and lookback else zero
-    return first, zero, _newest_row(seen, end, zero)
+    first = bisect_left(ints(action_times), begin - lookback, 0, zero) if zero and lookback else zero
+    return first, zero, _newest_row(observation_times, end, zero)
 
 
 def _newest_row(times: Sequence[int], t: int, low: int = 0) -> int:
-    """The last row at or before env step `t`, from row `low` on; the row before `low` when there is none."""
-    row = low + t - times[low]  # where it is when nothing was skipped; where something was, it lies before that
+    """Return the last row at or before env step `t`, from row `low` on, or `low - 1` if there is none."""
+    row = low + t - times[low]  # the row if no env step was skipped; otherwise it is earlier
     if low <= row < len(times) and times[row] == t:
         return row
     return bisect_right(times, t, low) - 1

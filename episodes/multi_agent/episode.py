@@ -1,10 +1,10 @@
-"""`MultiAgentEpisode`: several agents in one environment, each with an episode and a clock of its own.
+"""`MultiAgentEpisode`: several agents in one environment, each with an episode of its own steps.
 
-The agents are in `agents` (`Agents`), a `Timeline` of each; the file `timeline.py` draws its clocks and says where a
-pending action lives. Here is what they have in common: env steps, ids, endings; and growing, slicing, cutting, joining.
+The agents are in `agents` (`Agents`), with a `Timeline` for each; timeline.py draws a timeline and explains pending
+actions. This module has the rest: env steps, ids, endings; growing, slicing, cutting and joining.
 
-One law defines chunks: a chunk holds the steps that *complete* in it. So a waiting agent's step, with its reward,
-belongs to the chunk in which its next observation arrives, and neither slices nor cuts count anything twice.
+A chunk holds the steps that *complete* in it. So the step of a pending action, with its reward, belongs to the chunk in
+which the next observation arrives, and neither slices nor cuts count a step twice.
 """
 
 from __future__ import annotations
@@ -54,28 +54,36 @@ def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[A
 
 
 def default_module(agent_id: Any, episode: Any) -> str:
-    """The module of every agent when nothing is said."""
+    """Return the default module, for every agent."""
     return DEFAULT_MODULE_ID
 
 
 class MultiAgentEpisode(MultiAgentGetters):
-    """One chunk of an episode of several agents, which come late, rest, act in turns and end early.
+    """One chunk of an episode of several agents, which may enter late, skip env steps, act in turns and end early.
 
-    An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards; its next
-    observation completes the step. Data for the constructor comes as `add_env_reset` and `add_env_step` take it, one
-    dict from agent to value for each env step; all of it becomes lookback with `len_lookback_buffer="auto"`.
+    An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
+    observation completes the step. The constructor takes lists of the arguments of `add_env_reset` and `add_env_step`,
+    one dict from agent to value per env step. With `len_lookback_buffer="auto"` all of it becomes lookback.
 
     Args:
-        observations: L + T + 1 dicts; likewise `infos`.
-        actions: L + T dicts; likewise `rewards` and `extra_model_outputs` (`{agent: {key: value}}`).
-        observation_space: a space for each agent; likewise `action_space`.
-        terminateds: which agents terminated with the last step, or True for all; likewise `truncateds`.
-        env_t_started: the env step of this chunk's first observations.
-        agent_t_started: each agent's own step at which this chunk begins, 0 for those left out.
-        len_lookback_buffer: L in env steps.
-        agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`.
-        missing_final_observation: what happens when an agent is truncated in the middle of a step without a last
-            observation: `"raise"`, or `"repeat"` the one before.
+        id_: id of the episode, by default a random one.
+        observations: L + T + 1 dicts.
+        observation_space: space of each agent's observations, by agent.
+        infos: L + T + 1 dicts, by default empty ones.
+        actions: L + T dicts.
+        action_space: space of each agent's actions, by agent.
+        rewards: L + T dicts.
+        terminateds: agents that terminated at the last step, or True for all.
+        truncateds: agents that were truncated at the last step, or True for all.
+        extra_model_outputs: L + T dicts, `{agent: {key: value}}`.
+        env_t_started: env step of step 0, by default 0.
+        agent_t_started: index of each agent's own step at which this chunk begins, by default 0.
+        len_lookback_buffer: L, the number of given env steps before step 0, or "auto" for all.
+        agent_episode_ids: id of each agent's episode, by default made of the episode's id and the agent's.
+        agent_module_ids: module of each agent, by default from `agent_to_module_mapping_fn`.
+        agent_to_module_mapping_fn: function `(agent_id, episode) -> module_id`.
+        missing_final_observation: if an agent is truncated in mid-step without a last observation, `"raise"` an error
+            or `"repeat"` the previous observation.
 
     >>> episode = MultiAgentEpisode(id_="game")
     >>> episode.add_env_reset(observations={"white": 0})
@@ -162,7 +170,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         extra: Sequence[ByAgent] | None,
         ending: tuple[Any, Any],
     ) -> None:
-        """Grow by the given env steps, the last of which has the given ending."""
+        """Grow by the given env steps. The last one has the given ending."""
         num = len(observations) - 1
         lengths = {"actions": len(actions), "rewards": len(rewards)}
         lengths |= {"infos": num if infos is None else len(infos) - 1}
@@ -173,27 +181,27 @@ class MultiAgentEpisode(MultiAgentGetters):
                     f"episode {self.id_}: {len(observations)} dicts of observations do not go with the {name} given; "
                     f"there must be {num} of actions, rewards and extra outputs, and {num + 1} of infos"
                 )
-        told = infos or [NOTHING] * (num + 1)
-        self.add_env_reset(observations=observations[0], infos=told[0])
+        infos = infos or [NOTHING] * (num + 1)
+        self.add_env_reset(observations=observations[0], infos=infos[0])
         for i in range(num):
             flags = ending if i == num - 1 else (None, None)
             outputs = None if extra is None else extra[i]
-            step = (observations[i + 1], actions[i], rewards[i], told[i + 1])
+            step = (observations[i + 1], actions[i], rewards[i], infos[i + 1])
             self.add_env_step(*step, terminateds=flags[0], truncateds=flags[1], extra_model_outputs=outputs)
         if not num and any(ending):
             self._end(self.agents.endings(NOTHING, *ending), *ending)
-        for agent_id in {**ending[0], **ending[1]}:  # nothing was told of it since its last observation
+        for agent_id in {**ending[0], **ending[1]}:  # a flagged agent ended at its last observation
             if agent_id != ALL and agent_id in self.agents.timelines and self.agents.has_ended(agent_id):
-                line = self.agents.timelines[agent_id]
-                line.ended_at = int(line.seen[-1])
+                timeline = self.agents.timelines[agent_id]
+                timeline.ended_at = int(timeline.observation_times[-1])
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
-        """Let step 0 be `lookback` env steps after the first one; what lies before is lookback."""
+        """Move step 0 to `lookback` env steps after the first one. Earlier steps become lookback."""
         begin = self._facts.t_started + lookback
         self.agents = self.agents.window(Chunk(begin, self.env_t, lookback, True))
         self.facts, self.lookback = self._facts._replace(t_started=begin), lookback
-        for agent_id, line in self.agents.timelines.items():
-            line.episode.t_started = agent_t_started.get(agent_id, 0)
+        for agent_id, timeline in self.agents.timelines.items():
+            timeline.episode.t_started = agent_t_started.get(agent_id, 0)
 
     def _set(
         self,
@@ -217,19 +225,19 @@ class MultiAgentEpisode(MultiAgentGetters):
         self.is_reset = is_reset
         self.is_numpy = is_numpy
         self.custom_data = dict(custom_data) if custom_data else {}
-        self._began: float | None = None  # when this object began to grow
-        self._duration = 0.0  # seconds that it grew before
+        self._began: float | None = None  # time of the reset or cut after which this object grows
+        self._duration = 0.0  # seconds of growth before `_began`
 
     @classmethod
     def of(cls, facts: EpisodeFacts, agents: Agents, **attributes: Any) -> Self:
-        """A chunk of facts, agents and attributes that go together; nothing is checked."""
+        """Return a chunk of facts, agents and attributes that fit each other. Nothing is checked."""
         episode = cls.__new__(cls)
         episode._set(facts, agents, **attributes)
         return episode
 
     @property
     def facts(self) -> EpisodeFacts:
-        """Whose chunk it is, the env step at which it begins, and how it stops; spaces are by agent."""
+        """Immutable metadata: id, start time, ending, and spaces by agent."""
         return self._facts
 
     @facts.setter
@@ -237,14 +245,18 @@ class MultiAgentEpisode(MultiAgentGetters):
         self._facts, self.agents.episode_id = facts, facts.id_
 
     def module_for(self, agent_id: Any) -> Any:
-        """The module that acts for the agent: `agent_to_module_mapping_fn`'s answer, asked for once an episode."""
+        """Return the module that acts for the agent. `agent_to_module_mapping_fn` is called once per agent and
+        episode.
+        """
         modules = self.agents.modules
         if agent_id not in modules:
             modules[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
         return modules[agent_id]
 
     def get_duration_s(self) -> float:
-        """The seconds that it grew: from the reset to the end, the cut or `to_numpy`; until now while it grows."""
+        """Return the seconds of growth: from the reset to the end, the cut or `to_numpy`, or until now if the episode
+        grows.
+        """
         return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
 
     def _stop_clock(self) -> None:
@@ -253,18 +265,27 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- growing -----------------------------------------------------------------------------------------------
 
     def add_env_reset(self, *, observations: ByAgent, infos: ByAgent | None = None) -> None:
-        """Begin with the reset observations of the agents that are there. `EpisodeStateError` when reset already."""
+        """Start the episode with the reset observations of the agents.
+
+        Args:
+            observations: observation of each agent that the environment returned.
+            infos: infos by agent, and under `"__common__"` those of no agent.
+
+        Raises:
+            EpisodeStateError: the episode was reset already.
+            WrongType: an argument is not a dict by agent.
+        """
         if self.is_reset:
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
         self._check_dicts("add_env_reset", {"observations": observations}, {"infos": infos})
-        told = infos or NOTHING
-        entering = self._entering(observations, observations, told)
+        infos = infos or NOTHING
+        entering = self._entering(observations, observations, infos)
         self.is_reset = True
-        self.agents.keep_infos(observations, told, self.env_t)
-        for own in entering:
-            self.agents.enter(own, self.env_t)
+        self.agents.keep_infos(observations, infos, self.env_t)
+        for agent_episode in entering:
+            self.agents.add_agent(agent_episode, self.env_t)
         self._began = perf_counter()
 
     def add_env_step(
@@ -278,23 +299,30 @@ class MultiAgentEpisode(MultiAgentGetters):
         truncateds: ByAgent | None = None,
         extra_model_outputs: ByAgent | None = None,
     ) -> None:
-        """Add one env step, each argument a dict from agent to its part. O(agents that did something).
+        """Add one env step, each argument a dict from agent to value. O(agents that did something).
+
+        All arguments are checked before anything is stored. Errors name the agent and the env step.
 
         Args:
-            observations: of the agents that got one; an agent's first one lets it in.
-            actions: of the agents that acted on their last observation.
-            rewards: of any agent; they are summed until its next observation.
-            infos: of any agent, and of none (`"__common__"`); one without an observation stays at its env step.
-            terminateds: flags of agents, and `"__all__"` for the episode; likewise `truncateds`. The episode ends by
-                `"__all__"`; where neither is given, when every agent is done: terminated if all of them terminated.
+            observations: observations of agents that got one. An agent's first observation adds the agent.
+            actions: actions of the agents that acted on their last observation.
+            rewards: rewards of any agents; they are summed until the agent's next observation.
+            infos: infos of any agents, and under `"__common__"` those of no agent. An info without an observation is
+                stored at its env step.
+            terminateds: flags of agents, and `"__all__"` for the episode. Without `"__all__"` in either dict, the
+                episode
+                ends if every agent has ended: terminated if all of them terminated.
+            truncateds: flags of agents, and `"__all__"` for the episode.
             extra_model_outputs: `{agent: {key: value}}` of the agents that acted.
 
-        Raises (each names agent and env step and leaves the episode as it was):
-            EpisodeStateError: it does not grow.
-            InvalidArgument: an action of an agent that is not there, waits or is done, an observation of one that has
-                not acted or is done, a missing reward, a truncation in the middle of a step without a last observation.
-            ShapeMismatch: an observation of another shape than the agent's before.
-            TrackMismatch: an extra model output that starts late or stops early.
+        Raises:
+            EpisodeStateError: the episode does not grow.
+            InvalidArgument: an agent acts that was not observed, has a pending action or has ended; an observation is
+                given for an agent that has not acted or has ended; a reward is missing; or an agent is truncated in
+                mid-step without a last observation.
+            ShapeMismatch: an observation has another shape than the agent's earlier ones.
+            TrackMismatch: extra model outputs have other keys than the agent's earlier ones.
+            WrongType: an argument is not a dict by agent, or a reward is not a real number.
         """
         if not self.is_reset or self.is_numpy or self._facts.ending is not _OPEN:
             raise self._not_growing_error("add_env_step")
@@ -305,14 +333,16 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._check_dicts("add_env_step", {"observations": observations, "actions": actions, "rewards": rewards})
         if infos is not None or extra_model_outputs is not None:
             self._check_dicts("add_env_step", {}, {"infos": infos, "extra_model_outputs": extra_model_outputs})
-        told, extra = infos or NOTHING, extra_model_outputs or NOTHING
+        infos, extra = infos or NOTHING, extra_model_outputs or NOTHING
         ending: tuple[Any, ...] = ()  # worked out only where some flag is set
         ends = (terminateds and _may_end(terminateds)) or (truncateds and _may_end(truncateds))
         if ends:
             terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING
             ending = (agents.endings(observations, terminateds, truncateds), terminateds, truncateds)
             may_repeat = self.missing_final_observation == "repeat"
-            observations = agents.repeated(observations, actions, ending[0], now, may_repeat=may_repeat)
+            observations = agents.with_repeated_last_observations(
+                observations, actions, ending[0], now, may_repeat=may_repeat
+            )
         for reward in rewards.values():
             if type(reward) not in REAL_TYPES:
                 agents.check_rewards(rewards, now)
@@ -321,19 +351,19 @@ class MultiAgentEpisode(MultiAgentGetters):
         except ShapeMismatch:
             observations = self._with_tuples(observations)
             newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
-        entering = self._entering(newcomers, observations, told) if newcomers else ()
+        entering = self._entering(newcomers, observations, infos) if newcomers else ()
         # Everything was checked. What follows writes, and does not fail.
         self.env_t = now
-        if told:
-            agents.keep_infos(observations, told, now)
+        if infos:
+            agents.keep_infos(observations, infos, now)
         timelines = agents.timelines
         for agent_id in waiting:
             timelines[agent_id].set_pending_action(actions[agent_id], extra.get(agent_id), now - 1)
         if has_more_rewards:
             agents.keep_rewards(observations, rewards, now)
-        complete_steps(timelines, observations, actions, rewards, told, extra, now)
-        for own in entering:
-            agents.enter(own, now, rewards.get(own.agent_id))
+        complete_steps(timelines, observations, actions, rewards, infos, extra, now)
+        for agent_episode in entering:
+            agents.add_agent(agent_episode, now, rewards.get(agent_episode.agent_id))
         if ending:
             self._end(*ending)
 
@@ -344,15 +374,15 @@ class MultiAgentEpisode(MultiAgentGetters):
             if not _is_mapping(value):
                 raise WrongType(f"episode {self.id_}: {call}: {name}={value!r}; give a dict from agent to value")
         for name, value in given:
-            for agent_id, own in value.items():
-                if own is not None and not _is_mapping(own):
-                    raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={own!r}; give a dict")
+            for agent_id, agent_episode in value.items():
+                if agent_episode is not None and not _is_mapping(agent_episode):
+                    raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={agent_episode!r}; give a dict")
 
     def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
-        """The episodes of new agents, with their first observations; the agents are not let in yet."""
+        """Return episodes of new agents with their first observations. The agents are not added yet."""
         episodes = []
         for agent_id in newcomers:
-            own = SingleAgentEpisode(
+            agent_episode = SingleAgentEpisode(
                 f"{self.id_}_{agent_id}",
                 observation_space=(self.observation_space or NOTHING).get(agent_id),
                 action_space=(self.action_space or NOTHING).get(agent_id),
@@ -360,17 +390,17 @@ class MultiAgentEpisode(MultiAgentGetters):
                 module_id=self.module_for(agent_id),
                 multi_agent_episode_id=self.id_,
             )
-            own.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
-            episodes.append(own)
+            agent_episode.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
+            episodes.append(agent_episode)
         return episodes
 
     def _with_tuples(self, observations: ByAgent) -> ByAgent:
-        """Observations with tuples where their spaces have them, though lists were given."""
+        """Return the observations with tuples for lists where their spaces have tuples."""
         spaces = self.observation_space or NOTHING
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """End agents, and the episode when it is over: by `"__all__"`, or when nothing is said and no agent is left."""
+        """End agents, and the episode: by `"__all__"`, or without that flag if no agent is left."""
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
@@ -384,7 +414,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._stop_clock()
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:
-        """The error for a call on an episode that does not grow."""
+        """Return the error for a call on an episode that does not grow."""
         if not self.is_reset:
             what, how = "before the reset", "call add_env_reset(observations=...) first"
         elif self.is_done:
@@ -399,7 +429,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- slicing, cutting, joining -----------------------------------------------------------------------------
 
     def __getitem__(self, slice_: slice) -> Self:
-        """The sub-episode of the env steps `[a:b]`; as `slice`."""
+        """Return the sub-episode of the env steps `[a:b]`, as `slice` does."""
         if not isinstance(slice_, slice):
             raise WrongType(
                 f"episode[{slice_!r}]: an episode is sliced by env steps, episode[a:b]; read one item with a getter"
@@ -407,14 +437,16 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self.slice(slice_)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
-        """The sub-episode of a slice of env steps, clipped as Python clips; views once finalized. O(agents).
+        """Return the sub-episode of a slice of env steps, clipped as Python clips. A finalized episode gives views.
+        O(agents).
 
-        It is the chunk that cutting at both ends gives: a step belongs to where it completes, and what is pending
-        belongs to the end of the episode. Ids, modules, spaces, infos and `custom_data` (a copy) stay.
+        The result equals the chunk between cuts at both ends: a step belongs to the chunk in which it completes, and
+        pending steps belong to the end of the episode. Ids, modules, spaces, infos and a copy of `custom_data` stay.
 
         Args:
-            len_lookback_buffer: how many env steps before the slice to keep, as far as they are there; this episode's
-                own lookback when None.
+            slice_: env steps of this chunk.
+            len_lookback_buffer: maximal number of env steps before the slice to keep, by default this episode's
+                lookback.
         """
         start, stop = indexing.chunk_bounds(slice_, len(self))
         wanted = self.lookback if len_lookback_buffer is None else checked_lookback(len_lookback_buffer, "env steps")
@@ -423,12 +455,13 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """The successor chunk, which goes on growing where this one stops; what is pending moves to it.
+        """End this chunk at its newest env step, and return the next chunk, which continues the episode. Pending steps
+        move there.
 
-        Cut again, this chunk gives an equal successor. Before the reset, the successor is one that is not reset either.
+        A second cut of this chunk returns an equal next chunk. Before the reset, both chunks can still be reset.
 
         Args:
-            len_lookback_buffer: how many env steps of this chunk (and its lookback) the successor can still reach.
+            len_lookback_buffer: maximal number of env steps of this chunk that the next chunk keeps as lookback.
 
         Raises:
             EpisodeStateError: the episode has ended.
@@ -444,7 +477,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return successor
 
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
-        """The chunk of this episode that has these agents."""
+        """Return the chunk of this episode with these agents."""
         return self.of(
             self._facts.window(chunk.begin, chunk.end - chunk.begin, chunk.end == self.env_t),
             agents,
@@ -458,12 +491,15 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append the chunk that follows this one, in place: the inverse of `cut`. The other's lookback is dropped.
+        """Append the next chunk of the episode in place: the inverse of `cut`. The lookback of `other` is dropped.
 
-        Raises (each leaves the episode as it was):
-            ChunkMismatch: `other` has another id, or does not begin where this one stops, with its agents and their
+        A rejected call changes nothing.
+
+        Raises:
+            ChunkMismatch: `other` has another id, or does not begin at this chunk's end, with its agents and
                 observations.
-            EpisodeStateError: this one has ended.
+            EpisodeStateError: this episode has ended, or was not reset.
+            ShapeMismatch: this episode is finalized, and items of the other have another shape.
         """
         self._check_follows(other)
         self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
@@ -501,7 +537,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         Raises:
             EpisodeStateError: a connector computed an agent's actions, and they were not recorded.
         """
-        spaces = {agent_id: line.episode.action_space for agent_id, line in self.agents.timelines.items()}
+        spaces = {agent_id: timeline.episode.action_space for agent_id, timeline in self.agents.timelines.items()}
         if not any(has_policy_actions(space) for space in spaces.values()) and (
             Columns.ACTIONS_FOR_ENV not in self._extra_keys()
         ):
@@ -518,7 +554,11 @@ class MultiAgentEpisode(MultiAgentGetters):
         return copied
 
     def to_numpy(self) -> Self:
-        """Finalize every agent's episode in place, and the clocks, or none of them; idempotent; returns itself."""
+        """Finalize every agent's episode in place, or none of them, and return this episode. Idempotent.
+
+        Raises:
+            ShapeMismatch: names the first item of another shape.
+        """
         if not self.is_numpy:
             self.agents.finalize()
             self._stop_clock()
@@ -530,11 +570,13 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless every agent's tracks and clocks go together."""
+        """Raise `TrackMismatch` unless tracks and times of every agent fit each other."""
         self.agents.validate()
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """The slots, for pickles and copies. What cannot grow goes without its mapping function, often a lambda."""
+        """Return the slots for pickles and copies. An ended or cut episode goes without its mapping function, often a
+        lambda.
+        """
         names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
         slots = {name: getattr(self, name) for name in names} | {"_began": None, "_duration": self.get_duration_s()}
         if self.is_done or self.agents.passed_on is not None:
@@ -542,7 +584,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return None, slots
 
     def get_state(self) -> dict[str, Any]:
-        """The whole episode but its mapping function, as plain values and arrays; it shares no memory with it."""
+        """Return the episode without its mapping function as plain values and arrays that share no memory with it."""
         state = self._facts._asdict() | {"ending": self.ending.code} | {name: getattr(self, name) for name in _STATE}
         return {**deepcopy(state), **self.agents.get_state(), "duration_s": self.get_duration_s()}
 
@@ -550,10 +592,11 @@ class MultiAgentEpisode(MultiAgentGetters):
     def from_state(
         cls, state: Mapping[str, Any], *, agent_to_module_mapping_fn: Callable[[Any, Any], Any] = default_module
     ) -> Self:
-        """The episode of a `get_state`; it shares no memory with the state.
+        """Return the episode of a `get_state`, without shared memory.
 
         Args:
-            agent_to_module_mapping_fn: asked for agents that come later; those that were there keep their modules.
+            state: the state.
+            agent_to_module_mapping_fn: called for agents that enter later; known agents keep their modules.
         """
         facts = EpisodeFacts._make(deepcopy(state[name]) for name in EpisodeFacts._fields)
         agents = Agents.from_state(facts.id_, state)
@@ -564,13 +607,13 @@ class MultiAgentEpisode(MultiAgentGetters):
         return episode
 
     def equals(self, other: object) -> bool:
-        """True when both are the same chunk of the same episode: ids, agents, clocks, pending steps, infos, endings."""
+        """Return True if both are the same chunk: equal ids, agents, env steps, pending steps, infos and endings."""
         if not isinstance(other, MultiAgentEpisode) or not self.agents.equals(other.agents):
             return False
         facts = other.facts._replace(observation_space=self.observation_space, action_space=self.action_space)
         rest = ([getattr(episode, name) for name in _STATE] for episode in (self, other))
         return (
-            self._facts == facts  # but the spaces: those of each agent were compared
+            self._facts == facts  # the spaces of each agent were compared above
             and same_info(*rest)
             and all(self.module_for(a) == other.module_for(a) for a in self.agents.endings_so_far())
         )
@@ -580,15 +623,15 @@ class MultiAgentEpisode(MultiAgentGetters):
         ending = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
         ending = "cut" if self.agents.passed_on is not None else ending
         steps = "1 env step" if len(self) == 1 else f"{len(self)} env steps"
-        lines = self.agents.timelines.values()
-        agents = "1 agent" if len(lines) == 1 else f"{len(lines)} agents"
-        waiting = sum(line.phase == WAITS for line in lines)
+        timelines = self.agents.timelines.values()
+        agents = "1 agent" if len(timelines) == 1 else f"{len(timelines)} agents"
+        waiting = sum(timeline.phase == WAITS for timeline in timelines)
         pending = f", {waiting} pending" if waiting else ""
         total = f"return {self.get_return(include_pending=True):g}"
         return f"MultiAgentEpisode({short_id(self.id_)}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
 
 
-_OPEN = Ending.OPEN  # a member looked up in its class costs more than all else that a step asks first
+_OPEN = Ending.OPEN  # faster than looking up the enum's member in each step
 _STATE = ("env_t", "lookback", "missing_final_observation", "is_reset", "is_numpy", "custom_data")
 
 
@@ -601,12 +644,12 @@ def _flags(flags: ByAgent | bool) -> ByAgent:
 
 
 def _may_end(flags: ByAgent | None) -> bool:
-    """Whether something among the flags of a step is not False."""
+    """Return True if a flag of a step is not False."""
     if not flags:
         return False
     try:
         return list(flags.values()).count(False) < len(flags)
-    except (ValueError, RuntimeError):  # arrays, which are named then
+    except (ValueError, RuntimeError):  # arrays, which `Ending.of` rejects by name
         return True
     except AttributeError:
         raise WrongType(f"flags of agents: {flags!r}; give a dict from agent to flag, `'__all__'` for all") from None

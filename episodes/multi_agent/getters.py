@@ -1,4 +1,4 @@
-"""The getters and setters of `MultiAgentEpisode`."""
+"""Getters and setters of `MultiAgentEpisode`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from episodes.facts import EpisodeFacts
 from episodes.facts.facts import HasEnding
 from episodes.multi_agent import queries
 from episodes.multi_agent.agents import ALL, Agents
-from episodes.multi_agent.queries import Column, Request
+from episodes.multi_agent.queries import AgentTrack, Request
 from episodes.multi_agent.timeline import RESTS, WAITS, Timeline
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ListTrack
@@ -29,23 +29,25 @@ AgentIds = Collection[Hashable] | Hashable | None
 class MultiAgentGetters(HasEnding):
     """Getters and setters over all agents' tracks.
 
-    Getters give a dict from agent to what it has; agents that have nothing there are left out. They share arguments:
+    Getters return a dict from agent to item or batch, without agents that have no items. They share arguments:
 
     Args:
-        indices: an int gives one item for each agent; a slice, list, tuple, range or integer array gives batches.
-            Signs mean what they mean in `SingleAgentEpisode`.
-        agent_ids: an agent or a collection of agents to read; all when None. Unknown ones are left out. A tuple that is
-            an agent's id is that agent.
-        env_steps: indices are env steps of this chunk, and an item counts where it arrived (observations, infos) or
-            where its action was taken (actions, rewards, extra outputs), a pending step's too. False: indices are each
-            agent's own steps; None then means its complete steps, and -1 may be its pending one.
-        neg_index_as_lookback: -1 is the step just before step 0.
-        fill: stands in wherever an agent has no item, so that all agents' batches have one length.
-        one_hot_discrete: discrete values as one-hot vectors; the episode needs the agents' spaces.
-        return_list: one dict from agent to item for each env step, instead of one batch for each agent.
+        indices: an int gives one item per agent; a slice, list, tuple, range or integer array gives batches. Negative
+            indices mean the same as in `SingleAgentEpisode`.
+        agent_ids: an agent or a collection of agents to read, all by default. Unknown ones are left out. A tuple that
+            is an agent's id is that agent.
+        env_steps: True if indices are env steps of this chunk. Observations and infos count at the env step at which
+            they arrived, actions, rewards and extra outputs at the env step of their action, pending ones included.
+            False if indices are each agent's own steps: None then means its complete steps, and -1 may be the pending
+            one.
+        neg_index_as_lookback: True if -1 is the step just before step 0.
+        fill: value for env steps at which an agent has no item, so that all agents' batches have one length.
+        one_hot_discrete: return discrete values as one-hot vectors; the episode needs the agents' spaces.
+        return_list: return one dict from agent to item per env step, instead of one batch per agent.
 
     Raises:
-        StepOutOfRange: an index without an env step (or, by agents' steps, an agent without it), and no `fill`.
+        StepOutOfRange: an index has no env step or, by agents' steps, an agent has no such step; and there is no
+            `fill`.
     """
 
     __slots__ = ("_facts", "agents", "env_t", "is_numpy", "is_reset", "lookback")
@@ -54,27 +56,27 @@ class MultiAgentGetters(HasEnding):
     agents: Agents
     id_: Any
     env_t_started: int
-    env_t: int  # the env step at which it stops
-    lookback: int  # how many env steps before `env_t_started` are within reach
+    env_t: int  # env step of the newest observations
+    lookback: int  # number of env steps before `env_t_started` that are kept
     is_reset: bool
-    is_numpy: bool  # True once finalized by `to_numpy`
+    is_numpy: bool  # True after `to_numpy`
 
-    # --- what there is -----------------------------------------------------------------------------------------
+    # --- properties --------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.env_t - self._facts.t_started
 
     def env_steps(self) -> int:
-        """The number of env steps: `len(self)`."""
+        """Return the number of env steps, `len(self)`."""
         return self.env_t - self._facts.t_started
 
     def agent_steps(self) -> int:
-        """The number of completed steps of all agents together."""
-        return sum(len(line.episode) for line in self.agents.timelines.values())
+        """Return the number of complete steps of all agents."""
+        return sum(len(timeline.episode) for timeline in self.agents.timelines.values())
 
     @property
     def is_finalized(self) -> bool:
-        """True once finalized by `to_numpy`."""
+        """Whether the episode was finalized by `to_numpy`."""
         return self.is_numpy
 
     @property
@@ -84,87 +86,101 @@ class MultiAgentGetters(HasEnding):
 
     @property
     def agent_episodes(self) -> dict[Any, SingleAgentEpisode]:
-        """Each agent's own episode, on its own clock; without a step that waits for its next observation."""
-        return {agent_id: line.episode for agent_id, line in self.agents.timelines.items()}
+        """Each agent's episode with its complete steps, by agent. Pending steps are not included."""
+        return {agent_id: timeline.episode for agent_id, timeline in self.agents.timelines.items()}
 
     @property
     def agent_t_started(self) -> dict[Any, int]:
-        """Each agent's own step at which this chunk begins."""
-        return {agent_id: line.episode.t_started for agent_id, line in self.agents.timelines.items()}
+        """Index of the agent's own step at which this chunk begins, by agent."""
+        return {agent_id: timeline.episode.t_started for agent_id, timeline in self.agents.timelines.items()}
 
     @property
     def agent_episode_ids(self) -> dict[Any, Any]:
-        """The id of each agent's own episode."""
-        return {agent_id: line.episode.id_ for agent_id, line in self.agents.timelines.items()}
+        """Id of each agent's episode, by agent."""
+        return {agent_id: timeline.episode.id_ for agent_id, timeline in self.agents.timelines.items()}
 
     def has_agent(self, agent_id: Any) -> bool:
-        """True when the agent was observed in this chunk or its lookback."""
+        """Return True if the agent was observed in this chunk or its lookback."""
         return isinstance(agent_id, Hashable) and agent_id in self.agents.timelines
 
-    def clocks(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The env steps at which an agent's observations arrived, [L + T + 1], and at which it acted, [L + T].
+    def env_times(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the env steps of an agent's observations, int64 [L + T + 1], and of its actions, int64 [L + T].
 
-        The second has one more while the agent waits. `UnknownKey` for an agent that was not observed.
+        With a pending action, the second array has one entry more.
+
+        Raises:
+            UnknownKey: the agent was not observed.
         """
-        return self.agents.timeline(agent_id).clocks()
+        return self.agents.timeline(agent_id).env_times()
+
+    clocks = env_times
 
     def env_steps_back(self, num_steps: int) -> int:
-        """How many env steps back the last `num_steps` complete steps, and the pending one, of every agent reach.
+        """Return how many env steps back the last `num_steps` complete steps of every agent reach, and its pending one.
 
-        Cut with such a lookback, the successor has them all; agents that are done do not count.
+        A cut with that lookback keeps all these steps. Agents that have ended do not count.
         """
         checked_count("num_steps", num_steps, 0)
-        return max((line.reach(num_steps, self.env_t) for line in self.agents.timelines.values()), default=0)
+        return max(
+            (timeline.env_steps_back(num_steps, self.env_t) for timeline in self.agents.timelines.values()), default=0
+        )
 
     def get_agents_to_act(self) -> set[Any]:
-        """The agents that got an observation in the newest env step and are not done: they act next."""
+        """Return the agents that got an observation in the newest env step and have not ended, as they act next."""
         return {agent_id for agent_id, _ in self.episodes_to_act()}
 
     def episodes_to_act(self) -> list[tuple[Any, SingleAgentEpisode]]:
-        """The pairs of an agent that must act next and its episode."""
+        """Return pairs of an agent that acts next and its episode."""
         if self.is_done:
             return []
-        now, lines = self.env_t, self.agents.timelines
-        return [(a, line.episode) for a, line in lines.items() if line.phase == RESTS and line.seen[-1] == now]
+        now, timelines = self.env_t, self.agents.timelines
+        return [
+            (a, timeline.episode)
+            for a, timeline in timelines.items()
+            if timeline.phase == RESTS and timeline.observation_times[-1] == now
+        ]
 
     def get_agents_that_stepped(self) -> set[Any]:
-        """The agents that got an observation in the newest env step."""
+        """Return the agents that got an observation in the newest env step."""
         now = self.env_t
-        return {agent_id for agent_id, line in self.agents.timelines.items() if line.seen[-1] == now}
+        return {
+            agent_id for agent_id, timeline in self.agents.timelines.items() if timeline.observation_times[-1] == now
+        }
 
     def get_terminateds(self) -> dict[Any, bool]:
-        """Which agents terminated; `"__all__"` is the episode itself."""
+        """Return which agents terminated, and under `"__all__"` whether the episode did."""
         endings = self.agents.endings_so_far()
         return {agent_id: ending.is_terminated for agent_id, ending in endings.items()} | {
             ALL: self._facts.ending.is_terminated
         }
 
     def get_truncateds(self) -> dict[Any, bool]:
-        """Which agents were truncated; `"__all__"` is the episode itself."""
+        """Return which agents were truncated, and under `"__all__"` whether the episode was."""
         endings = self.agents.endings_so_far()
         return {agent_id: ending.is_truncated for agent_id, ending in endings.items()} | {
             ALL: self._facts.ending.is_truncated
         }
 
     def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
-        """Each agent's sum of rewards from step 0 of this chunk on.
+        """Return each agent's sum of rewards from step 0 of this chunk on.
 
         Args:
-            include_pending: count rewards that belong to no complete step too: those of waiting agents, and those that
-                came before an agent's first observation or after its end.
+            include_pending: also count rewards that belong to no complete step: those of pending steps, and those
+                before an agent's first observation or after its end.
         """
         agents = self.agents
-        returns = {agent_id: line.episode.get_return() for agent_id, line in agents.timelines.items()}
+        returns = {agent_id: timeline.episode.get_return() for agent_id, timeline in agents.timelines.items()}
         if include_pending:
-            waiting = [(a, line.reward) for a, line in agents.timelines.items() if line.reward is not None]
-            for agent_id, reward in [*waiting, *((agent_id, reward) for _, agent_id, reward in agents.rewards_apart)]:
+            pending = [(a, timeline.reward) for a, timeline in agents.timelines.items() if timeline.reward is not None]
+            for agent_id, reward in [*pending, *((agent_id, reward) for _, agent_id, reward in agents.rewards_apart)]:
                 returns[agent_id] = returns.get(agent_id, 0.0) + float(reward)
         return returns
 
     def get_return(self, include_pending: bool = False, *, include_hanging_rewards: bool = False) -> float:
-        """The sum of all agents' rewards from step 0 of this chunk on; `include_pending` as in `get_returns`.
+        """Return the sum of all agents' rewards from step 0 of this chunk on.
 
         Args:
+            include_pending: see `get_returns`.
             include_hanging_rewards: RLlib's name of `include_pending`.
         """
         return float(sum(self.get_returns(include_pending or include_hanging_rewards).values()))
@@ -182,16 +198,16 @@ class MultiAgentGetters(HasEnding):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Observations by agent; of env steps 0 to len(self), both included."""
+        """Return observations by agent, by default of the env steps 0 to len(self), both included."""
         plain = agent_ids is None and env_steps and fill is None and not one_hot_discrete and not return_list
         if plain and type(indices) is int:
-            lines, now = self.agents.timelines.items(), self.env_t
+            timelines, now = self.agents.timelines.items(), self.env_t
             if indices == -1 and not neg_index_as_lookback:
-                return queries.newest_observations(lines, now)
+                return queries.newest_observations(timelines, now)
             begin = self._facts.t_started
             t = now + 1 + indices if indices < 0 and not neg_index_as_lookback else begin + indices
             if begin - self.lookback <= t <= now:
-                return queries.observations_at(lines, t)
+                return queries.observations_at(timelines, t)
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
         return self._read(Request("observations", *options), queries.observations_of)
 
@@ -205,32 +221,34 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Infos by agent, dicts always; those of no agent are under `"__common__"`.
+        """Return info dicts by agent, with those of no agent under `"__common__"`.
 
-        By env steps also those that came without an observation; by agents' steps one for each observation.
+        By env steps, infos without an observation are included. By agents' steps, there is one info per observation.
         """
         request = Request("infos", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
         return self._read(request, queries.infos_of)
 
-    def _with_loose_infos(self, columns: dict[Any, Column | None], agent_ids: AgentIds) -> dict[Any, Column | None]:
-        """The columns of infos, with those in their places that came without an observation."""
+    def _with_loose_infos(
+        self, agent_tracks: dict[Any, AgentTrack | None], agent_ids: AgentIds
+    ) -> dict[Any, AgentTrack | None]:
+        """Return the tracks of infos with infos that came without an observation."""
         loose: dict[Any, dict[int, Any]] = {}
         for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
                 loose.setdefault(agent_id, {})[t] = info
         wanted = loose.keys() if agent_ids is None else loose.keys() & set(self._chosen(agent_ids))
         for agent_id in wanted:
-            column = columns.get(agent_id)
-            told = (
+            agent_track = agent_tracks.get(agent_id)
+            infos_by_time = (
                 {}
-                if column is None
-                else dict(zip(column.times, column.track.item_list(0, column.track.total), strict=True))
+                if agent_track is None
+                else dict(zip(agent_track.times, agent_track.track.item_list(0, agent_track.track.total), strict=True))
             )
-            told |= loose[agent_id]
-            times: list[Any] = sorted(told)
-            track = ListTrack([told[t] for t in times], 0, False, INFOS)
-            columns[agent_id] = Column(track, times, 0, (), None)
-        return columns
+            infos_by_time |= loose[agent_id]
+            times: list[Any] = sorted(infos_by_time)
+            track = ListTrack([infos_by_time[t] for t in times], 0, False, INFOS)
+            agent_tracks[agent_id] = AgentTrack(track, times, 0, (), None)
+        return agent_tracks
 
     def get_actions(
         self,
@@ -243,7 +261,7 @@ class MultiAgentGetters(HasEnding):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Actions by agent, pending ones too."""
+        """Return actions by agent, pending ones included."""
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
         return self._read(Request("actions", *options), queries.actions_of)
 
@@ -268,7 +286,7 @@ class MultiAgentGetters(HasEnding):
         if Columns.ACTIONS_FOR_ENV in self._extra_keys():
             sent = self.get_extra_model_outputs(Columns.ACTIONS_FOR_ENV, indices, agent_ids, **where)
         change = to_env_actions if isinstance(indices, INTEGERS) else to_env_items
-        spaces = {agent_id: line.episode.action_space for agent_id, line in self.agents.timelines.items()}
+        spaces = {agent_id: timeline.episode.action_space for agent_id, timeline in self.agents.timelines.items()}
         return {a: sent[a] if a in sent else change(spaces[a], items) for a, items in actions.items()}
 
     def get_rewards(
@@ -281,9 +299,9 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Rewards by agent, each at the env step of its action: all that came until the agent's next observation.
+        """Return rewards by agent, each at the env step of its action: the sum until the agent's next observation.
 
-        A waiting agent's reward is the sum so far.
+        The reward of a pending step is the sum so far.
         """
         request = Request("rewards", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
         return self._read(request, queries.rewards_of)
@@ -299,7 +317,8 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """An extra model output by agent, pending ones too; without a key `{agent: {key: items}}` of all keys.
+        """Return an extra model output by agent, pending ones included, or `{agent: {key: items}}` of all keys without
+        `key`.
 
         Raises:
             UnknownKey: no agent has that key.
@@ -316,21 +335,21 @@ class MultiAgentGetters(HasEnding):
 
     def _extra_keys(self) -> list[str]:
         keys: dict[str, None] = {}
-        for line in self.agents.timelines.values():
-            keys.update(dict.fromkeys(line.episode.extra_model_outputs))
-            keys.update(dict.fromkeys(line.extra or ()))
+        for timeline in self.agents.timelines.values():
+            keys.update(dict.fromkeys(timeline.episode.extra_model_outputs))
+            keys.update(dict.fromkeys(timeline.extra or ()))
         return list(keys)
 
     def _columns(
-        self, column_of: Callable[[Timeline], Column | None], agent_ids: AgentIds
-    ) -> Iterator[tuple[Any, Column | None]]:
-        lines = self.agents.timelines
+        self, track_of: Callable[[Timeline], AgentTrack | None], agent_ids: AgentIds
+    ) -> Iterator[tuple[Any, AgentTrack | None]]:
+        timelines = self.agents.timelines
         if agent_ids is None:
-            return ((agent_id, column_of(line)) for agent_id, line in lines.items())
-        return ((a, column_of(lines[a])) for a in self._chosen(agent_ids) if a in lines)
+            return ((agent_id, track_of(timeline)) for agent_id, timeline in timelines.items())
+        return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
     def _chosen(self, agent_ids: Any) -> Collection[Any]:
-        """The agents that one id or a collection of ids names; a tuple that is an agent's id is that agent."""
+        """Return the agents that one id or a collection of ids names. A tuple that is an agent's id is that agent."""
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
         is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
@@ -340,15 +359,15 @@ class MultiAgentGetters(HasEnding):
             raise WrongType(f"agent_ids: {unhashable!r} cannot be an agent's id; give an agent, or a list of agents")
         return agent_ids
 
-    def _read(self, request: Request, column_of: Callable[[Timeline], Column | None]) -> Any:
-        """Return the items of a request, which `column_of` finds in each agent's timeline."""
-        columns: Any = self._columns(column_of, request.agent_ids)
+    def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
+        """Return the items of a request, which `track_of` reads from each agent's timeline."""
+        agent_tracks: Any = self._columns(track_of, request.agent_ids)
         if request.name == "infos" and request.env_steps and self.agents.loose_infos:
-            columns = self._with_loose_infos(dict(columns), request.agent_ids).items()
+            agent_tracks = self._with_loose_infos(dict(agent_tracks), request.agent_ids).items()
         read = queries.per_env_step if request.return_list else queries.per_agent
         begin, is_observed = self._facts.t_started, request.name in ("observations", "infos")
         try:
-            return read(request, columns, (begin, self.lookback), self.env_t - begin + is_observed)
+            return read(request, agent_tracks, (begin, self.lookback), self.env_t - begin + is_observed)
         except StepOutOfRange as error:
             raise StepOutOfRange(f"episode {self.id_}: {error}") from None
 
@@ -357,37 +376,37 @@ class MultiAgentGetters(HasEnding):
     def set_observations(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace observations of the agents in `new_data`, at the agents' own steps; all from step 0 on when None."""
+        """Replace observations of the agents in `new_data` at the agents' own steps, by default all from step 0 on."""
         self._write("observations", new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace actions of the agents in `new_data`, at the agents' own complete steps."""
+        """Replace actions of the agents in `new_data` at the agents' own complete steps, by default all."""
         self._write("actions", new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace rewards of the agents in `new_data`, at the agents' own complete steps."""
+        """Replace rewards of the agents in `new_data` at the agents' own complete steps, by default all."""
         self._write("rewards", new_data, at_indices, neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace an extra model output of the agents in `new_data`; a new key is added whole, lookback included.
+        """Replace an extra model output of the agents in `new_data`. A new key needs an item for each step.
 
         Raises:
-            EpisodeStateError: a new key of an agent that waits with an action of the old keys.
-            UnknownKey: an agent that is not there, or a new key with `at_indices`.
+            EpisodeStateError: a new key for an agent whose pending action does not have it.
+            UnknownKey: the agent was not observed, or a new key was given with `at_indices`.
         """
         check_extra_output_names([checked_key("key", key)], f"episode {self.id_}")
         tracks = {}
         new_data = checked_mapping("new_data", new_data, "from agent to items")
         for agent_id, data in new_data.items():
-            line = self.agents.timeline(agent_id)
-            own, track = line.episode, line.episode.tracks.extra.get(key)
-            if track is None and line.phase == WAITS:
+            timeline = self.agents.timeline(agent_id)
+            agent_episode, track = timeline.episode, timeline.episode.tracks.extra.get(key)
+            if track is None and timeline.phase == WAITS:
                 raise EpisodeStateError(
                     f"episode {self.id_}: agent {agent_id!r} waits with an action that has no extra_model_outputs"
                     f"[{key!r}]; add a new key when its step is complete"
@@ -399,24 +418,27 @@ class MultiAgentGetters(HasEnding):
                     f"episode {self.id_}: agent {agent_id!r} has no extra_model_outputs[{key!r}] to change"
                 )
             else:
-                tracks[agent_id] = new_track(extra_field(key), data, own.rewards)
+                tracks[agent_id] = new_track(extra_field(key), data, agent_episode.rewards)
         self._replace(tracks)
 
     def _write(self, name: str, new_data: Mapping[Any, Any], at_indices: Indices, neg: bool) -> None:
         new_data = checked_mapping("new_data", new_data, "from agent to items")
         owners = {agent_id: self.agents.timeline(agent_id).episode for agent_id in new_data}
         self._replace(
-            {a: with_items_set(getattr(own, name), new_data[a], at_indices, neg) for a, own in owners.items()}
+            {
+                a: with_items_set(getattr(agent_episode, name), new_data[a], at_indices, neg)
+                for a, agent_episode in owners.items()
+            }
         )
 
     def _replace(self, tracks: dict[Any, Any]) -> None:
         for agent_id, track in tracks.items():
-            own = self.agents.timelines[agent_id].episode
-            own.tracks = own.tracks.replaced(track)
+            agent_episode = self.agents.timelines[agent_id].episode
+            agent_episode.tracks = agent_episode.tracks.replaced(track)
 
 
 def _by_agent(answers: dict[str, Any], return_list: bool) -> Any:
-    """From `{key: {agent: items}}` to `{agent: {key: items}}`; for each env step when they are lists."""
+    """Return `{agent: {key: items}}` for `{key: {agent: items}}`, or a list of such dicts per env step."""
     if return_list:
         steps = zip(*answers.values(), strict=True)
         return [_by_agent(dict(zip(answers, step, strict=True)), False) for step in steps]

@@ -1,8 +1,8 @@
-"""Multi-agent episodes as packs: their agents' episodes, each with its clock, and back again whole.
+"""Conversion of multi-agent episodes to packs of their agents' episodes, and back.
 
-What is more than a single-agent episode (clocks, pending steps, what belongs to no agent) travels in the agents'
-`custom_data` under one key, as numbers, strings and arrays. So these packs go wherever packs go: into a dataset file,
-over a socket, through pickles, into a replay buffer or a learner.
+The rest of a multi-agent episode (env steps of items, pending steps, items of no agent) is stored in the agents'
+`custom_data` under one key, as numbers, strings and arrays. So these packs can be written, sent, pickled, replayed and
+learned from like all others.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from episodes.tracks.infos.info_columns import copy_mutable
 
 __all__ = ["pack_agents", "unpack_agents"]
 
-KEY = "multi_agent"  # of `custom_data`
+KEY = "multi_agent"  # key in `custom_data`
 
-_COPIED = frozenset(("seen", "acted"))  # of a timeline's record, already
+_COPIED = frozenset(("seen", "acted"))  # entries of a timeline's record that are copies already
 _HEADER = ("env_t", "lookback", "missing_final_observation", "custom_data")
 
 
 def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
-    """The episodes of all agents, one pack for each schema (keys, shapes, dtypes, spaces) among them.
+    """Return the episodes of all agents in one pack per schema (keys, shapes, dtypes, spaces).
 
-    The episodes stay as they are; in the packs all are finalized. Agents that look alike share a pack, whatever
-    episode they come from, so episodes of like agents are one pack.
+    Agents of equal schema share a pack, whichever episode they belong to. An agent without a complete step joins any
+    pack with its observations and spaces. The given episodes do not change; those in the packs are finalized.
 
     Raises:
-        InvalidArgument: an episode without agents, of which nothing would be left.
+        InvalidArgument: an episode has no agents, so that nothing of it would be left.
     """
     agents: list[tuple[SingleAgentEpisode, dict[str, Any], _Schema]] = []
     for index, episode in enumerate(episodes):
         if not episode.agent_ids:
             raise InvalidArgument(f"episode {episode.id_} has no agents, and cannot be packed; leave it out")
-        for place, line in enumerate(episode.agents.timelines.values()):
-            agent_episode = _finished(line.episode)
-            agents.append((agent_episode, _record(episode, line, index, place), _schema(agent_episode)))
+        for place, timeline in enumerate(episode.agents.timelines.values()):
+            agent_episode = _finished(timeline.episode)
+            agents.append((agent_episode, _record(episode, timeline, index, place), _schema(agent_episode)))
     schemas: list[_Schema] = []
-    for _, _, schema in sorted(agents, key=lambda agent: agent[2].stepped is None):  # with steps first: others join
+    for _, _, schema in sorted(agents, key=lambda agent: agent[2].stepped is None):  # agents with steps first
         if not any(schema.joins(known) for known in schemas):
             schemas.append(schema)
     groups = [_AgentsOfOneSchema([], []) for _ in schemas]
@@ -57,14 +57,14 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
 
 
 class _Schema(NamedTuple):
-    """What episodes of one pack have in common: spaces, and the shape and dtype of each array by path."""
+    """Spaces, and the shape and dtype of each array by path, which episodes of one pack have in common."""
 
     spaces: tuple[Any, Any]
     observed: dict[str, Any]
-    stepped: dict[str, Any] | None  # None without a step: nothing is known of actions and outputs
+    stepped: dict[str, Any] | None  # None without a step, since actions and outputs are unknown
 
     def joins(self, other: _Schema) -> bool:
-        """Return True if an episode of this schema goes into a pack of the other without loss."""
+        """Return True if an episode of this schema fits into a pack of the other without loss."""
         if self.spaces != other.spaces or self.observed != other.observed:
             return False
         return self.stepped is None or self.stepped == other.stepped
@@ -74,7 +74,7 @@ _ByPlace = dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]  # the agents of
 
 
 class _AgentsOfOneSchema(NamedTuple):
-    """Agents of one schema: their own episodes, and what else is to be known of each."""
+    """Episodes of agents of one schema, and the rest of each agent's timeline."""
 
     episodes: list[SingleAgentEpisode]
     records: list[dict[str, Any]]
@@ -87,35 +87,37 @@ class _AgentsOfOneSchema(NamedTuple):
 
 
 def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
-    """The multi-agent episodes of `pack_agents`, finalized, in their order; their agents' arrays are views.
+    """Return the multi-agent episodes of `pack_agents`, finalized and in order. Their arrays are views of the packs.
 
-    Modules stay as they are recorded; the mapping function of an episode that goes on is not packed.
+    Modules are restored. The mapping function of an episode is not packed.
 
     Raises:
-        TrackMismatch: an episode of which an agent is missing, or a pack of other episodes.
+        TrackMismatch: an agent of an episode is missing, or a pack holds other episodes.
     """
     agents: dict[Any, list[_ByPlace]] = {}  # a list, since chunks without steps may share the key of their successor
     for pack in packs:
-        for own in pack:
-            record = own.custom_data.pop(KEY, None)
+        for agent_episode in pack:
+            record = agent_episode.custom_data.pop(KEY, None)
             if record is None:
                 raise TrackMismatch(
-                    f"episode {own.id_} is of no multi-agent episode: it has no custom_data[{KEY!r}]; give packs of "
-                    "pack_agents"
+                    f"episode {agent_episode.id_} is of no multi-agent episode: it has no custom_data[{KEY!r}]; give "
+                    "packs of pack_agents"
                 )
             place, sizes = record["place"], (record.get("num_steps"), record.get("num_agents"))
-            key = record["index"], own.multi_agent_episode_id, record["env_t_started"], *sizes
+            key = record["index"], agent_episode.multi_agent_episode_id, record["env_t_started"], *sizes
             chunks = agents.setdefault(key, [])
             chunk = next((chunk for chunk in chunks if place not in chunk), None)
             if chunk is None:
                 chunks.append(chunk := {})
-            chunk[place] = (own, record)
+            chunk[place] = (agent_episode, record)
     return [_episode_of(chunk) for key in sorted(agents, key=lambda key: key[0]) for chunk in agents[key]]
 
 
-def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) -> dict[str, Any]:
-    """What is to be known of an agent beside its own episode, copied; of the episode too, with the first agent."""
-    record = line.record()
+def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: int) -> dict[str, Any]:
+    """Return a copy of an agent's timeline without its episode. The record of the first agent holds the rest of the
+    chunk.
+    """
+    record = timeline.record()
     waiting = {name: copy_mutable(value) for name, value in record.items() if name not in _COPIED}
     record = {**record, **waiting, "index": index, "place": place, "env_t_started": episode.env_t_started}
     record |= {"num_steps": len(episode), "num_agents": len(episode.agents.timelines)}
@@ -127,9 +129,9 @@ def _record(episode: MultiAgentEpisode, line: Timeline, index: int, place: int) 
     return record
 
 
-def _finished(own: SingleAgentEpisode) -> SingleAgentEpisode:
-    """A finalized episode of the same data; `own` stays as it is."""
-    return own.of(own.facts, own.finalized_tracks(), own.custom_data)
+def _finished(agent_episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    """Return a finalized episode of the same data, without changing the given one."""
+    return agent_episode.of(agent_episode.facts, agent_episode.finalized_tracks(), agent_episode.custom_data)
 
 
 def _schema(agent_episode: SingleAgentEpisode) -> _Schema:
@@ -147,22 +149,22 @@ def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) ->
     header: dict[str, Any] = dict(agents[0][1]["episode"]) if 0 in agents else {"num_agents": None}
     if header.pop("num_agents") != len(agents):
         raise TrackMismatch(f"multi-agent episode {example}: not all of its agents are in the packs; give all of them")
-    lines: dict[Any, Timeline] = {}
+    timelines: dict[Any, Timeline] = {}
     for place in sorted(agents):
-        own, record = agents[place]
-        lines[own.agent_id] = Timeline.of(own, record)
+        agent_episode, record = agents[place]
+        timelines[agent_episode.agent_id] = Timeline.of(agent_episode, record)
     first = agents[0][1]
     facts = EpisodeFacts(
         header.pop("id_"),
         first["env_t_started"],
         ENDINGS[header.pop("ending")],
-        observation_space=_by_agent(lines, "observation_space"),
-        action_space=_by_agent(lines, "action_space"),
+        observation_space=_by_agent(timelines, "observation_space"),
+        action_space=_by_agent(timelines, "action_space"),
     )
-    return MultiAgentEpisode.of(facts, Agents.of(facts.id_, lines, first["rest"]), is_numpy=True, **header)
+    return MultiAgentEpisode.of(facts, Agents.of(facts.id_, timelines, first["rest"]), is_numpy=True, **header)
 
 
-def _by_agent(lines: dict[Any, Timeline], name: str) -> Any:
-    """The agents' spaces of that name; None when no agent has one."""
-    spaces = {agent_id: getattr(line.episode, name) for agent_id, line in lines.items()}
+def _by_agent(timelines: dict[Any, Timeline], name: str) -> Any:
+    """Return the agents' spaces with this name by agent, or None if no agent has one."""
+    spaces = {agent_id: getattr(timeline.episode, name) for agent_id, timeline in timelines.items()}
     return spaces if any(space is not None for space in spaces.values()) else None

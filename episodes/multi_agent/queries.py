@@ -1,4 +1,4 @@
-"""Reading a multi-agent episode: from env steps (or agents' own steps) to items. Pure functions over timelines."""
+"""Reads of a multi-agent episode: from env steps, or agents' own steps, to items. Pure functions over timelines."""
 
 from __future__ import annotations
 
@@ -21,65 +21,65 @@ from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import Track
 
 
-class Column(NamedTuple):
-    """One track of one agent, with the env steps of its items and the item that waits, if one does."""
+class AgentTrack(NamedTuple):
+    """One track of one agent, with the env steps of its items and the pending item."""
 
     track: Track
     times: Sequence[int]
     lookback: int
-    waiting: tuple[Any, ...]  # the pending item, which comes after the track's last
+    pending: tuple[Any, ...]  # the pending item, which comes after the track's last, or ()
     space: spaces.Space | None
 
     @property
     def num_items(self) -> int:
-        """All items, the lookback's and the pending one included."""
+        """Number of all items, with those of the lookback and the pending one."""
         return len(self.times)
 
     @property
     def num_steps(self) -> int:
-        """The items from step 0 on, the pending one not counted."""
-        return len(self.times) - self.lookback - len(self.waiting)
+        """Number of items from step 0 on, without the pending one."""
+        return len(self.times) - self.lookback - len(self.pending)
 
 
-def observations_of(line: Timeline) -> Column:
-    """The agent's observations."""
-    track = line.episode.tracks.observations
-    return Column(track, line.seen, track.lookback, (), line.episode.observation_space)
+def observations_of(timeline: Timeline) -> AgentTrack:
+    """Return the agent's observations."""
+    track = timeline.episode.tracks.observations
+    return AgentTrack(track, timeline.observation_times, track.lookback, (), timeline.episode.observation_space)
 
 
-def infos_of(line: Timeline) -> Column:
-    """The agent's infos."""
-    track = line.episode.tracks.infos
-    return Column(track, line.seen, track.lookback, (), None)
+def infos_of(timeline: Timeline) -> AgentTrack:
+    """Return the agent's infos."""
+    track = timeline.episode.tracks.infos
+    return AgentTrack(track, timeline.observation_times, track.lookback, (), None)
 
 
-def actions_of(line: Timeline) -> Column:
-    """The agent's actions, at the env steps at which it acted."""
-    track = line.episode.tracks.actions
-    waiting = (line.action,) if line.phase == WAITS else ()
-    return Column(track, line.acted, track.lookback, waiting, line.episode.action_space)
+def actions_of(timeline: Timeline) -> AgentTrack:
+    """Return the agent's actions, at the env steps at which it acted."""
+    track = timeline.episode.tracks.actions
+    pending = (timeline.action,) if timeline.phase == WAITS else ()
+    return AgentTrack(track, timeline.action_times, track.lookback, pending, timeline.episode.action_space)
 
 
-def rewards_of(line: Timeline) -> Column:
-    """The agent's rewards, at the env steps of the actions that they reward."""
-    track = line.episode.tracks.rewards
-    waiting = (0.0 if line.reward is None else line.reward,) if line.phase == WAITS else ()
-    return Column(track, line.acted, track.lookback, waiting, None)
+def rewards_of(timeline: Timeline) -> AgentTrack:
+    """Return the agent's rewards, at the env steps of the rewarded actions."""
+    track = timeline.episode.tracks.rewards
+    pending = (0.0 if timeline.reward is None else timeline.reward,) if timeline.phase == WAITS else ()
+    return AgentTrack(track, timeline.action_times, track.lookback, pending, None)
 
 
-def outputs_of(key: str) -> Callable[[Timeline], Column | None]:
-    """A function that gives an agent's extra model output of that key; None when it has none."""
+def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
+    """Return a function from a timeline to the agent's extra model output `key`, or None if it has none."""
 
-    def column(line: Timeline) -> Column | None:
-        own = line.episode
-        track = own.extra_model_outputs.get(key)
-        waiting = (line.extra[key],) if line.phase == WAITS and line.extra and key in line.extra else ()
-        if track is None or not (track.total or waiting):
-            nothing = ArrayTrack(np.zeros(0)) if own.is_numpy else ListTrack()
-            return Column(nothing, line.acted, 0, waiting, None) if waiting else None
-        return Column(track, line.acted, own.lookback, waiting, None)
+    def agent_track(timeline: Timeline) -> AgentTrack | None:
+        agent_episode = timeline.episode
+        track = agent_episode.extra_model_outputs.get(key)
+        pending = (timeline.extra[key],) if timeline.phase == WAITS and timeline.extra and key in timeline.extra else ()
+        if track is None or not (track.total or pending):
+            nothing = ArrayTrack(np.zeros(0)) if agent_episode.is_numpy else ListTrack()
+            return AgentTrack(nothing, timeline.action_times, 0, pending, None) if pending else None
+        return AgentTrack(track, timeline.action_times, agent_episode.lookback, pending, None)
 
-    return column
+    return agent_track
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,226 +97,232 @@ class Request:
 
 
 class EnvSteps(NamedTuple):
-    """The env steps that a request means."""
+    """The env steps of a request."""
 
     wanted: int | range | list[int]
-    origin: int  # the earliest one within reach
+    origin: int  # the earliest env step of the lookback
 
 
 def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvSteps:
-    """The env steps of a request: within the chunk, unless they are to be filled.
+    """Return the env steps of a request. They must be in the chunk unless the request has a fill.
 
     Args:
-        chunk: the env step at which the chunk begins, and its lookback in env steps.
-        size: how many env steps from the chunk's step 0 on have items.
+        chunk: env step at which the chunk begins, and its lookback in env steps.
+        size: number of env steps with items, from the chunk's step 0 on.
     """
     begin, lookback = chunk
-    origin, found = begin - lookback, _positions(request, lookback, size)
-    if isinstance(found, int):
-        return EnvSteps(origin + found, origin)
-    if isinstance(found, range):
-        return EnvSteps(range(origin + found.start, origin + found.stop, found.step), origin)
-    return EnvSteps((found + origin).tolist(), origin)
+    origin, result = begin - lookback, _positions(request, lookback, size)
+    if isinstance(result, int):
+        return EnvSteps(origin + result, origin)
+    if isinstance(result, range):
+        return EnvSteps(range(origin + result.start, origin + result.stop, result.step), origin)
+    return EnvSteps((result + origin).tolist(), origin)
 
 
 def _positions(request: Request, lookback: int, size: int) -> int | range | np.ndarray:
-    """The positions that the request means: those there are, unless they are to be filled."""
+    """Return the positions of a request. They must have items unless the request has a fill."""
     if request.fill is not None:
         return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
     return indexing.positions_there(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
 
 
-def by_env_step(request: Request, column: Column, steps: EnvSteps) -> tuple[Any, ...]:
-    """The item or batch of one agent at the env steps, in a tuple; an empty one when it has nothing there."""
+def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:
+    """Return the item or batch of one agent at the env steps in a tuple, or () if it has none."""
     wanted, origin = steps
     if isinstance(wanted, int):
-        row = env_step_index.row_at(column.times, wanted) if wanted >= origin else MISSING
-        return (item_at(request, column, row),) if row != MISSING or request.fill is not None else ()
+        row = env_step_index.row_at(agent_track.times, wanted) if wanted >= origin else MISSING
+        return (item_at(request, agent_track, row),) if row != MISSING or request.fill is not None else ()
     if request.fill is not None:
-        return (filled(request, column, _aligned_rows(column, wanted, origin)),)
+        return (filled(request, agent_track, _aligned_rows(agent_track, wanted, origin)),)
     if isinstance(wanted, range) and wanted.step == 1:
-        first, stop = env_step_index.rows_between(column.times, wanted.start, wanted.stop)
-        return (batch_at(request, column, range(first, stop)),) if stop > first else ()
-    rows = [row for row in env_step_index.rows_of(column.times, wanted, origin) if row != MISSING]
-    return (batch_at(request, column, rows),) if rows else ()
+        first, stop = env_step_index.rows_between(agent_track.times, wanted.start, wanted.stop)
+        return (batch_at(request, agent_track, range(first, stop)),) if stop > first else ()
+    rows = [row for row in env_step_index.rows_of(agent_track.times, wanted, origin) if row != MISSING]
+    return (batch_at(request, agent_track, rows),) if rows else ()
 
 
-def _aligned_rows(column: Column, wanted: range | list[int], origin: int) -> list[int]:
-    """The row of each env step wanted, `MISSING` where the agent has none."""
+def _aligned_rows(agent_track: AgentTrack, wanted: range | list[int], origin: int) -> list[int]:
+    """Return the row of each env step, `MISSING` if the agent has no item."""
     if not isinstance(wanted, range) or wanted.step != 1:
-        return env_step_index.rows_of(column.times, wanted, origin)
+        return env_step_index.rows_of(agent_track.times, wanted, origin)
     rows = [MISSING] * len(wanted)
-    first, stop = env_step_index.rows_between(column.times, max(wanted.start, origin), wanted.stop)
+    first, stop = env_step_index.rows_between(agent_track.times, max(wanted.start, origin), wanted.stop)
     for row in range(first, stop):
-        rows[column.times[row] - wanted.start] = row
+        rows[agent_track.times[row] - wanted.start] = row
     return rows
 
 
-def by_agent_step(request: Request, column: Column) -> tuple[Any, ...]:
-    """The item or batch of one agent at its own steps, in a tuple; an empty one when there is nothing.
+def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
+    """Return the item or batch of one agent at its own steps in a tuple, or () if it has none.
 
-    `None` means the steps that are complete; other indices may mean the pending one, as the last.
+    Indices of None mean the complete steps. Other indices may include the pending step, as the last one.
     """
-    rows = _own_rows(request, column)
+    rows = _own_rows(request, agent_track)
     if isinstance(rows, int):
-        return (item_at(request, column, rows if 0 <= rows < column.num_items else MISSING),)
+        return (item_at(request, agent_track, rows if 0 <= rows < agent_track.num_items else MISSING),)
     if not len(rows):
         return ()
     if request.fill is None:
-        return (batch_at(request, column, rows),)
-    return (filled(request, column, [row if 0 <= row < column.num_items else MISSING for row in rows]),)
+        return (batch_at(request, agent_track, rows),)
+    return (filled(request, agent_track, [row if 0 <= row < agent_track.num_items else MISSING for row in rows]),)
 
 
-def _own_rows(request: Request, column: Column) -> int | range | list[int]:
-    """The rows that indices of the agent's own steps mean; all of them there, unless they are to be filled."""
+def _own_rows(request: Request, agent_track: AgentTrack) -> int | range | list[int]:
+    """Return the rows for indices of the agent's own steps. They must exist unless the request has a fill."""
     if request.indices is None:
-        return range(column.lookback, column.lookback + column.num_steps)
-    rows = _positions(request, column.lookback, column.num_items - column.lookback)
+        return range(agent_track.lookback, agent_track.lookback + agent_track.num_steps)
+    rows = _positions(request, agent_track.lookback, agent_track.num_items - agent_track.lookback)
     return rows.tolist() if isinstance(rows, np.ndarray) else rows
 
 
-# --- items of one column -------------------------------------------------------------------------------------
+# --- items of one agent --------------------------------------------------------------------------------------
 
 
-def item_at(request: Request, column: Column, row: int) -> Any:
-    """The item of a row of the column; what fills in for it where it is missing."""
+def item_at(request: Request, agent_track: AgentTrack, row: int) -> Any:
+    """Return the item of a row, or the fill if the row is `MISSING`."""
     if row == MISSING:
-        stand_in = filled(request, column, [MISSING])
-        return nested.take(stand_in, 0) if _is_array(column) else stand_in[0]
-    item = _item(column, row)
+        stand_in = filled(request, agent_track, [MISSING])
+        return nested.take(stand_in, 0) if _is_array(agent_track) else stand_in[0]
+    item = _item(agent_track, row)
     if request.one_hot_discrete:
-        return nested.take(one_hot(_stacked(column, [item]), column.space), 0)
+        return nested.take(one_hot(_stacked(agent_track, [item]), agent_track.space), 0)
     return item
 
 
-def batch_at(request: Request, column: Column, rows: range | list[int]) -> Any:
-    """The items of rows that are all there: a list while the episode grows, arrays once it is finalized."""
-    batch = _arrays(column, rows) if type(column.track) is ArrayTrack else _items(column, rows)
+def batch_at(request: Request, agent_track: AgentTrack, rows: range | list[int]) -> Any:
+    """Return the items of existing rows: a list if the episode grows, arrays if it is finalized."""
+    batch = _arrays(agent_track, rows) if type(agent_track.track) is ArrayTrack else _items(agent_track, rows)
     if not request.one_hot_discrete:
         return batch
-    if _is_array(column):
-        return one_hot(batch, column.space)
-    return track_access.unstacked(one_hot(_stacked(column, batch), column.space), len(batch))
+    if _is_array(agent_track):
+        return one_hot(batch, agent_track.space)
+    return track_access.unstacked(one_hot(_stacked(agent_track, batch), agent_track.space), len(batch))
 
 
-def filled(request: Request, column: Column, rows: Sequence[int]) -> Any:
-    """The items of the rows, with `request.fill` in the item's shape and dtype where a row is missing."""
+def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> Any:
+    """Return the items of the rows, with `request.fill` in the item's shape and dtype for `MISSING` rows."""
     fill = request.fill
-    if not column.num_items and column.track.field.holds == "arrays":
-        return _filled_empty(request, column, len(rows))
-    if not _is_array(column) and not request.one_hot_discrete:
-        holds_infos = column.track.field.holds == "infos"
-        stand_in = fill if holds_infos else ItemKinds().filler(_items(column, range(column.num_items)), fill)
-        return [stand_in if row == MISSING else _item(column, row) for row in rows]
-    there = [row for row in rows if row != MISSING] or list(range(min(column.num_items, 1)))
-    items = batch_at(request, column, there)
-    arrays = items if _is_array(column) else nested.stack(items)
+    if not agent_track.num_items and agent_track.track.field.holds == "arrays":
+        return _filled_empty(request, agent_track, len(rows))
+    if not _is_array(agent_track) and not request.one_hot_discrete:
+        holds_infos = agent_track.track.field.holds == "infos"
+        stand_in = fill if holds_infos else ItemKinds().filler(_items(agent_track, range(agent_track.num_items)), fill)
+        return [stand_in if row == MISSING else _item(agent_track, row) for row in rows]
+    there = [row for row in rows if row != MISSING] or list(range(min(agent_track.num_items, 1)))
+    items = batch_at(request, agent_track, there)
+    arrays = items if _is_array(agent_track) else nested.stack(items)
     compact = np.cumsum(np.array(rows) != MISSING) - 1
     compact[np.array(rows) == MISSING] = MISSING
     answer = ArrayTrack(arrays).get_at(compact, fill)
-    return answer if _is_array(column) else track_access.unstacked(answer, len(rows))
+    return answer if _is_array(agent_track) else track_access.unstacked(answer, len(rows))
 
 
-def _filled_empty(request: Request, column: Column, size: int) -> Any:
-    """So many fills where no item tells their shape: the space does, where there is one."""
-    is_array = _is_array(column)
-    if not is_array and dtypes_of(column.space) is None:
+def _filled_empty(request: Request, agent_track: AgentTrack, size: int) -> Any:
+    """Return `size` fill values for a track without items, in the shape of its space if there is one."""
+    is_array = _is_array(agent_track)
+    if not is_array and dtypes_of(agent_track.space) is None:
         return [request.fill] * size
-    items = column.track.finalize(column.space).whole()
-    items = one_hot(items, column.space) if request.one_hot_discrete else items
+    items = agent_track.track.finalize(agent_track.space).whole()
+    items = one_hot(items, agent_track.space) if request.one_hot_discrete else items
     answer = ArrayTrack(items).get_at(np.full(size, MISSING), request.fill)
     return answer if is_array else track_access.unstacked(answer, size)
 
 
-def _is_array(column: Column) -> bool:
-    return type(column.track) is ArrayTrack
+def _is_array(agent_track: AgentTrack) -> bool:
+    return type(agent_track.track) is ArrayTrack
 
 
-def _item(column: Column, row: int) -> Any:
-    pending = row - (column.num_items - len(column.waiting))
-    return column.waiting[pending] if pending >= 0 else column.track.item(row)
+def _item(agent_track: AgentTrack, row: int) -> Any:
+    pending = row - (agent_track.num_items - len(agent_track.pending))
+    return agent_track.pending[pending] if pending >= 0 else agent_track.track.item(row)
 
 
-def _items(column: Column, rows: range | list[int]) -> list[Any]:
+def _items(agent_track: AgentTrack, rows: range | list[int]) -> list[Any]:
     if not isinstance(rows, range) or rows.step != 1:
-        return [_item(column, row) for row in rows]
-    there = column.track.item_list(rows.start, rows.stop)
-    return [*there, *column.waiting] if len(there) < len(rows) else there
+        return [_item(agent_track, row) for row in rows]
+    there = agent_track.track.item_list(rows.start, rows.stop)
+    return [*there, *agent_track.pending] if len(there) < len(rows) else there
 
 
-def _arrays(column: Column, rows: range | list[int]) -> Any:
-    """The items of rows of a finished track; the waiting one comes after its last."""
-    track, num_done = column.track, len(column.times) - len(column.waiting)
+def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
+    """Return the items of rows of a finished track. The pending item is its last."""
+    track, num_done = agent_track.track, len(agent_track.times) - len(agent_track.pending)
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
         return nested.take(track.whole(), slice(rows.start, rows.stop))
-    if column.waiting and max(rows) >= num_done:
-        pending = ListTrack(list(column.waiting), 0, False, track.field).finalize(column.space)
+    if agent_track.pending and max(rows) >= num_done:
+        pending = ListTrack(list(agent_track.pending), 0, False, track.field).finalize(agent_track.space)
         track = track.joined(pending) if num_done else pending
     return track.take(np.array(rows, np.int64)).whole()
 
 
-def _stacked(column: Column, items: list[Any]) -> Any:
-    """Items as nested arrays, of the space's dtypes where there is one."""
-    return stack_items(items, "track", 0, dtypes_of(column.space))
+def _stacked(agent_track: AgentTrack, items: list[Any]) -> Any:
+    """Return items as nested arrays, in the dtypes of the space if there is one."""
+    return stack_items(items, "track", 0, dtypes_of(agent_track.space))
 
 
-def newest_observations(lines: Iterable[tuple[Any, Timeline]], now: int) -> dict[Any, Any]:
-    """The observations that arrived at the newest env step: what `per_agent` gives for it, on the shortest way."""
+def newest_observations(timelines: Iterable[tuple[Any, Timeline]], now: int) -> dict[Any, Any]:
+    """Return the observations that arrived at the newest env step `now`, faster than `per_agent`."""
     answers = {}
-    for agent_id, line in lines:
-        if line.seen[-1] == now:
-            growth = line.episode.growth  # its first list is that of observations; 40 ns an agent cheaper than tracks
-            answers[agent_id] = growth[0][-1] if growth else line.episode.observations.get(-1)
+    for agent_id, timeline in timelines:
+        if timeline.observation_times[-1] == now:
+            growth = (
+                timeline.episode.growth
+            )  # its first list is that of observations; 40 ns an agent cheaper than tracks
+            answers[agent_id] = growth[0][-1] if growth else timeline.episode.observations.get(-1)
     return answers
 
 
-def observations_at(lines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
-    """The observations that arrived at an env step: what `per_agent` gives for it, on a shorter way."""
-    rows = ((agent_id, line, env_step_index.row_at(line.seen, t)) for agent_id, line in lines)
-    return {a: line.episode.observations.item_list(row, row + 1)[0] for a, line, row in rows if row != MISSING}
+def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
+    """Return the observations that arrived at env step `t`, faster than `per_agent`."""
+    rows = (
+        (agent_id, timeline, env_step_index.row_at(timeline.observation_times, t)) for agent_id, timeline in timelines
+    )
+    return {a: timeline.episode.observations.item_list(row, row + 1)[0] for a, timeline, row in rows if row != MISSING}
 
 
-# --- answers -------------------------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------------------
 
 
 def per_agent(
-    request: Request, columns: Iterable[tuple[Any, Column | None]], chunk: tuple[int, int], size: int
+    request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> dict[Any, Any]:
-    """The item or batch of each agent that has one."""
+    """Return the item or batch of each agent that has one, by agent."""
     steps = env_steps_of(request, chunk, size) if request.env_steps else None
     answers = {}
-    for agent_id, column in columns:
-        if column is None:
+    for agent_id, agent_track in agent_tracks:
+        if agent_track is None:
             continue
         try:
-            found = by_agent_step(request, column) if steps is None else by_env_step(request, column, steps)
+            result = by_agent_step(request, agent_track) if steps is None else by_env_step(request, agent_track, steps)
         except StepOutOfRange as error:
             raise StepOutOfRange(f"agent {agent_id!r}: {error}") from None
-        if found:
-            answers[agent_id] = found[0]
+        if result:
+            answers[agent_id] = result[0]
     return answers
 
 
 def per_env_step(
-    request: Request, columns: Iterable[tuple[Any, Column | None]], chunk: tuple[int, int], size: int
+    request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> list[dict[Any, Any]]:
-    """One dict for each env step, of the agents that have an item there (all of them with a fill)."""
+    """Return a dict from agent to item for each env step. With a fill, each dict has all agents."""
     wanted, origin = env_steps_of(request, chunk, size)
     if isinstance(wanted, int) or not request.env_steps:
         raise InvalidArgument(
             "return_list=True gives one dict for each env step of a range: give a slice, a list or None, by env steps"
         )
     answers: list[dict[Any, Any]] = [{} for _ in wanted]
-    for agent_id, column in columns:
-        if column is None:
+    for agent_id, agent_track in agent_tracks:
+        if agent_track is None:
             continue
-        rows = _aligned_rows(column, wanted, origin)
+        rows = _aligned_rows(agent_track, wanted, origin)
         places = [i for i, row in enumerate(rows) if row != MISSING or request.fill is not None]
         if not places:
             continue
         picked = [rows[i] for i in places]
-        batch = filled(request, column, picked) if request.fill is not None else batch_at(request, column, picked)
-        items = track_access.unstacked(batch, len(picked)) if _is_array(column) else batch
+        batch = (
+            filled(request, agent_track, picked) if request.fill is not None else batch_at(request, agent_track, picked)
+        )
+        items = track_access.unstacked(batch, len(picked)) if _is_array(agent_track) else batch
         for i, item in zip(places, items, strict=True):
             answers[i][agent_id] = item
     return answers

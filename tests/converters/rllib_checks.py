@@ -95,8 +95,8 @@ def lost_of_agents(one: MultiAgentEpisode, back: MultiAgentEpisode) -> set[str]:
     for agent_id, line in agents.timelines.items():
         other = back.agents.timelines[agent_id]
         differs = {
-            "when an agent saw": list(line.seen) != list(other.seen),
-            "when an agent acted": list(line.acted) != list(other.acted),
+            "when an agent saw": list(line.observation_times) != list(other.observation_times),
+            "when an agent acted": list(line.action_times) != list(other.action_times),
             "when an agent ended": line.ended_at != other.ended_at,
             "that no reward came yet": (line.reward is None) != (other.reward is None),
             "the type of a pending reward": line.reward is not None and type(line.reward) is not type(other.reward),

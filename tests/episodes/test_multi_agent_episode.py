@@ -390,7 +390,7 @@ def test_adding_costs_the_agents_that_do_something_not_the_length_and_not_the_ot
             Counted.reads = 0
             episode.add_env_step({"agent 0": t}, {"agent 0": t}, {"agent 0": 1.0})
         reads.append(Counted.reads)
-        assert len(episode.agents.timelines["agent 1"].seen) == 1
+        assert len(episode.agents.timelines["agent 1"].observation_times) == 1
     assert len(set(reads)) == 1
 
 
