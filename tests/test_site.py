@@ -14,3 +14,8 @@ def test_navigation_lists_every_page_once() -> None:
     notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
     root_pages = {"index.md", "changelog.md", "architecture.md", "contributing.md"}
     assert sorted(listed) == sorted(docs | notebooks | root_pages | {"reference/index.md"})
+
+
+def test_root_pages_are_short() -> None:
+    limits = {"README.md": 9_000, "ARCHITECTURE.md": 14_000, "CHANGELOG.md": 10_000}
+    assert not [name for name, limit in limits.items() if (ROOT / name).stat().st_size > limit]
