@@ -358,12 +358,11 @@ def bytes_of(values: Any) -> np.ndarray:
 
 def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int) -> Evaluation:
     """Evaluate a runner's policy or policies in another environment, with the runner's pipelines."""
-    pipelines: Any = {"env_to_module": runner.env_to_module, "module_to_env": runner.module_to_env}
-    options: Any = {"num_episodes": num_episodes, "seed": seed, "num_envs": runner.num_envs, **pipelines}
+    options: Any = {"num_episodes": num_episodes, "seed": seed, "num_envs": runner.num_envs}
     if isinstance(runner, MultiAgentEnvRunner):
-        mapping_fn = runner.agent_to_module_mapping_fn
-        return evaluate(env, runner.policies, agent_to_module_mapping_fn=mapping_fn, **options)
-    return evaluate(env, runner.policy, **options)
+        acting, mapping_fn = {**(runner.policies or {}), **runner.actors}, runner.agent_to_module_mapping_fn
+        return evaluate(env, acting, agent_to_module_mapping_fn=mapping_fn, **options)
+    return evaluate(env, runner.actor, **options)
 
 
 def check_acts(runner: Any, algorithm: Algorithm | MultiAgentAlgorithm) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from connectors.actor import Actor
 from episode_runners.closeable import Closeable
 from episode_runners.remote.actor import RunnerSample
 from episode_runners.remote.group import RayRunnerGroup
@@ -83,6 +84,12 @@ class GroupRunner(Closeable):
         """As a runner's; with what the pipelines of all runners have learned."""
         self._learn()
         return self.local.for_evaluation(num_envs, seed=seed, hooks=hooks)
+
+    @property
+    def actor(self) -> Actor:
+        """The policy with the pipelines and the statistics of all runners."""
+        self._learn()
+        return self.local.actor
 
     def _learn(self) -> None:
         """Let the local pipeline know what those of the runners have learned."""

@@ -288,3 +288,10 @@ def test_offline_trainer_learns_from_multi_agent_episodes():
     result = OfflineTrainer(cloned, episodes, config, runner=runner_of(cloned, 1)).run()
     assert result.num_steps >= 128
     assert result.last_test is not None
+
+
+def test_several_modules_are_tested_in_another_environment():
+    trainer = on_policy(config={"max_epochs": 1}, test_env=lambda: Targets(guests=("g",), length=3))
+    result = trainer.run()
+    assert result.last_test is not None
+    assert result.last_test.lengths.tolist() == [3, 3, 3]
