@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from episodes.errors import WrongType
+from connectors.editable_episodes import EditableEpisodes
+from episodes.errors import InvalidArgument, WrongType
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.pack import EpisodePack
 
 __all__ = ["RLlibCallback", "as_hook"]
 
@@ -14,13 +16,18 @@ __all__ = ["RLlibCallback", "as_hook"]
 class RLlibCallback:
     """A callback as RLlib's are written, given to a runner among its `hooks`. Override what you need.
 
-    All arguments come by name: `episode`, `env_runner`, `metrics_logger` (the runner's), `env` (its `envs[env_index]`
-    is the environment, where environments live in this process), `env_index`, and `rl_module` (the runner's policy, or
-    policies by module id). The episode is the chunk since the last `sample`; only its `custom_data` may be written to.
+    All arguments come by name: `episode`, `env_runner` (see `CallbackRunner`), `metrics_logger` (the runner's), `env`
+    (its `envs[env_index]` is the environment, if environments live in this process), `env_index`, and `rl_module` (the
+    runner's policy, or policies by module id). The episode is the chunk since the last `sample`. Only its `custom_data`
+    may be written to.
 
-    What is no business of a runner (`on_algorithm_init`, `on_train_result`, `on_evaluate_start`, `on_evaluate_end`) is
-    called by your own loop.
+    Your own loop calls `on_algorithm_init`, `on_train_result`, `on_evaluate_start` and `on_evaluate_end`.
+
+    Attributes:
+        config: the value of `env_runner.config`. Set it to what your callbacks read there.
     """
+
+    config: Any = None
 
     def on_environment_created(self, **arguments: Any) -> None:
         """When the first `sample` begins, once: `env_runner`, `metrics_logger`, `env`, `env_context`."""
@@ -35,7 +42,10 @@ class RLlibCallback:
         """After the step that ended an episode."""
 
     def on_sample_end(self, **arguments: Any) -> None:
-        """After a call of `sample`: `env_runner`, `metrics_logger`, and the `samples` that it returns."""
+        """After a call of `sample`: `env_runner`, `metrics_logger`, and the list `samples` of the episodes it returns.
+
+        The `custom_data` of an episode may be written to. After `sample_into` the list is empty.
+        """
 
     def on_algorithm_init(self, **arguments: Any) -> None:
         """For your loop to call: `algorithm`, `metrics_logger`."""
@@ -48,6 +58,39 @@ class RLlibCallback:
 
     def on_evaluate_end(self, **arguments: Any) -> None:
         """For your loop to call: `algorithm`, `metrics_logger`, `evaluation_metrics`."""
+
+
+class CallbackRunner:
+    """A runner as RLlib's callbacks use it: all of the runner's attributes, and those that RLlib's runners have.
+
+    Args:
+        runner: the runner. Attributes that a callback sets are set on it.
+        callback: the callback, whose `config` is the runner's.
+    """
+
+    def __init__(self, runner: Any, callback: RLlibCallback) -> None:
+        vars(self).update(runner=runner, callback=callback)
+
+    @property
+    def config(self) -> Any:
+        """The callback's `config`."""
+        return self.callback.config
+
+    @property
+    def metrics(self) -> Any:
+        """The runner's `metrics_logger`."""
+        return self.runner.metrics_logger
+
+    @property
+    def module(self) -> Any:
+        """The runner's policy, or its policies by module id."""
+        return getattr(self.runner, "policies", None) or getattr(self.runner, "policy", None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["runner"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.runner, name, value)
 
 
 class CallbackHook:
@@ -71,30 +114,54 @@ class CallbackHook:
     def _tell_episode_start(self, runner: Any, env: int, episode: Any) -> None:
         if not self._is_known:
             self._is_known = True
-            self.callback.on_environment_created(env_context={}, **_of_runner(runner))
-        self.callback.on_episode_start(episode=episode, env_index=env, **_of_runner(runner))
+            self.callback.on_environment_created(env_context={}, **self._arguments(runner))
+        self.callback.on_episode_start(episode=episode, env_index=env, **self._arguments(runner))
 
     def _tell_steps(self, runner: Any) -> None:
         for env, episode in enumerate(runner.episodes):
             now = episode.id_, episode.env_t if isinstance(episode, MultiAgentEpisode) else episode.t
             if now[1] and self._told.get(env) != now:  # not just reset, and not told of before
                 self._told[env] = now
-                self.callback.on_episode_step(episode=episode, env_index=env, **_of_runner(runner))
+                self.callback.on_episode_step(episode=episode, env_index=env, **self._arguments(runner))
 
     def _tell_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-        self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **_of_runner(runner))
+        self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **self._arguments(runner))
 
-    def _tell_sample_end(self, runner: Any, sampled: Any) -> None:
-        self.callback.on_sample_end(samples=sampled, **_of_runner(runner))
+    def _tell_sample_end(self, runner: Any, sampled: Any) -> EpisodePack | None:
+        """Call `on_sample_end`. Return the pack with the custom data that it wrote, if there is any."""
+        if not isinstance(sampled, EpisodePack):
+            samples = sampled if isinstance(sampled, list) else []
+            self.callback.on_sample_end(samples=samples, **self._arguments(runner))
+            return None
+        editable = EditableEpisodes(sampled)
+        samples = list(editable)
+        self.callback.on_sample_end(samples=samples, **self._arguments(runner))
+        check_unwritten(editable)
+        custom_data = [episode.custom_data for episode in samples]
+        return sampled.replace(custom_data=custom_data) if any(custom_data) else None
+
+    def _arguments(self, runner: Any) -> dict[str, Any]:
+        """Return the arguments that describe the runner."""
+        env = getattr(runner, "env", None)
+        if env is None:
+            env = SimpleNamespace(envs=[each.env for each in runner.envs])
+        env_runner = CallbackRunner(runner, self.callback)
+        return {
+            "env_runner": env_runner,
+            "metrics_logger": runner.metrics_logger,
+            "env": env,
+            "rl_module": env_runner.module,
+        }
 
 
-def _of_runner(runner: Any) -> dict[str, Any]:
-    """The arguments that say who samples."""
-    env = getattr(runner, "env", None)
-    if env is None:
-        env = SimpleNamespace(envs=[each.env for each in runner.envs])
-    module = getattr(runner, "policies", None) or getattr(runner, "policy", None)
-    return {"env_runner": runner, "metrics_logger": runner.metrics_logger, "env": env, "rl_module": module}
+def check_unwritten(episodes: EditableEpisodes) -> None:
+    """Raise `InvalidArgument` if a hook wrote to the episodes, other than into their `custom_data`."""
+    if episodes.changed:
+        raise InvalidArgument(
+            "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives "
+            "(write into it: another dict does not); to change what is stored, use an ObservationPreprocessor; to "
+            "shape rewards, a connector of the learner pipeline"
+        )
 
 
 def as_hook(hook: Any) -> Any:

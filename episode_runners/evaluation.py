@@ -15,10 +15,11 @@ from connectors.policy import module_of
 from episode_runners.multi_agent import MultiAgentEnvRunner
 from episode_runners.remote.group_runner import GroupRunner
 from episode_runners.runner import EnvRunner, copied
+from episode_runners.seeds import independent_seed
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import spread_of
 from episodes.errors import InvalidArgument
-from episodes.tracks.validation import checked_count
+from episodes.tracks.validation import checked_count, checked_seed
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -98,7 +99,8 @@ def evaluate(
         num_episodes: exactly so many.
         num_envs: how many environments; a runner's number, or 1, and at most `num_episodes`, where they are made here.
         explore: draw actions as in training, instead of the likeliest ones.
-        seed: of the environments; the same one gives the same episodes.
+        seed: the same seed gives the same episodes, and other seeds give independent ones, also `seed + 1`. The
+            environments get `independent_seed(seed)`, since Gymnasium seeds environment i with the seed plus i.
         hooks: see `Hook`; of the evaluation alone.
         agent_to_module_mapping_fn: as a runner takes it, with several agents.
         check_pipeline: refuse a policy that was trained in other pipelines.
@@ -115,6 +117,8 @@ def evaluate(
     (4, True)
     """
     num_episodes = checked_count("num_episodes", num_episodes)
+    seed = checked_seed(seed)
+    seed = None if seed is None else independent_seed(seed)
     if isinstance(env, (EnvRunner, GroupRunner)):
         if not all(given is None for given in (policy, agent_to_module_mapping_fn)):
             raise InvalidArgument(

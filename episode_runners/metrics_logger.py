@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,10 @@ __all__ = ["MetricsLogger"]
 
 Key = str | tuple[str, ...]  # a tuple leads into nested dicts
 
-_WINDOW = 100  # of means
+_WINDOW = 100  # values of a mean or of percentiles, unless a window is given
+_PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 
-_REDUCED: dict[str, Callable[[Any], Any]] = {
+_REDUCTIONS: dict[str, Callable[[Any], Any]] = {
     "mean": np.mean,
     "ema": lambda values: values[-1],
     "min": min,
@@ -26,35 +29,53 @@ _REDUCED: dict[str, Callable[[Any], Any]] = {
     "lifetime_sum": sum,
     "item": lambda values: values[-1],
     "item_series": list,
+    "percentiles": list,
 }
-_KEPT_WHOLE = ("mean", "item_series")  # of all others without a window one number is enough
+_WITH_ALL_VALUES = ("mean", "item_series", "percentiles")  # others need one number only, unless there is a window
 
 
 @dataclass(slots=True)
-class _Logged:
-    """The values of one key."""
+class _Series:
+    """The logged values of one key."""
 
-    way: str  # of `_REDUCED`
+    reduction: str  # a key of `_REDUCTIONS`
     values: deque[Any]
-    clears: bool
+    clears: bool  # whether `MetricsLogger.reduce` drops the values
     ema_coeff: float
+    percentiles: Sequence[float]
+    has_throughput: bool
+    total: float = 0.0  # sum since `since`, for the throughput
+    since: float = field(default_factory=perf_counter)
 
     def add(self, value: Any) -> None:
         values = self.values
-        if self.way == "ema" and values:
+        if self.has_throughput:
+            self.total += value
+        if self.reduction == "ema" and values:
             value = values[-1] + self.ema_coeff * (value - values[-1])
         values.append(value)
-        if len(values) > 1 and values.maxlen is None and self.way not in _KEPT_WHOLE:
+        if len(values) > 1 and values.maxlen is None and self.reduction not in _WITH_ALL_VALUES:
             reduced = self.reduced()
             values.clear()
             values.append(reduced)
 
     def reduced(self) -> Any:
-        return _REDUCED[self.way](self.values)
+        if self.reduction == "percentiles":
+            return dict(zip(self.percentiles, np.percentile(self.values, self.percentiles).tolist(), strict=True))
+        return _REDUCTIONS[self.reduction](self.values)
+
+    def throughput(self) -> float:
+        return self.total / max(perf_counter() - self.since, 1e-9)
+
+    def start_interval(self) -> None:
+        """Start a new interval: drop the values if `clears`, and measure the throughput from now on."""
+        if self.clears:
+            self.values.clear()
+        self.total, self.since = 0.0, perf_counter()
 
 
 class MetricsLogger:
-    """Values by key, each with a way to make one number of many. Names and arguments are those that RLlib has.
+    """Log of values by key, each with a reduction to one number. Methods and arguments are RLlib's.
 
     >>> logger = MetricsLogger()
     >>> for total in (1, 3, 5):
@@ -65,78 +86,132 @@ class MetricsLogger:
     """
 
     def __init__(self) -> None:
-        self._logged: dict[tuple[str, ...], _Logged] = {}
+        self._series: dict[tuple[str, ...], _Series] = {}
 
     def log_value(
         self,
         key: Key,
         value: Any,
         *,
-        reduce: str | None = "mean",
+        reduce: str | None = None,
         window: int | None = None,
-        ema_coeff: float = 0.01,
+        ema_coeff: float | None = None,
+        percentiles: Sequence[float] | bool | None = None,
         clear_on_reduce: bool | None = None,
+        with_throughput: bool | None = None,
     ) -> None:
-        """Note a value. The first call with a key decides how its values become one.
+        """Log a value. The first call with a key decides on the options of the key.
 
         Args:
-            reduce: "mean" (and None), "ema", "min", "max", "sum", "lifetime_sum", "item" (the last one) or
-                "item_series" (all of them).
-            window: only the last so many count; 100 for a mean.
-            ema_coeff: the weight of a new value in an "ema".
-            clear_on_reduce: begin anew after `reduce()`; by default all do but means, "ema" and "lifetime_sum".
+            key: a name, or a tuple of names that leads into nested dicts.
+            value: a number; any value for "item" and "item_series".
+            reduce: "ema" (an exponential moving average), "mean", "min", "max", "sum", "lifetime_sum", "item" (the last
+                value), "item_series" (a list of all values) or "percentiles" (a dict). None: "mean" if a window is
+                given, else "ema".
+            window: number of newest values that count; 100 by default for "mean" and "percentiles".
+            ema_coeff: weight of a new value in an "ema", 0.01 by default.
+            percentiles: which percentiles, 0 to 100; (0, 50, 75, 90, 95, 99, 100) by default.
+            clear_on_reduce: whether `reduce()` drops the values; by default it does, except for "mean", "ema",
+                "percentiles" and "lifetime_sum".
+            with_throughput: measure the sum per second too, for `peek(key, throughput=True)`; for sums only.
 
         Raises:
-            InvalidArgument: another word for `reduce`; a key that leads into another one's number.
+            InvalidArgument: an unknown `reduce`, options that do not go with it, or a key that leads into the number of
+                another key.
         """
         path = _path(key)
-        if path not in self._logged:
-            self._logged[path] = self._new(path, reduce or "mean", window, ema_coeff, clear_on_reduce)
-        self._logged[path].add(value)
+        if path not in self._series:
+            options = (window, ema_coeff, percentiles, clear_on_reduce, bool(with_throughput))
+            reduction = reduce or ("ema" if window is None else "mean")
+            self._series[path] = self._new(path, reduction, *options)
+        self._series[path].add(value)
 
-    def _new(self, path: tuple[str, ...], way: str, window: int | None, coeff: float, clears: bool | None) -> _Logged:
-        """The empty values of a new key."""
-        if way not in _REDUCED:
-            raise InvalidArgument(f"log_value({path}, reduce={way!r}): give one of {', '.join(_REDUCED)}")
-        for other in self._logged:
+    def _new(
+        self,
+        path: tuple[str, ...],
+        reduction: str,
+        window: int | None,
+        ema_coeff: float | None,
+        percentiles: Sequence[float] | bool | None,
+        clears: bool | None,
+        has_throughput: bool,
+    ) -> _Series:
+        where = f"log_value({path}, reduce={reduction!r})"
+        if reduction not in _REDUCTIONS:
+            raise InvalidArgument(f"{where}: give one of {', '.join(_REDUCTIONS)}")
+        wrong = {
+            "percentiles=": bool(percentiles) and reduction != "percentiles",
+            "ema_coeff=": ema_coeff is not None and reduction != "ema",
+            "with_throughput=": has_throughput and reduction not in ("sum", "lifetime_sum"),
+        }
+        for option in (name for name, is_wrong in wrong.items() if is_wrong):
+            raise InvalidArgument(f"{where}: {option} does not go with this reduction; leave it out or change reduce=")
+        for other in self._series:
             if other[: len(path)] == path or path[: len(other)] == other:
-                raise InvalidArgument(
-                    f"log_value({path}): there is {other}, and a key is a number or a dict; rename one"
-                )
+                raise InvalidArgument(f"{where}: there is {other}, and a key is a number or a dict; rename one")
         if clears is None:
-            clears = way not in ("mean", "ema", "lifetime_sum")
-        return _Logged(way, deque(maxlen=_WINDOW if way == "mean" and window is None else window), clears, coeff)
+            clears = reduction not in ("mean", "ema", "percentiles", "lifetime_sum")
+        if window is None and reduction in ("mean", "percentiles"):
+            window = _WINDOW
+        wanted = _PERCENTILES if percentiles is None or isinstance(percentiles, bool) else tuple(percentiles)
+        coefficient = 0.01 if ema_coeff is None else ema_coeff
+        return _Series(reduction, deque(maxlen=window), clears, coefficient, wanted, has_throughput)
 
-    def log_dict(self, values: Mapping[str, Any], *, key: Key = (), **options: Any) -> None:
-        """Note the values of nested dicts, each under its path; `options` are those of `log_value`."""
-        for name, value in values.items():
-            path = (*_path(key), name)
+    def log_dict(
+        self, value_dict: Mapping[str, Any], *, key: Key | None = None, reduce: str | None = "mean", **options: Any
+    ) -> None:
+        """Log the values of nested dicts, each under its path.
+
+        Args:
+            value_dict: values by name, or dicts of them.
+            key: the path of the dict itself; None for the top level.
+            reduce: as in `log_value`, but "mean" by default.
+            options: the other options of `log_value`.
+        """
+        for name, value in value_dict.items():
+            path = (*_path(key or ()), name)
             if isinstance(value, Mapping):
-                self.log_dict(value, key=path, **options)
+                self.log_dict(value, key=path, reduce=reduce, **options)
             else:
-                self.log_value(path, value, **options)
+                self.log_value(path, value, reduce=reduce, **options)
 
-    def peek(self, key: Key | None = None, default: Any = None) -> Any:
-        """The number of a key, `default` where nothing was logged; without a key, nested dicts of all."""
+    @contextmanager
+    def log_time(self, key: Key, *, reduce: str = "ema", **options: Any) -> Iterator[None]:
+        """Return a context manager that logs the seconds its block takes; options as in `log_value`."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.log_value(key, perf_counter() - start, reduce=reduce, **options)
+
+    def peek(self, key: Key | None = None, default: Any = None, *, throughput: bool = False) -> Any:
+        """Return the reduced number of a key, or nested dicts of all keys.
+
+        Args:
+            key: None for all keys.
+            default: returned if nothing was logged under the key.
+            throughput: return the sum per second since the last `reduce()`, for keys logged `with_throughput=True`.
+        """
         if key is not None:
-            logged = self._logged.get(_path(key))
-            return logged.reduced() if logged and logged.values else default
-        found: dict[str, Any] = {}
-        for (*parents, name), logged in self._logged.items():
-            place = found
+            series = self._series.get(_path(key))
+            if series is None or not series.values:
+                return default
+            return series.throughput() if throughput else series.reduced()
+        numbers: dict[str, Any] = {}
+        for (*parents, name), series in self._series.items():
+            parent_dict = numbers
             for parent in parents:
-                place = place.setdefault(parent, {})
-            if logged.values:
-                place[name] = logged.reduced()
-        return found
+                parent_dict = parent_dict.setdefault(parent, {})
+            if series.values:
+                parent_dict[name] = series.throughput() if throughput else series.reduced()
+        return numbers
 
     def reduce(self) -> dict[str, Any]:
-        """All numbers, as `peek()` gives them; those that clear begin anew."""
-        found = self.peek()
-        for logged in self._logged.values():
-            if logged.clears:
-                logged.values.clear()
-        return found
+        """Return all numbers as `peek()` does, and drop the values of keys that clear."""
+        numbers = self.peek()
+        for series in self._series.values():
+            series.start_interval()
+        return numbers
 
 
 def _path(key: Key) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from connectors.actor import Actor
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_interface, module_of
+from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
 from episode_runners.multi_agent_pipelines import RunnerPipelines, split_actors
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
@@ -90,6 +91,8 @@ class MultiAgentEnvRunner(EnvRunner):
         self.num_envs = num_envs
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
         self._open = self.envs
+        if makes_envs(env):
+            self._keep_env = close_when_dropped(self, [each.env for each in self.envs])
         if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
             raise WrongType(f"agent_to_module_mapping_fn={agent_to_module_mapping_fn!r}: give a function, or None")
         self._pipelines = RunnerPipelines(
@@ -169,7 +172,7 @@ class MultiAgentEnvRunner(EnvRunner):
                 self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
                 self._num_steps += self.stats.num_env_steps
                 self.num_episodes += self.stats.num_episodes
-                self._tell_end_of_sample(chunks)
+                chunks = self._tell_end_of_sample(chunks)
                 later = self._interrupted[len(left) :]
             except BaseException:
                 self._needs_reset = self._failed = True
@@ -442,6 +445,8 @@ class MultiAgentEnvRunner(EnvRunner):
         return self._num_steps
 
     def get_state(self) -> dict[str, Any]:
+        """Return the states of the pipelines, the counts and the seed. A runner that never sampled is reset first."""
+        self._create_pipelines()
         state = super().get_state()
         for name, later in self._pipelines.later_states.items():
             states = state[name] | later
@@ -453,13 +458,19 @@ class MultiAgentEnvRunner(EnvRunner):
 
         The state of a module's pipelines that have not been made yet is restored when the module's first agent comes.
         """
-        if not self.episodes:
-            self._reset_all()  # makes the pipelines of the modules whose agents are there from the start
+        self._create_pipelines()
         super().set_state(state | self._pipelines.states_for_now(state))
+
+    def _create_pipelines(self) -> None:
+        """Reset the environments if that never happened, because pipelines of modules are created with their agents."""
+        if not self.episodes and not self._closed:
+            self._reset_all()
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         self._id_generator = np.random.default_rng(sequence)
-        self._seeds = [int(seed) for seed in sequence.generate_state(len(self.envs)) >> 1]
+        *seeds, spaces_seed = (int(seed) for seed in sequence.generate_state(len(self.envs) + 1) >> 1)
+        self._seeds = list(seeds)
+        self._pipelines.reseed_spaces(spaces_seed)
 
     def _close(self) -> None:
         errors = []
@@ -469,6 +480,7 @@ class MultiAgentEnvRunner(EnvRunner):
             except Exception as error:
                 errors.append(error)
             self._open = self._open[1:]
+        self._keep_env()
         if errors:
             raise errors[0]
 

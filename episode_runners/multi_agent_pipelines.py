@@ -201,6 +201,13 @@ class RunnerPipelines:
             space.seed(self.seed + self._num_seeded)
         return space
 
+    def reseed_spaces(self, seed: int) -> None:
+        """Seed the action spaces that are known, and those of agents to come."""
+        self.seed, self._num_seeded = seed, 0
+        for space in self._agents.actions.values():
+            self._num_seeded += 1
+            space.seed(seed + self._num_seeded)
+
     def rewrite(self, rows: Sequence[Row], update: bool) -> None:
         """Rewrite the newest observations of the growing episodes, in place; those of a module batched together.
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from connectors.editable_episodes import EditableEpisodes
 from connectors.pipeline import set_states
-from episode_runners.callbacks import as_hook
+from episode_runners.callbacks import as_hook, check_unwritten
 from episode_runners.closeable import Closeable
 from episode_runners.metrics_logger import MetricsLogger
-from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, WrongType
 from episodes.recorder import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed
@@ -45,8 +45,11 @@ class Hook:
         Of an episode that goes into a pack, that is its chunk since the last `sample`.
         """
 
-    def on_sample_end(self, runner: Any, sampled: Any) -> None:
-        """After a call of `sample`, with what it returns; or of `sample_into`, with its statistics."""
+    def on_sample_end(self, runner: Any, sampled: Any) -> Any:
+        """After a call of `sample`, with what it returns; or of `sample_into`, with its statistics.
+
+        A hook may return what `sample` is to return instead, `sampled.replace(custom_data=[...])` for example.
+        """
 
 
 class ShownEpisodes(Sequence[Any]):
@@ -111,7 +114,8 @@ class EnvRunner(Closeable):
     Attributes:
         stats: of the last call of `sample`.
         num_episodes: that ended in all calls.
-        metrics_logger: for what hooks and callbacks want to log; `metrics()` shows its numbers.
+        metrics_logger: for numbers of hooks and callbacks; `metrics()` returns them too.
+        worker_index: 1 or more for a runner of a `RayRunnerGroup`, 0 for any other.
     """
 
     steps_counted: ClassVar[str] = "num_steps"  # how the steps of all calls are named in metrics and states
@@ -128,6 +132,7 @@ class EnvRunner(Closeable):
         self.num_episodes = 0
         self._num_steps = 0
         self.metrics_logger = MetricsLogger()
+        self.worker_index = 0
         hooks = [as_hook(hook) for hook in checked_items("hooks", hooks, "hooks")]
         self._on_episode_start = calls_of(hooks, "on_episode_start")
         self._on_step = calls_of(hooks, "on_step")
@@ -139,6 +144,7 @@ class EnvRunner(Closeable):
         self._closed = False  # for those who sample
         self._is_shut = False  # the environments are closed
         self._is_sampling = False
+        self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
 
     def _show(self, shown: ShownEpisodes) -> None:
         """Let hooks see the step of these episodes."""
@@ -150,9 +156,19 @@ class EnvRunner(Closeable):
             self._shown = None
         check_unwritten(shown.kept)
 
-    def _tell_end_of_sample(self, sampled: Any) -> None:
+    def _tell_end_of_sample(self, sampled: Any) -> Any:
+        """Call hooks with what `sample` returns. Return it, or what a hook returned in its place."""
         for call in self._on_sample_end:
-            call(self, sampled)
+            replaced = call(self, sampled)
+            if replaced is None:
+                continue
+            if type(replaced) is not type(sampled):
+                raise WrongType(
+                    f"a hook's on_sample_end returned a {type(replaced).__name__}; return None, or a "
+                    f"{type(sampled).__name__} that sample is to return"
+                )
+            sampled = replaced
+        return sampled
 
     @property
     def policy_version(self) -> Any:
@@ -263,16 +279,6 @@ def copied(pipeline: Any) -> Any:
         raise InvalidArgument(
             f"{pipeline!r} cannot be copied for an evaluation: {error}; give the piece that cannot a __deepcopy__"
         ) from error
-
-
-def check_unwritten(episodes: EditableEpisodes) -> None:
-    """Raise `InvalidArgument` where somebody wrote to the episodes what does not arrive anywhere."""
-    if episodes.changed:
-        raise InvalidArgument(
-            "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives "
-            "(write into it: another dict does not); to change what is stored, use an ObservationPreprocessor; to "
-            "shape rewards, a piece of the learner pipeline"
-        )
 
 
 def tell(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:

@@ -17,6 +17,7 @@ from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, f
 from connectors.actor import Actor
 from connectors.fingerprint import check_fingerprint, check_statistics, stamp
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
+from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.environment_errors import raise_or_annotate
 from episode_runners.random_actions import RandomActions
 from episode_runners.runner import EnvRunner, ShownEpisodes, check_counts, copied, quotas, tell
@@ -139,6 +140,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._made_of: tuple[EnvLike, dict[str, Any]] = (env, {**options, "autoreset_mode": mode})
         asked = None if isinstance(env, gym.vector.VectorEnv) else mode
         self.env = make_vector_env(env, num_envs, autoreset_mode=asked, **options)
+        if isinstance(env, str) or not hasattr(env, "step"):
+            self._keep_env = close_when_dropped(self, [self.env])
         self.autoreset_mode = autoreset_mode_of(self.env, mode)
         self.num_envs = self.env.num_envs
 
@@ -555,7 +558,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 before = self.module_to_env.with_log_probs(self.policy, EpisodePack.concat(left))
                 pack = EpisodePack.concat([before, pack])
             self._count(pack.num_steps, perf_counter() - began)
-            self._tell_end_of_sample(pack)
+            pack = self._tell_end_of_sample(pack)
         except BaseException:
             self._interrupted.append(taken)
             raise
@@ -617,6 +620,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _close(self) -> None:
         close_vector_env(self.env)
+        self._keep_env()
 
     def __repr__(self) -> str:
         mode = self.autoreset_mode.value

@@ -121,13 +121,14 @@ class GetActions(Connector):
         generator = self._generator
         state = None if generator is None else generator.get_state().numpy().copy()
         device = None if generator is None else str(generator.device)
-        return {"generator": state, "device": device, "rows": self._rows.get_state()}
+        return {"seed": self._seed, "generator": state, "device": device, "rows": self._rows.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of the random generators."""
         if not state:
             return
-        self._generator = None
+        self._seed, self._generator = state["seed"], None
+        self._rows = NumpyCategoricalSampler(self._seed)
         self._rows.set_state(state["rows"])
         if state["generator"] is not None:
             self._generator = torch.Generator(state["device"])

@@ -62,6 +62,7 @@ class RunnerActor:
         torch.manual_seed(seed)
         self.index, self.seed = index, seed
         self.runner = make_runner(index, seed)
+        self.runner.worker_index = index + 1
         self.version: int | None = None
         self._has_sampled = False
 

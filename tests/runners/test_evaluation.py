@@ -24,6 +24,7 @@ from connectors import (
 from connectors.env_to_module import FrameStacking, MeanStdFilter
 from episode_learners import MLPPolicy
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate, make_vector_env
+from episode_runners.seeds import independent_seed
 from episodes.errors import InvalidArgument
 from episodes.tracks import nested
 
@@ -96,11 +97,23 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation() -> None:
     assert nested.map_leaves(str, state) == nested.map_leaves(str, other_state)
 
 
+def random_choice(batch: Any, explore: bool) -> dict[str, Any]:
+    return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.long)}
+
+
+def test_evaluate_with_successive_seeds_shares_no_episode() -> None:
+    results = [evaluate("CartPole-v1", random_choice, num_episodes=8, num_envs=8, seed=seed) for seed in (5, 6, 7, 5)]
+    starts = [{tuple(episode.get_observations(0)) for episode in result.episodes} for result in results]
+    assert len(set.union(*starts)) == 24
+    assert starts[3] == starts[0]
+    assert results[3].episodes == results[0].episodes
+
+
 def test_the_filter_of_training_is_there_and_learns_nothing() -> None:
     runner = filtered_runner()
     known = runner.env_to_module.get_state()["MeanStdFilter"]["own"][""]
     found = evaluate(runner, num_episodes=2, seed=7)
-    raw = gym.make("CartPole-v1").reset(seed=7)[0]
+    raw = gym.make("CartPole-v1").reset(seed=independent_seed(7))[0]
     expected = (raw - known["mean"]) / np.sqrt(known["squares"] / (known["count"] - 1))
     assert np.allclose(found.episodes[0].get_observations(0), expected, atol=1e-5)
     by_hand = evaluate("CartPole-v1", runner.actor, num_episodes=2, num_envs=2, seed=7)

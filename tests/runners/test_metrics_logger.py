@@ -1,6 +1,8 @@
-"""What callbacks log: how many values become one number, and when they begin anew."""
+"""`MetricsLogger`: reductions of logged values, compared with RLlib's logger."""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 import pytest
@@ -8,32 +10,72 @@ import pytest
 from episode_runners import MetricsLogger
 from episodes.errors import InvalidArgument
 
+OPTIONS = [
+    {},
+    {"reduce": None},
+    {"reduce": "mean"},
+    {"reduce": "mean", "window": 2},
+    {"reduce": "ema", "ema_coeff": 0.5},
+    {"reduce": "min"},
+    {"reduce": "max"},
+    {"reduce": "max", "window": 2},
+    {"reduce": "sum"},
+    {"reduce": "sum", "window": 2},
+    {"reduce": "lifetime_sum"},
+    {"reduce": "item"},
+    {"reduce": "item_series"},
+    {"reduce": "percentiles", "window": 10},
+    {"reduce": "percentiles", "window": 10, "percentiles": [50, 90]},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_log_value_reduces_as_rllibs_logger(options):
+    rllib = pytest.importorskip("ray.rllib.utils.metrics.metrics_logger")
+    loggers = rllib.MetricsLogger(root=True), MetricsLogger()
+    for value in (1.0, 3.0, 5.0):
+        for logger in loggers:
+            logger.log_value(("a", "b"), value, **options)
+    expected, number = (logger.peek(("a", "b")) for logger in loggers)
+    assert number == pytest.approx(expected)
+
 
 @pytest.mark.parametrize(
-    ("options", "once", "then"),
+    ("options", "number", "after_reduce"),
     [
-        ({}, 3.0, 5.0),
-        ({"reduce": None}, 3.0, 5.0),
+        ({}, 1.0598, 1.159202),
         ({"window": 2}, 4.0, 8.0),
         ({"window": 2, "clear_on_reduce": True}, 4.0, 11.0),
-        ({"reduce": "ema", "ema_coeff": 0.5}, 3.5, 7.25),
-        ({"reduce": "min"}, 1, 11),
-        ({"reduce": "max"}, 5, 11),
-        ({"reduce": "max", "window": 2}, 5, 11),
         ({"reduce": "sum"}, 9, 11),
         ({"reduce": "lifetime_sum"}, 9, 20),
-        ({"reduce": "item"}, 5, 11),
         ({"reduce": "item_series"}, [1, 3, 5], [11]),
     ],
     ids=str,
 )
-def test_values_become_one_number_and_some_begin_anew_when_they_are_reduced(options, once, then):
+def test_reduce_drops_the_values_of_some_reductions(options, number, after_reduce):
     logger = MetricsLogger()
     for value in (1, 3, 5):
         logger.log_value("seen", value, **options)
-    assert logger.peek("seen") == logger.reduce()["seen"] == once
-    logger.log_value("seen", 11)  # the first call has said how
-    assert logger.peek("seen") == then
+    assert logger.peek("seen") == logger.reduce()["seen"] == pytest.approx(number)
+    logger.log_value("seen", 11)  # the options are those of the first call
+    assert logger.peek("seen") == pytest.approx(after_reduce)
+
+
+def test_log_time_and_throughput_measure_seconds():
+    logger = MetricsLogger()
+    with logger.log_time("seconds", reduce="sum"):
+        time.sleep(0.01)
+    assert logger.peek("seconds") >= 0.01
+    logger.log_value("steps", 100, reduce="sum", with_throughput=True)
+    assert 0 < logger.peek("steps", throughput=True) < 1e12
+
+
+@pytest.mark.parametrize(
+    "options", [{"percentiles": True}, {"ema_coeff": 0.5, "reduce": "max"}, {"with_throughput": True}]
+)
+def test_options_of_another_reduction_raise(options):
+    with pytest.raises(InvalidArgument, match="does not go with this reduction"):
+        MetricsLogger().log_value("seen", 1, **options)
 
 
 def test_a_number_that_began_anew_is_not_there():
@@ -48,7 +90,7 @@ def test_a_number_that_began_anew_is_not_there():
 def test_a_mean_is_of_the_last_hundred_and_all_else_keeps_one_number():
     logger = MetricsLogger()
     for value in range(1000):
-        logger.log_value("mean", value)
+        logger.log_value("mean", value, reduce="mean")
         logger.log_value("sum", value, reduce="sum")
     assert logger.peek() == {"mean": np.mean(range(900, 1000)), "sum": sum(range(1000))}
 

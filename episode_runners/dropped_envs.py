@@ -1,0 +1,52 @@
+"""Release of the environments of runners that are dropped without `close`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gymnasium.vector import AsyncVectorEnv
+
+
+def close_when_dropped(runner: Any, envs: Sequence[Any]) -> Callable[[], Any]:
+    """Close environments when their runner is garbage-collected, and when the process ends.
+
+    Environments in processes of their own are terminated, with a `ResourceWarning`, and are not waited for.
+
+    Args:
+        runner: the runner that made the environments.
+        envs: the environments. They must not refer to the runner.
+
+    Returns:
+        A function that cancels this, for environments that were closed.
+    """
+    return weakref.finalize(runner, _close_dropped, envs, type(runner).__name__, os.getpid()).detach
+
+
+def _close_dropped(envs: Sequence[Any], name: str, process: int) -> None:
+    if os.getpid() != process:  # a forked child does not own the environments
+        return
+    for env in envs:
+        inner = getattr(env, "unwrapped", env)
+        try:
+            if isinstance(inner, AsyncVectorEnv):
+                if not inner.closed:
+                    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a pending step
+                        inner.close(terminate=True)
+                    warnings.warn(
+                        f"a {name} with environments in {inner.num_envs} processes was dropped without close(); the "
+                        "processes are terminated now",
+                        ResourceWarning,
+                        stacklevel=2,
+                    )
+            elif hasattr(env, "close"):
+                env.close()
+        except ResourceWarning:
+            raise
+        except Exception as error:
+            warnings.warn(
+                f"an environment of a dropped {name} failed to close: {error!r}", ResourceWarning, stacklevel=2
+            )

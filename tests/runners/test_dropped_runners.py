@@ -1,0 +1,121 @@
+"""Runners that are garbage-collected without `close`: environments are released, and nothing blocks."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from episode_learners import MLPPolicy
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+from episodes.replay import EpisodeReplayBuffer
+from tests.moving.environments import Always, BoxCorridor, Meeting
+
+
+class Counted(BoxCorridor):
+    """A corridor that counts how many of its kind are open."""
+
+    num_open = 0
+
+    def __init__(self) -> None:
+        super().__init__(length=3)
+        Counted.num_open += 1
+
+    def close(self) -> None:
+        Counted.num_open -= 1
+
+
+class CountedMeeting(Meeting):
+    """A meeting that counts how many of its kind are open."""
+
+    num_open = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        CountedMeeting.num_open += 1
+
+    def close(self) -> None:
+        CountedMeeting.num_open -= 1
+
+
+def policy_of(env: gym.Env) -> MLPPolicy:
+    return MLPPolicy(env.observation_space, env.action_space, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("use", ["nothing", "sample", "sample_into", "in an exception", "evaluate"])
+def test_dropped_runner_is_freed_at_once_and_closes_its_environments(use: str) -> None:
+    Counted.num_open = 0
+    runner = SingleAgentEnvRunner(Counted, Always(1), num_envs=2, seed=0)
+    if use == "sample":
+        runner.sample(num_timesteps=9)
+        runner.sample(num_episodes=2)
+    if use == "sample_into":
+        runner.sample_into(EpisodeReplayBuffer(50), num_timesteps=9)
+    if use == "in an exception":
+        runner.policy = None
+        with pytest.raises(Exception, match="no policy"):
+            runner.sample(num_timesteps=9)
+    if use == "evaluate":
+        runner.for_evaluation()
+    reference = weakref.ref(runner)
+    gc.disable()  # no reference cycle keeps it
+    try:
+        del runner
+        assert reference() is None
+    finally:
+        gc.enable()
+    assert Counted.num_open == 0
+
+
+def test_dropped_runner_of_several_agents_closes_its_environments() -> None:
+    CountedMeeting.num_open = 0
+    runner = MultiAgentEnvRunner(CountedMeeting, Always(1), num_envs=2, seed=0)
+    runner.sample(num_timesteps=9)
+    reference = weakref.ref(runner)
+    del runner
+    gc.collect()
+    assert reference() is None
+    assert CountedMeeting.num_open == 0
+
+
+def test_closed_runner_closes_its_environments_once() -> None:
+    Counted.num_open = 0
+    runner = SingleAgentEnvRunner(Counted, Always(1), seed=0)
+    runner.close()
+    del runner
+    gc.collect()
+    assert Counted.num_open == 0
+
+
+@pytest.mark.slow
+def test_dropped_runner_with_processes_terminates_them_with_a_warning() -> None:
+    before = set(multiprocessing.active_children())
+    runners = [SingleAgentEnvRunner("CartPole-v1", num_envs=2, vectorization="async", seed=0)]
+    runners[0].sample(num_timesteps=9, random_actions=True)
+    env: Any = runners[0].env
+    env.step_async(env.action_space.sample())  # an answer is pending, so waiting would block
+    with pytest.warns(ResourceWarning, match="2 processes was dropped"):
+        runners.clear()
+    assert set(multiprocessing.active_children()) == before
+
+
+EXIT = """
+from episode_runners import SingleAgentEnvRunner
+runner = SingleAgentEnvRunner("CartPole-v1", num_envs=2, vectorization="async", seed=0)
+runner.sample(num_timesteps=9, random_actions=True)
+runner.itself = runner
+print("sampled", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_process_with_an_open_runner_exits() -> None:
+    done: Any = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "sampled\n"
