@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from episodes.errors import TrackMismatch
+from episodes.errors import TrackMismatch, WrongType
 
 _ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
@@ -53,6 +53,8 @@ def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.nda
     for culprit, item in enumerate(vars(vector_env).get("_env_obs") or ()):
         for misfit in _misfits(env.single_observation_space, item, "observations"):
             raise TrackMismatch(f"{_where(env, culprit, ages)}: {misfit}") from error
+    if raised_itself and isinstance(error, WrongType):
+        raise WrongType(f"{_where(env, index, ages)}: {error}") from error
     if raised_itself:
         wanted = "step must give (observation, a number, bool, bool, dict), reset (observation, dict)"
         raise TrackMismatch(f"{_where(env, index, ages)}: {error}; its {wanted}") from error

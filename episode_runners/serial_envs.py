@@ -46,7 +46,7 @@ class SerialVectorEnv(SyncVectorEnv):
                     raise EpisodeStateError(f"environment {i} has ended; reset it before the next step")
                 observation, reward, terminations[i], truncations[i], info = env.step(actions[i])
                 if reward is None:
-                    raise WrongType(f"the reward of environment {i} is None; return a number")
+                    raise WrongType("the reward is None; step must return a number")
                 observations[i], rewards[i] = observation, reward
                 if mode is AutoresetMode.SAME_STEP and (terminations[i] or truncations[i]):
                     infos = self._add_info(infos, {"final_obs": observation, "final_info": info}, i)

@@ -366,3 +366,25 @@ def test_filters_of_two_runners_are_merged():
         runner.env_to_module.set_state(merged)
     counts = [state["MeanStdFilter"]["own"][""]["count"] for state in states]
     assert merged["MeanStdFilter"]["synced"][""]["count"] == sum(counts) > 40
+
+
+def test_frame_stacks_in_both_pipelines_need_the_stored_space():
+    env = gym.make("CartPole-v1")
+    spaces_of_env = env.observation_space, env.action_space
+    pipeline = env_to_module_pipeline(*spaces_of_env, pieces=[FrameStackingEnvToModule(num_frames=4)])
+    policy = MLPPolicy(pipeline.observation_space, env.action_space)
+    runner = SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline, num_envs=2, seed=0)
+    pack = runner.sample(num_timesteps=60)
+    own = learner_pipeline(*spaces_of_env, pieces=[FrameStackingLearner(num_frames=4)], policy=policy)
+    shared = learner_pipeline(*spaces_of_env, views=pipeline.views, policy=policy)
+    expected = PPO(runner.actor).preprocess(pack)["obs"]
+    for learning in (own, shared):
+        assert torch.equal(PPO(policy, pipeline=learning).preprocess(pack)["obs"], expected)
+    with pytest.raises(InvalidArgument, match="views= are bound already"):
+        learner_pipeline(*spaces_of_env, views=pipeline.views, pieces=[FrameStackingLearner(num_frames=4)])(
+            rl_module=policy, batch={}, episodes=pack
+        )
+    with pytest.raises(InvalidArgument, match="does not fit"):
+        ppo_pipeline(policy, PPOConfig(), pieces=[FrameStackingLearner(num_frames=4)])(
+            rl_module=policy, batch={}, episodes=pack
+        )

@@ -11,6 +11,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from episode_runners import MultiAgentEnvRunner, RLlibCallback, SingleAgentEnvRunner
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
 from tests.moving.environments import Always, BoxCorridor, Duel, Meeting, Push
 
 MODES = list(AutoresetMode)
@@ -178,6 +180,44 @@ def test_the_farthest_place_is_in_the_custom_data_of_what_is_sampled(callback):
     pack = runner.sample(num_episodes=4)
     assert [episode.custom_data["farthest"] for episode in pack] == [6, 6, 6, 6]
     assert runner.metrics_logger.peek("farthest") == 6
+
+
+class Notes(RLlibCallback):
+    """Writes into the custom data of each episode that was sampled, and logs through RLlib's names."""
+
+    def on_episode_step(self, *, episode, env_runner, **kwargs):
+        assert env_runner.config == {"bonus": 2}
+        assert env_runner.worker_index == 0
+        assert env_runner.module is kwargs["rl_module"]
+        env_runner.seen = env_runner.num_envs
+
+    def on_sample_end(self, *, env_runner, metrics_logger, samples, **kwargs):
+        assert isinstance(samples, list)
+        for number, episode in enumerate(samples):
+            episode.custom_data["number"] = number
+        assert env_runner.metrics is metrics_logger
+        env_runner.metrics.log_value("num_samples", len(samples), reduce="sum")
+
+
+def test_custom_data_written_at_on_sample_end_arrives():
+    notes = Notes()
+    notes.config = {"bonus": 2}
+    runner = runner_of(Push, notes)
+    pack = runner.sample(num_episodes=4)
+    assert [episode.custom_data for episode in pack] == [{"number": i} for i in range(4)]
+    assert runner.metrics()["num_samples"] == 4
+    assert runner.seen == 2
+    runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)
+    assert runner.metrics()["num_samples"] == 4
+
+
+def test_other_writes_at_on_sample_end_raise():
+    class Shapes(RLlibCallback):
+        def on_sample_end(self, *, samples, **kwargs):
+            samples[0].set_rewards(new_data=[0.0] * len(samples[0]))
+
+    with pytest.raises(InvalidArgument, match="only custom_data arrives"):
+        runner_of(Push, Shapes()).sample(num_episodes=1)
 
 
 def test_returns_of_agents_and_lifetime_sums_are_logged():

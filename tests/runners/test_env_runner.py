@@ -486,6 +486,20 @@ def test_the_state_says_whose_turn_it_is_and_with_which_seed():
     assert first.sample(num_episodes=2).ids.tolist() == second.sample(num_episodes=2).ids.tolist()
 
 
+@pytest.mark.parametrize("random_actions", [False, True])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_state_from_before_the_first_sample_restores_the_seed(env_id: str, random_actions: bool) -> None:
+    env = gym.make(env_id)
+    policy = MLPPolicy(env.observation_space, env.action_space)
+    runners = [SingleAgentEnvRunner(env_id, policy, num_envs=2, seed=seed) for seed in (0, 5)]
+    state = runners[0].get_state()
+    packs = []
+    for runner in runners:
+        runner.set_state(state)
+        packs.append([runner.sample(num_timesteps=40, random_actions=random_actions) for _ in range(2)])
+    assert packs[0] == packs[1]
+
+
 def test_the_same_seed_gives_the_same_episode_ids_and_another_one_or_a_later_state_others():
     runners = [SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=seed) for seed in (3, 3, 4)]
     ids = [set(r.sample(num_timesteps=90, random_actions=True).ids) for r in runners]

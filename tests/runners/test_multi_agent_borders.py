@@ -293,6 +293,7 @@ def test_an_environment_that_breaks_leaves_whole_steps_and_all_others_are_closed
     with pytest.raises(RuntimeError, match="the environment broke"):
         runner.sample(num_timesteps=500)
     assert [len(chunk) for chunk in runner.take()] == [2, 2, 2]
+    runner.close()
 
     class StaysOpen(Meeting):
         def close(self) -> None:

@@ -311,6 +311,18 @@ def test_filters_of_one_module_may_be_each_agents_own():
     assert plain(other.get_state()["env_to_module"]) == plain(state["env_to_module"])
 
 
+@pytest.mark.parametrize("random_actions", [False, True])
+def test_state_from_before_the_first_sample_restores_the_seed(random_actions: bool) -> None:
+    runners = [MultiAgentEnvRunner(Countdown, Uniform(), num_envs=2, seed=seed) for seed in (0, 5)]
+    state = runners[0].get_state()
+    chunks = []
+    for runner in runners:
+        runner.set_state(state)
+        chunks.append(runner.sample(num_timesteps=30, random_actions=random_actions))
+    assert all(one.equals(other) for one, other in zip(*chunks, strict=True))
+    assert [chunk.id_ for chunk in chunks[0]] == [chunk.id_ for chunk in chunks[1]]
+
+
 def test_hooks_see_steps_and_whole_episodes():
     class Watcher(Hook):
         steps = 0

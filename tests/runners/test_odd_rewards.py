@@ -8,10 +8,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from episode_learners import PPO, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 
 
@@ -75,6 +76,30 @@ def test_a_reward_that_is_nan_is_kept_and_named_by_episode_and_step_when_learned
     assert [np.isnan(episode.get_rewards()).tolist() for episode in odd] == [[False, False, True, False, False, False]]
     with pytest.raises(InvalidArgument, match=rf"rewards\[\d+\] \(episode {odd[0].id_}, step 2\)"):
         PPO(policy).update(pack)
+
+
+@pytest.mark.parametrize("observation_space", [Paying.observation_space, spaces.Dict(a=Paying.observation_space)])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_reward_none_of_a_made_environment_raises_as_by_hand(mode: AutoresetMode, observation_space: Any) -> None:
+    class Unpaid(Paying):
+        def reset(self, **options: Any) -> Any:
+            return self.seen(super().reset(**options)[0]), {}
+
+        def step(self, action: Any) -> Any:
+            observation, *rest = super().step(action)
+            return (self.seen(observation), *rest)
+
+        def seen(self, item: Any) -> Any:
+            return item if isinstance(observation_space, spaces.Box) else {"a": item}
+
+    Unpaid.observation_space = observation_space
+    runner = SingleAgentEnvRunner(lambda: Unpaid(None), num_envs=2, autoreset_mode=mode, seed=0)
+    with pytest.raises(WrongType, match="environment 0, step 3 of its episode: the reward is None"):
+        runner.sample(num_timesteps=12, random_actions=True)
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(np.zeros(1))
+    with pytest.raises(WrongType):
+        episode.add_env_step(np.zeros(1), 0, None)
 
 
 @pytest.mark.parametrize("reward", ["x", [1.0, 2.0], np.array([1.0, 2.0])])
