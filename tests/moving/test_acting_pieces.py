@@ -18,8 +18,11 @@ from connectors.env_to_module import (
     MeanStdFilter,
     PrevActionsPrevRewards,
 )
+from connectors.learner import FrameStackingLearner
+from episode_learners import PPO, MLPPolicy, PPOConfig, ppo_pipeline
 from episode_runners import SingleAgentEnvRunner
 from episodes import Columns
+from episodes.errors import InvalidArgument
 from tests.moving.environments import Always, BoxCorridor, NestedCorridor, PictureCorridor, Push, PushAndSay
 
 MODES = list(AutoresetMode)
