@@ -17,6 +17,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+MOST_AT_ONCE = 1 << 22  # numbers that are summarized together
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -94,40 +96,40 @@ def downsample(
     """
     total = len(values)
     every = max(1, -(-total // max(max_cells, 1)))
-    chosen = range(values.shape[1]) if columns is None else columns
-    parts = [_column(values[:, column], every, present) for column in chosen]
+    chosen = np.arange(values.shape[1]) if columns is None else np.asarray(columns, np.intp)
+    width = max(MOST_AT_ONCE // max(total, 1), 1)
+    parts = [_fields(values[:, chosen[k : k + width]], every, present) for k in range(0, max(len(chosen), 1), width)]
     names = [field.name for field in fields(Cells)][2:]
-    empty = np.empty((-(-total // every), 0))
-    return Cells(
-        total, every, **{name: np.stack([part[name] for part in parts], 1) if parts else empty for name in names}
-    )
+    return Cells(total, every, **{name: np.concatenate([part[name] for part in parts], 1) for name in names})
 
 
-def _column(values: np.ndarray, every: int, present: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return the fields [k] of `Cells` for one number [n] of the items."""
-    total = len(values)
+def _fields(values: np.ndarray, every: int, present: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return the fields [k, d] of `Cells` for items [n, d]."""
+    total, width = values.shape
     num_cells = -(-total // every)
-    size = num_cells * every
-    numbers = np.full(size, np.nan)
-    numbers[:total] = values
-    is_there = np.zeros(size, bool)
+    numbers = np.full((width, num_cells * every), np.nan)
+    numbers[:, :total] = values.T
+    is_there = np.zeros(num_cells * every, bool)
     is_there[:total] = True if present is None else present
-    numbers, is_there = numbers.reshape(num_cells, every), is_there.reshape(num_cells, every)
+    numbers, is_there = numbers.reshape(width, num_cells, every), is_there.reshape(num_cells, every)
     is_finite = np.isfinite(numbers) & is_there
-    has_any = is_finite.any(1)
-    rows = np.arange(num_cells)
+    has_any = is_finite.any(2)
     at = {
-        "low": np.where(is_finite, numbers, np.inf).argmin(1),
-        "high": np.where(is_finite, numbers, -np.inf).argmax(1),
-        "first": is_finite.argmax(1),
-        "last": every - 1 - is_finite[:, ::-1].argmax(1),
+        "low": np.where(is_finite, numbers, np.inf).argmin(2),
+        "high": np.where(is_finite, numbers, -np.inf).argmax(2),
+        "first": is_finite.argmax(2),
+        "last": every - 1 - is_finite[:, :, ::-1].argmax(2),
     }
-    cells = {name: np.where(has_any, numbers[rows, index], np.nan) for name, index in at.items()}
-    cells |= {f"{name}_at": np.where(has_any, rows * every + index, -1) for name, index in at.items()}
-    filled = np.minimum(every, total - rows * every)
+    starts = np.arange(num_cells) * every
+    cells = {}
+    for name, index in at.items():
+        picked = np.take_along_axis(numbers, index[:, :, None], 2)[:, :, 0]
+        cells[name] = np.where(has_any, picked, np.nan).T
+        cells[f"{name}_at"] = np.where(has_any, starts + index, -1).T
+    missing = np.minimum(every, total - starts) - is_there.sum(1)
+    cells["num_missing"] = np.repeat(missing[:, None], width, 1)
     odd = ~is_finite & is_there
-    cells["num_missing"] = filled - is_there.sum(1)
-    cells["num_nan"] = (odd & np.isnan(numbers)).sum(1)
-    cells["num_above"] = (odd & (numbers == np.inf)).sum(1)
-    cells["num_below"] = (odd & (numbers == -np.inf)).sum(1)
+    has_odd = odd.any()
+    for name, kind in (("num_nan", np.isnan), ("num_above", np.isposinf), ("num_below", np.isneginf)):
+        cells[name] = (odd & kind(numbers)).sum(2).T if has_odd else np.zeros((num_cells, width), np.int64)
     return cells

@@ -45,6 +45,8 @@ def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
         text = value if isinstance(value, str) else str(value)
     except Exception as error:  # a user's own __str__ must not keep us from showing the rest
         text = f"<{type(value).__name__}: {type(error).__name__} in its str>"
+    if len(text) <= most and text.isprintable():
+        return text
     text = "".join(character if character.isprintable() else " " for character in text[: 2 * most])
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

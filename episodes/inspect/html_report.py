@@ -1,79 +1,95 @@
-"""The page of a data set: all episodes in one file, which asks for nothing outside of itself."""
+"""The page of a data set: one HTML file of all episodes that loads nothing from outside."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from episodes.facts.ending import Ending
-from episodes.inspect.formatting import clipped, counted, ended, number
+from episodes.inspect.formatting import clipped, counted, ended
 from episodes.inspect.frames import viewable
 from episodes.inspect.html import templates
+from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series, of_tracks
 from episodes.storage import EpisodeDataset
 
-MOST_BYTES = 24_000_000  # of the episodes that a page carries; the others are only listed
+MOST_BYTES = 24_000_000  # of the episodes in a file; of further ones the file has the row of the table only
+BYTES_OF_BLOCK = 200_000  # of episodes that are compressed together, before compression
 MOST_CELLS = 2000  # of a line
 FEWEST_CELLS = 100
 MOST_NUMBERS = 200_000  # of all lines of an episode
 MOST_LANES = 1000  # of an episode
 MOST_FRAMES = 400
 MOST_OF_ID = 200  # characters
+MOST_OF_TEXT = 4000  # characters of one text
+BYTES_OF_TEXTS = 400_000  # of one episode
 FRAME_SIDE = 160  # pixels
 BYTES_OF_FRAMES = 3_000_000  # of one episode
+SCRIPTS = ("decode.js", "condition.js", "table.js", "episode.js", "page.js")
+LEFT_OUT = {"shard", "writer", "episode"}  # columns of the metadata that say nothing about an episode
 
 Progress = Callable[[int], None]
 
 
 def write_report(dataset: EpisodeDataset, file: str | Path, progress: Progress | None = None) -> Path:
-    """Write the page of a data set; gives its path.
+    """Write the page of a data set as one file, and return its path.
 
     Args:
         progress: called with the number of episodes that are in the page so far.
     """
-    carried: list[str] = []
-    room = MOST_BYTES
+    blocks: list[str] = []
+    starts, waiting, room, size = [0], list[dict[str, Any]](), MOST_BYTES, 0
+
+    def write_block() -> None:
+        nonlocal waiting, room, size
+        blocks.append(compressed_text(encode(_with_shared_lanes(waiting))))
+        room -= len(blocks[-1])
+        starts.append(starts[-1] + len(waiting))
+        waiting, size = [], 0
+
     for n, episode in enumerate(dataset):
-        text = as_script(episode_data(episode))
-        room -= len(text)
-        if room < 0 and n:
-            break
-        carried.append(text)
+        waiting.append(episode_data(episode))
+        size += _size(waiting[-1])
+        if size >= BYTES_OF_BLOCK:
+            write_block()
         if progress is not None:
             progress(n + 1)
+        if room < 0:
+            break
+    if waiting:
+        write_block()
+    carried = starts.pop()
+    table = overview(dataset) | {"starts": starts or [0]}
+    table["place"] = np.where(np.arange(len(dataset)) < carried, np.arange(len(dataset)), -1)
     file = Path(file)
-    file.write_text(page(dataset, carried), encoding="utf-8")
+    file.write_text(_page(dataset, compressed_text(encode(table)), blocks, len(dataset) - carried), encoding="utf-8")
     return file
 
 
-def page(dataset: EpisodeDataset, carried: list[str] | None) -> str:
-    """The page as HTML.
+def live_page(dataset: EpisodeDataset) -> str:
+    """Return the page that requests its data from the server of `page_server`."""
+    return _page(dataset, None, [], 0)
 
-    Args:
-        carried: the first episodes as JSON; None for a page that asks the server that gave it.
-    """
-    data = as_script(overview(dataset))
-    left = 0 if carried is None else len(dataset) - len(carried)
-    note = (
-        f"{counted(left, 'episode')} more than this page carries: they are listed, without their tracks" if left else ""
-    )
+
+def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: int) -> str:
+    note = f"the tracks of {counted(left, 'episode')} are not in this file, only their rows" if left else ""
     return (
         templates()
         .get_template("page.html")
         .render(
             title=f"Episodes of {clipped(PurePath(dataset.path).name or dataset.path, 60)}",
-            is_live=carried is None,
+            is_live=table is None,
             note=note,
-            data=Markup(data),
-            episodes=Markup(f"[{','.join(carried or [])}]"),
+            table=None if table is None else Markup(table),
+            blocks=list(map(Markup, blocks)),
             style=_file("page.css"),
-            script=_file("page.js"),
+            script=Markup("\n").join(map(_file, SCRIPTS)),
         )
     )
 
@@ -83,10 +99,79 @@ def _file(name: str) -> Markup:
     return Markup(source)
 
 
-def as_script(value: Any) -> str:
-    """JSON that may stand inside of a script element, whatever a user's text is."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a message of episodes whose lanes refer to a common list of names, which makes short episodes small."""
+    kinds: dict[tuple[Any, ...], int] = {}
+    short = []
+    for episode in episodes:
+        lanes = []
+        for lane in episode["lanes"]:
+            kind = kinds.setdefault((lane["label"], lane["hue"], lane["more"]), len(kinds))
+            is_plain = lane["every"] == 1 and not lane["begin"] and not lane["odd"] and "at" not in lane
+            rest = {name: part for name, part in lane.items() if name not in ("label", "hue", "more")}
+            lanes.append([kind, lane["values"]] if is_plain else [kind, rest])
+        short.append(episode | {"lanes": lanes})
+    return {"kinds": list(map(list, kinds)), "episodes": short}
+
+
+def _size(data: dict[str, Any]) -> int:
+    """Return about how many bytes an episode takes."""
+    lanes = sum(part.nbytes for lane in data["lanes"] for part in lane.values() if isinstance(part, np.ndarray))
+    images = sum(len(image) for camera in data["cameras"] for image in camera["images"])
+    return lanes + images + sum(len(text or "") for track in data["texts"] for text in track["texts"]) + 500
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
+    """Return the columns of the data set's table from row `begin` on."""
+    table = dataset.metadata
+    columns = {}
+    for name in table:
+        values = np.asarray(table[name])
+        if name not in LEFT_OUT and not _is_empty(name, values):
+            columns[name] = _column(values[begin:])
+    columns["nth"] = {"values": _repetitions(table)[begin:]}
+    spec = dataset.env_spec
+    environment = clipped(getattr(spec, "id", spec) or "", 80)
+    path = clipped(dataset.path, 200)
+    return {"path": path, "environment": environment, "num": len(dataset), "begin": begin, "columns": columns}
+
+
+def _is_empty(name: str, values: np.ndarray) -> bool:
+    """Return True for optional columns without a value."""
+    if name in ("agent_id", "module_id", "multi_agent_episode_id"):
+        return all(value is None for value in values)
+    is_optional = name.startswith("policy_version") or name == "seed"
+    return is_optional and bool(len(values)) and bool((values == -1).all())
+
+
+def _column(values: np.ndarray) -> dict[str, Any]:
+    """Return a column as numbers, as flags, or as codes of texts."""
+    if values.dtype == bool:
+        return {"flags": values}
+    if values.dtype.kind in "iuf":
+        return {"values": values}
+    texts: dict[str, int] = {}
+    codes = [0 if value is None else texts.setdefault(_id(value), len(texts) + 1) for value in values.tolist()]
+    return {"texts": list(texts), "codes": np.array(codes, np.int64)}
+
+
+def _id(value: Any) -> str:
+    return clipped(value, MOST_OF_ID)
+
+
+def _repetitions(table: Any) -> np.ndarray:
+    """Return for each row how many earlier rows have the same id, start and agent, int64 [n]."""
+    keys = list(zip(map(str, table["id"]), table["t_started"].tolist(), map(str, table["agent_id"]), strict=True))
+    if len(set(keys)) == len(keys):
+        return np.zeros(len(keys), np.int64)
+    seen: Counter[Any] = Counter()
+    result = np.zeros(len(keys), np.int64)
+    for i, key in enumerate(keys):
+        result[i], seen[key] = seen[key], seen[key] + 1
+    return result
 
 
 def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
@@ -99,116 +184,105 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
     table = dataset.metadata
     starts = np.flatnonzero(table["t_started"] == t_started)
     ids, agents = table["id"], table["agent_id"]
-    equal = [i for i in starts.tolist() if clipped(ids[i], MOST_OF_ID) == id_ and _agent(agents[i]) == agent]
+    equal = [i for i in starts.tolist() if _id(ids[i]) == id_ and _agent(agents[i]) == agent]
     return equal[nth] if nth < len(equal) else None
 
 
 def _agent(agent: Any) -> str:
-    return "" if agent is None else clipped(agent, MOST_OF_ID)
-
-
-def overview(dataset: EpisodeDataset) -> dict[str, Any]:
-    """What is known of all episodes: a row each, and words on the whole."""
-    table = dataset.metadata
-    rows = [
-        [
-            clipped(id_, MOST_OF_ID),
-            int(length),
-            _number(value),
-            ended(Ending.of(*flags)),
-            int(t),
-            agent,
-        ]
-        for id_, length, value, *flags, t, agent in zip(
-            table["id"].tolist(),
-            table["length"].tolist(),
-            table["return"].tolist(),
-            table["terminated"].tolist(),
-            table["truncated"].tolist(),
-            table["t_started"].tolist(),
-            map(_agent, table["agent_id"].tolist()),
-            strict=True,
-        )
-    ]
-    spec = dataset.env_spec
-    return {
-        "path": clipped(dataset.path, 200),
-        "environment": clipped(getattr(spec, "id", spec) or "", 80),
-        "rows": rows,
-    }
-
-
-def _number(value: float) -> float | str:
-    """Return a number as JSON has it, whole or in six digits. NaN and infinities are texts."""
-    if value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    return float(f"{value:.6g}") if np.isfinite(value) else number(value)
+    return "" if agent is None else _id(agent)
 
 
 # --- one episode ------------------------------------------------------------------------------------------------------
 
 
-def episode_data(episode: Any) -> dict[str, Any]:
-    """Return an episode as the page draws it: lanes of numbers by step, and the frames of all cameras.
+def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Return an episode as the page draws it: lanes of numbers by step, texts, and the frames of all cameras.
 
     Rewards and actions come first. There are at most `MOST_LANES` lanes, and `left` counts the numbers without one.
+
+    Args:
+        window: the first and the last step of the lanes; all by default.
     """
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
-    left = 0
     series = list(of_tracks(tracks))
     cameras = [one for one in series if one.is_image]
+    texts = [one for one in series if one.array.dtype.kind == "U" and one.array.ndim == 1 and len(one.array)]
     numeric = [one for one in series if one.is_numeric and not one.is_image]
     total = sum(one.numbers.shape[1] for one in numeric)
-    points = max(MOST_NUMBERS // max(total, 1), FEWEST_CELLS)
+    max_cells = min(max(MOST_NUMBERS // max(total, 1), FEWEST_CELLS), MOST_CELLS)
     for one in numeric:
         count = min(one.numbers.shape[1], MOST_LANES - len(lanes))
-        left += one.numbers.shape[1] - count
-        lanes += _lanes(one, tracks.lookback, range(count), min(points, MOST_CELLS))
+        lanes += _lanes(one, tracks.lookback, range(count), max_cells, window)
     return {
         "lookback": tracks.lookback,
         "started": episode.t_started,
         "length": len(episode),
+        "return": _finite_or_text(episode.get_return()),
         "ending": ended(episode.ending),
         "lanes": lanes,
-        "left": left,
+        "left": total - len(lanes),
+        "texts": [_texts(one, BYTES_OF_TEXTS // len(texts)) for one in texts],
         "cameras": [_frames(one, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for one in cameras],
     }
 
 
-def _lanes(series: Series, lookback: int, columns: range, max_cells: int) -> list[dict[str, Any]]:
+def _finite_or_text(value: float) -> float | str:
+    if np.isfinite(value):
+        return float(value)
+    return "NaN" if value != value else "∞" if value > 0 else "-∞"
+
+
+def _lanes(
+    series: Series, lookback: int, columns: Sequence[int], max_cells: int, window: tuple[int, int] | None
+) -> list[dict[str, Any]]:
     """Return a lane for each of the numbers `columns` of an item.
 
-    A lane has `values` if each item is in it. Otherwise it has `low`, `high` and `last` of cells of `every` items. The
-    entry `odd` has texts on cells with missing or non-finite numbers, `at` the steps of items of a growing episode.
+    A lane has `values` if each item is in it. Otherwise it has `low` and `high` of cells of `every` items, the
+    first of which is item `begin`. The entry `odd` has texts on cells with missing or non-finite numbers, and `at` the
+    steps of the cells if not all items were read.
     """
-    cells = series.cells(max_cells, columns)
-    low, _, high = (values[list(columns)].astype(np.float64).tolist() for values in series.ranges)
+    low, _, high = series.ranges.astype(np.float64)  # of the whole track, also for a window
+    begin, part = 0, series
+    if window is not None and series.is_exact:
+        begin = max(window[0] + lookback - 1, 0)
+        stop = max(window[1] + lookback + 1, begin + 1)
+        present = None if series.present is None else series.present[begin:stop]
+        part = replace(series, array=series.array[begin:stop], present=present, total=len(series.array[begin:stop]))
+    cells = part.cells(max_cells, columns)
     lanes = []
     for k in columns:
         label = series.label if series.numbers.shape[1] == 1 else f"{series.label}[{k}]"
-        lane = {"label": clipped(label, 60), "hue": series.hue, "more": series.more, "every": cells.every}
-        lane |= {"range": [_number(low[k]), _number(high[k])], "items": cells.total}
-        fields = {"values": cells.low} if cells.is_exact else {"low": cells.low, "high": cells.high, "last": cells.last}
-        lane |= {name: _numbers(values[:, k]) for name, values in fields.items()}
-        odd = [counts[:, k] for counts in (cells.num_missing, cells.num_nan, cells.num_above, cells.num_below)]
-        places = np.flatnonzero(np.sum(odd, 0)).tolist()
-        lane["odd"] = [[place, _words([int(count[place]) for count in odd], cells.is_exact)] for place in places]
+        lane: dict[str, Any] = {"label": clipped(label, 60), "hue": series.hue, "more": series.more}
+        lane |= {"every": cells.every, "begin": begin, "items": series.total}
+        if begin or not cells.is_exact:
+            lane["range"] = np.array([low[k], high[k]])
+        fields = {"values": cells.low} if cells.is_exact else {"low": cells.low, "high": cells.high}
+        lane |= {name: np.ascontiguousarray(values[:, k]) for name, values in fields.items()}
+        counts = [counts[:, k] for counts in (cells.num_missing, cells.num_nan, cells.num_above, cells.num_below)]
+        places = np.flatnonzero(np.sum(counts, 0)).tolist()
+        lane["odd"] = {place: _words([int(count[place]) for count in counts], cells.is_exact) for place in places}
         if not series.is_exact:
-            lane["at"] = (series.items[cells.starts()] - lookback).tolist()
+            lane["at"] = series.items[cells.starts()] - lookback
         lanes.append(lane)
     return lanes
-
-
-def _numbers(values: np.ndarray) -> list[float | None]:
-    """Return numbers [k] as JSON has them; None for NaN."""
-    return [None if value != value else _number(value) for value in values.tolist()]  # type: ignore[misc]
 
 
 def _words(counts: list[int], is_exact: bool) -> str:
     """Return the counts of missing, NaN, infinite and minus infinite numbers of a cell as text."""
     names = ("missing", "NaN", "∞", "-∞")
     return ", ".join(name if is_exact else f"{n} {name}" for n, name in zip(counts, names, strict=True) if n)
+
+
+def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
+    """Return the texts of a track, None for missing ones and for those beyond `most_bytes`."""
+    texts: list[str | None] = []
+    for i, text in enumerate(series.array.tolist()):
+        is_there = most_bytes > 0 and (series.present is None or bool(series.present[i]))
+        left = len(text) - MOST_OF_TEXT
+        texts.append((text if left <= 0 else f"{text[:MOST_OF_TEXT]} … {left:,} more characters") if is_there else None)
+        most_bytes -= min(len(text), MOST_OF_TEXT)
+    return {"label": clipped(series.label, 60), "hue": series.hue, "more": series.more, "texts": texts}
 
 
 def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""`serve`: the page of a data set on loopback, which follows the writers that are at work."""
+"""`PageServer`: the page of a data set on loopback, which follows the writers of the data set."""
 
 from __future__ import annotations
 
-import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -10,18 +9,21 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from episodes.errors import EpisodeError
-from episodes.inspect.html_report import episode_data, index_of, overview, page
+from episodes.inspect.html_report import episode_data, index_of, live_page, overview
+from episodes.inspect.page_messages import encode
 from episodes.storage import EpisodeDataset
 
 LOOPBACK = "127.0.0.1"
+BINARY = "application/octet-stream"
+KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new rows only
 
 
 class PageServer(ThreadingHTTPServer):
-    """The server of one data set: `serve_forever()` until `shutdown()`. Nobody but this machine is answered.
+    """The server of one data set: `serve_forever()` until `shutdown()`. It answers requests of this machine only.
 
     Args:
-        path: of the data set.
-        port: 0 for one that is free.
+        path: the data set.
+        port: 0 for a free port.
     """
 
     daemon_threads = True
@@ -29,67 +31,85 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, path: str | Path, port: int = 0) -> None:
         self.path = Path(path)
         self._lock = Lock()
-        self._seen: Any = None
+        self._files: Any = None
+        self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
         self.version = 0
         self.dataset = EpisodeDataset(self.path)
-        super().__init__((LOOPBACK, port), _Answers)
+        super().__init__((LOOPBACK, port), _RequestHandler)
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
     def newest(self) -> tuple[int, EpisodeDataset]:
-        """The data set as it is now, and a number that changes with it."""
+        """Return the data set as it is now, and a version that changes with it."""
         with self._lock:
             try:
-                seen = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())
-                if seen != self._seen:
-                    self.dataset, self._seen = EpisodeDataset(self.path), seen
+                files = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())
+                if files != self._files:
+                    self.dataset, self._files = EpisodeDataset(self.path), files
                     self.version += 1
-            except (OSError, EpisodeError):  # a file went away while it was looked at: the next call finds the others
-                self._seen = None
+            except (OSError, EpisodeError):  # a file was removed meanwhile: the next call reads the new ones
+                self._files = None
             return self.version, self.dataset
 
+    def rows(self, known: int | None) -> bytes | None:
+        """Return the rows that are newer than the version `known`, or None if there are none."""
+        version, dataset = self.newest()
+        if known == version:
+            return None
+        with self._lock:
+            if version not in self._rows:
+                table = dataset.metadata
+                columns = (table[name].tolist() for name in ("id", "t_started", "length"))
+                self._rows[version] = list(zip(*columns, strict=True))
+                for old in sorted(self._rows)[:-KEPT_VERSIONS]:
+                    del self._rows[old]
+            before = self._rows.get(known, []) if known is not None else []
+            is_continued = self._rows[version][: len(before)] == before
+        message = overview(dataset, len(before) if is_continued else 0)
+        return encode(message | {"version": version})
 
-class _Answers(BaseHTTPRequestHandler):
+
+class _RequestHandler(BaseHTTPRequestHandler):
     server: PageServer  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        """The page, its rows where they are newer than those that it has, or an episode."""
+        """Send the page, its new rows, or an episode."""
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
-            self._send(403, "text/plain", b"only this machine is answered")  # another site's name that leads here
+            self._send(403, "text/plain", b"only requests of this machine are answered")  # another name of this address
             return
-        asked = urlsplit(self.path)
-        query = {name: values[0] for name, values in parse_qs(asked.query, keep_blank_values=True).items()}
-        version, dataset = self.server.newest()
-        if asked.path == "/":
-            self._send(200, "text/html; charset=utf-8", page(dataset, None).encode())
-        elif asked.path == "/rows":
-            if query.get("version") == str(version):
-                self._send(204, "application/json", b"")
-            else:
-                self._send_json(200, {"version": version, **overview(dataset)})
-        elif asked.path == "/episode":
-            self._send_episode(dataset, query)
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        if url.path == "/":
+            self._send(200, "text/html; charset=utf-8", live_page(self.server.newest()[1]).encode())
+        elif url.path == "/rows":
+            text = query.get("version", "")
+            message = self.server.rows(int(text) if text.isdecimal() else None)
+            self._send(204 if message is None else 200, BINARY, message or b"")
+        elif url.path == "/episode":
+            self._send_episode(query)
         else:
             self._send(404, "text/plain", b"no such address")
 
-    def _send_episode(self, dataset: EpisodeDataset, query: dict[str, str]) -> None:
+    def _send_episode(self, query: dict[str, str]) -> None:
         """Send the episode with the id, start and agent of the query."""
         try:
             key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
+            window = (int(query["from"]), int(query["to"])) if "from" in query else None
         except (KeyError, ValueError):
             self._send(400, "text/plain", b"give id and t, and agent and nth if there are several")
             return
+        _, dataset = self.server.newest()
         index = index_of(dataset, *key)
         if index is None:
             self._send(404, "text/plain", b"this episode is not in the data set any more")
-        else:
-            self._send_json(200, episode_data(dataset[index]))
-
-    def _send_json(self, status: int, value: Any) -> None:
-        self._send(status, "application/json", json.dumps(value, allow_nan=False).encode())
+            return
+        try:
+            self._send(200, BINARY, encode(episode_data(dataset[index], window)))
+        except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
+            self._send(404, "text/plain", str(error).encode())
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -100,4 +120,4 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what is asked each second need not be printed."""
+        """Print nothing: the page sends a request each second."""

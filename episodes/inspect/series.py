@@ -262,7 +262,12 @@ def _of_info(path: str, column: Any, places: np.ndarray | None, total: int) -> S
     label, present = f"infos/{path}", column.present
     values = column.values if isinstance(column, TypedColumn) else None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufUS":
-        first = column.list(np.flatnonzero(present)[:1])
+        items = column.list(np.flatnonzero(present))
+        if items and all(isinstance(item, str) for item in items):
+            texts = np.full(len(present), "", f"U{max(map(len, items)) or 1}")
+            texts[present] = items
+            return Series(label, "infos", texts, total, places, 1, None, "", present)
+        first = items[:1]
         types = ", ".join(type(value).__name__ for value in first) or "nothing"
         return Series(
             label, "infos", np.empty((0,), "U1"), total, places, 1, None, f"Python objects ({types})", present

@@ -155,8 +155,7 @@ def test_page_any_outlier_is_in_the_lanes(sample: Sample) -> None:
     data = episode_data(episode(sample))
     assert data["lanes"][0]["label"] == "rewards"
     for lane in (lane for lane in data["lanes"] if lane["label"] in ("rewards", "observations[2]")):
-        start = lane["more"] + sample.outlier_at
-        cell = start // lane["every"]
+        cell = (lane["more"] + sample.outlier_at) // lane["every"]
         extremes = [lane["values"][cell]] * 2 if "values" in lane else [lane["low"][cell], lane["high"][cell]]
         assert sample.outlier == extremes[0 if sample.is_low else 1]
         odd = dict(lane["odd"])

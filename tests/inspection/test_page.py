@@ -1,22 +1,30 @@
-"""The page of a data set, in a real browser: it renders, sorts, filters, scrubs, follows, and asks for nothing else."""
+"""The page of a data set in a real browser."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from episodes import SingleAgentEpisode
-from episodes.inspect.html_report import as_script, episode_data, write_report
+from episodes.errors import InvalidArgument
+from episodes.inspect.html_report import episode_data, write_report
+from episodes.inspect.page_messages import encode
 from episodes.inspect.page_server import PageServer
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.copying import condition
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -27,43 +35,66 @@ WITH_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is insta
 
 
 def filmed(n: int, steps: int, **facts: Any) -> SingleAgentEpisode:
-    """An episode whose frames are as bright as their step."""
+    """Return an episode of two cameras whose frames are as bright as their step."""
     frames = np.zeros((steps + 1, 16, 16, 3), np.uint8) + np.arange(steps + 1, dtype=np.uint8)[:, None, None, None]
-    observations = {"camera": frames, "x": np.arange(steps + 1.0)}
+    observations = {"camera": frames, "wrist": 255 - frames, "x": np.arange(steps + 1.0)}
     return SingleAgentEpisode.from_arrays(observations, np.zeros(steps, int), np.full(steps, float(n)), **facts)
+
+
+def plain(rewards: Any, **facts: Any) -> SingleAgentEpisode:
+    """Return an episode with these rewards."""
+    num = len(rewards)
+    return SingleAgentEpisode.from_arrays(np.arange(num + 1.0), np.zeros(num, int), np.asarray(rewards, float), **facts)
+
+
+def write(path: Path, episodes: list[SingleAgentEpisode], **facts: Any) -> Path:
+    with EpisodeWriter(path, **facts) as writer:
+        writer.add(episodes)
+    return path
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data"
     broken = SingleAgentEpisode.from_arrays(
-        {"camera": np.zeros((2, 16, 16, 3), np.uint8), "x": np.array([np.nan, np.inf])}, [0], [np.nan], id_=HOSTILE
+        {name: np.zeros((2, 16, 16, 3), np.uint8) for name in ("camera", "wrist")} | {"x": np.array([np.nan, np.inf])},
+        [0],
+        [np.nan],
+        id_=HOSTILE,
     )
-    with EpisodeWriter(path, env_spec=HOSTILE) as writer:
-        writer.add([filmed(1, 10, id_="first", terminated=True), filmed(3, 4, id_="second", truncated=True), broken])
-    return path
+    episodes = [filmed(1, 10, id_="first", terminated=True), filmed(3, 4, id_="second", truncated=True), broken]
+    return write(tmp_path / "data", episodes, env_spec=HOSTILE)
 
 
 class Tab:
-    """A page in the browser, and what went wrong in it."""
+    """A page in the browser, with its requests and its errors."""
 
     def __init__(self, browser: Any, scheme: str = "light") -> None:
         self.page = browser.new_context(color_scheme=scheme).new_page()
         self.page.set_default_timeout(PATIENCE_MS)
-        self.asked: list[str] = []
-        self.said: list[str] = []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.errors.append(message.text))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, url: str) -> Any:
+        """Open an address, and return the page when it is ready."""
+        self.page.goto(url)
+        self.page.locator("body[data-ready=yes]").wait_for()
+        return self.page
 
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
 
     def ids(self) -> list[str]:
-        return self.texts("tbody td:first-child")
+        return self.texts("#body td:first-child")
+
+    def value(self, label: str) -> str:
+        """Return the number of a lane at the current step."""
+        return self.page.locator(".lane", has_text=label).locator("b").inner_text()
 
 
-@pytest.fixture(scope="module")  # what drives it has an event loop in this thread, where tests of others want their own
+@pytest.fixture(scope="module")  # its driver has an event loop in this thread, where other tests need their own
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -73,114 +104,430 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-@WITH_BROWSER
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_sorts_filters_and_scrubs_and_asks_for_nothing(data, tmp_path, browser, scheme) -> None:
-    tab = Tab(browser, scheme)
-    file = write_report(EpisodeDataset(data), tmp_path / "page.html")
-    tab.page.goto(file.as_uri())
-    assert tab.ids() == ["first", "second", HOSTILE]
-    tab.page.get_by_role("button", name="return").click()
-    assert tab.ids() == ["second", "first", HOSTILE]  # what is not finite comes last
-    tab.page.get_by_role("button", name="return").click()
-    assert tab.ids() == ["first", "second", HOSTILE]
-    tab.page.fill("#words", "length < 5")
-    assert tab.ids() == ["second", HOSTILE]
-    tab.page.fill("#words", "")
-    tab.page.select_option("#ending", "terminated")
-    assert tab.ids() == ["first"]
-    tab.page.locator("tbody tr").first.click()
-    brightness = tab.page.locator(".frame").get_attribute("src")
-    tab.page.locator("#step").focus()
-    for key in ("ArrowRight", "ArrowRight", "ArrowRight"):
-        tab.page.keyboard.press(key)
-    assert tab.texts("#now") == ["step 3"]
-    assert tab.page.locator(".lane", has_text="observations/x").locator("b").inner_text() == "3"
-    assert tab.page.locator(".frame").get_attribute("alt") == "observations/camera at step 3"
-    assert tab.page.locator(".frame").get_attribute("src") != brightness
-    tab.page.keyboard.press("End")
-    assert tab.texts("#now") == ["step 10"]
-    tab.page.select_option("#ending", "")
-    tab.page.locator("tbody tr", has_text="alert").click()
-    assert HOSTILE in tab.texts("#episode h2")[0]
-    assert "Episodes of data" in tab.page.title()
-    assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") == (
-        "rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 19, 24)"
-    )
-    assert not tab.said
-    assert [url for url in tab.asked if not url.startswith(("file:", "data:"))] == []
-
-
-@WITH_BROWSER
-def test_the_page_tells_episodes_of_one_name_apart_and_numbers_of_any_size(tmp_path, browser) -> None:
-    path = tmp_path / "data"
-    huge, exact = np.array([1.7e308, -1.7e308]), np.array([1234567.0, 2.0**60])
-    with EpisodeWriter(path) as writer:
-        for values, reward in ((huge, 1.0), (exact, 1234567.0)):
-            writer.add([SingleAgentEpisode.from_arrays(values, [0], [reward], id_="of every worker")])
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Tab]:
+    """A tab in which no error occurs, and that requests nothing from other machines."""
     tab = Tab(browser)
-    tab.page.goto(write_report(EpisodeDataset(path), tmp_path / "page.html").as_uri())
-    shown = tab.page.locator(".lane", has_text="observations").locator("b")
-    assert shown.inner_text() == "1.700e+308"
-    tab.page.locator("tbody tr").nth(1).click()
-    assert shown.inner_text() == "1234567"
-    assert tab.texts("tbody tr[aria-selected=true] td:nth-child(3)") == ["1234567"]
-    tab.page.fill("#words", "return > 1e6")
-    assert len(tab.ids()) == 1
-    assert not tab.said
+    yield tab
+    assert not tab.errors
+    assert all(url.startswith(("file:", "data:", "http://127.0.0.1:")) for url in tab.requests)
+    tab.page.context.close()
 
 
-@WITH_BROWSER
-def test_the_served_page_follows_a_writer_at_work(data, browser) -> None:
-    server = PageServer(data)
+def report(path: Path) -> str:
+    """Write the page of a data set, and return its address."""
+    return write_report(EpisodeDataset(path), path.parent / "page.html").as_uri()
+
+
+@contextmanager
+def served(path: Path) -> Iterator[PageServer]:
+    server = PageServer(path)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
-        tab = Tab(browser)
-        tab.page.goto(server.url)
-        tab.page.locator("tbody tr", has_text="second").click()
-        tab.page.locator("#episode h2", has_text="second").wait_for()
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_sorts_filters_and_scrubs(data: Path, browser: Any, scheme: str) -> None:
+    tab = Tab(browser, scheme)
+    page = tab.open(report(data))
+    assert tab.ids() == ["first", "second", HOSTILE]
+    for expected in (["second", "first", HOSTILE], ["first", "second", HOSTILE]):  # NaN is last in both orders
+        page.get_by_role("button", name="return").click()
+        assert tab.ids() == expected
+    page.fill("#words", "length < 5")
+    assert tab.ids() == ["second", HOSTILE]
+    page.fill("#words", "sec")
+    assert tab.ids() == ["second"]
+    page.fill("#words", "")
+    page.select_option("#ending", "terminated")
+    assert tab.ids() == ["first"]
+    page.locator("#body tr").first.click()
+    page.locator("#step").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert tab.texts("#now") == ["step 3"]
+    assert tab.value("observations/x") == "3"
+    page.keyboard.press("End")
+    assert tab.texts("#now") == ["step 10"]
+    page.select_option("#ending", "")
+    page.locator("#body tr", has_text="alert").click()
+    page.locator("#episode h2", has_text="alert").wait_for()
+    assert HOSTILE in tab.texts("#episode h2")[0]
+    assert tab.value("observations/x") == "∞"
+    assert "Episodes of data" in page.title()
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 19, 24)")
+    assert not tab.errors
+    assert [url for url in tab.requests if not url.startswith(("file:", "data:"))] == []
+
+
+@WITH_BROWSER
+def test_page_cameras_follow_the_step(data: Path, tab: Tab) -> None:
+    page = tab.open(report(data))
+    before = [image.get_attribute("src") for image in page.locator(".frame").all()]
+    assert len(before) == 2
+    page.locator("#step").fill("7")
+    images = page.locator(".frame").all()
+    assert [image.get_attribute("alt") for image in images] == [
+        f"observations/{n} at step 7" for n in ("camera", "wrist")
+    ]
+    assert all(image.get_attribute("src") != old for image, old in zip(images, before, strict=True))
+
+
+@WITH_BROWSER
+def test_page_separates_equal_ids_and_shows_huge_numbers(tmp_path: Path, tab: Tab) -> None:
+    huge, exact = np.array([1.7e308, -1.7e308]), np.array([1234567.0, 2.0**60])
+    episodes = [
+        SingleAgentEpisode.from_arrays(values, [0], [reward], id_="of every worker")
+        for values, reward in ((huge, 1.0), (exact, 1234567.0))
+    ]
+    page = tab.open(report(write(tmp_path / "data", episodes)))
+    assert tab.value("observations") == "1.700e+308"
+    page.locator("#body tr").nth(1).click()
+    page.locator("#episode h2", has_text="return 1234567").wait_for()
+    assert tab.value("observations") == "1234567"
+    assert tab.texts("#body tr[aria-selected=true] td:nth-child(3)") == ["1234567"]
+
+
+NAMES = st.sampled_from(
+    [
+        "length",
+        "return",
+        "t_started",
+        "3",
+        "2.5",
+        "-1",
+        "length % 3",
+        "return % 2.5",
+        "custom_data/score",
+        "custom_data/'my key'",
+    ]
+)
+TEXTS = st.sampled_from(["id", "ending", "'cut'", "'e1'", '"terminated"'])
+SUMS = st.recursive(
+    NAMES, lambda part: st.builds("({} {} {})".format, part, st.sampled_from("+-*"), part), max_leaves=3
+)
+SIGNS = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
+COMPARED = st.one_of(
+    st.builds("{} {} {}".format, SUMS, SIGNS, SUMS),
+    st.builds("{} {} {} {} {}".format, NAMES, SIGNS, NAMES, SIGNS, NAMES),
+    st.builds("{} {} {}".format, TEXTS, SIGNS, TEXTS),
+    st.sampled_from(["terminated", "truncated", "is_complete"]),
+)
+CONDITIONS = st.recursive(
+    COMPARED,
+    lambda part: st.one_of(
+        st.builds("({} {} {})".format, part, st.sampled_from(["and", "or"]), part), st.builds("not {}".format, part)
+    ),
+    max_leaves=4,
+)
+
+
+@WITH_BROWSER
+def test_page_filter_equals_the_conditions_of_copy(tmp_path: Path, tab: Tab) -> None:
+    episodes = []
+    for n in range(12):
+        episode = plain(np.arange(n) - 3.0, id_=f"e{n}", terminated=n % 3 == 0, truncated=n % 4 == 0)
+        episode.custom_data |= {"score": n / 2, "my key": n % 5}
+        episodes.append(episode)
+    data = write(tmp_path / "data", episodes)
+    table = EpisodeDataset(data).metadata
+    page = tab.open(report(data))
+
+    @settings(max_examples=150)
+    @given(CONDITIONS)
+    def check(text: str) -> None:
+        with np.errstate(all="ignore"):
+            try:
+                expected: Any = condition(text)(table).tolist()
+            except InvalidArgument:
+                expected = None
+        script = """(text) => { try { const f = condition(text, table.columns);
+            return [...Array(table.num).keys()].map(f); } catch (error) { return null; } }"""
+        assert page.evaluate(script, text) == expected, text
+
+    check()
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("return >", "the condition is not complete"),
+        ("speed > 3", "there is no column 'speed'"),
+        ("return > 3 4", "4 is out of place"),
+        ("id > 3", "compares numbers with numbers"),
+        ("(return > 3", "a ) is missing"),
+    ],
+)
+def test_page_wrong_filter_shows_an_error(data: Path, tab: Tab, text: str, message: str) -> None:
+    page = tab.open(report(data))
+    page.fill("#words", text)
+    assert message in tab.texts("#error")[0]
+    page.fill("#words", "ending == 'truncated' and return > 2")
+    assert tab.texts("#error") == [""]
+    assert tab.ids() == ["second"]
+
+
+@WITH_BROWSER
+def test_page_zooms_by_dragging_and_the_address_restores_it(tmp_path: Path, tab: Tab) -> None:
+    data = write(tmp_path / "data", [plain(np.arange(200.0), id_="a"), plain(np.arange(100.0), id_="b")])
+    page = tab.open(report(data))
+    page.locator("#body tr").nth(1).click()
+    page.locator("#episode h2", has_text="b").wait_for()
+    box = page.locator(".lane svg").first.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.2 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=4)
+    page.mouse.up()
+    assert page.evaluate("state.view") == [20, 60]
+    page.mouse.move(box["x"] + 0.5 * box["width"], middle)
+    assert tab.texts("#now") == ["step 40"]
+    assert tab.value("rewards") == "40"
+    page.mouse.click(box["x"] + 0.25 * box["width"], middle)
+    page.fill("#words", "length < 150")
+    page.get_by_role("button", name="length").click()
+    page.wait_for_timeout(300)
+    address = page.url
+    page.goto("about:blank")
+    tab.open(address)
+    assert page.evaluate("[state.view, state.step, state.filter, state.sort]") == [
+        [20, 60],
+        30,
+        "length < 150",
+        "length",
+    ]
+    assert tab.texts("#episode h2")[0].startswith("b")
+    assert tab.ids() == ["b"]
+    page.get_by_role("button", name="whole").click()
+    assert page.evaluate("state.view") is None
+
+
+@WITH_BROWSER
+def test_page_keyboard_walks_through_rows_and_keeps_focus(tmp_path: Path, tab: Tab) -> None:
+    data = write(tmp_path / "data", [plain([float(n)], id_=f"e{n:03d}") for n in range(300)])
+    page = tab.open(report(data))
+    page.locator("#rows").focus()
+    n = 60
+    for _ in range(n):
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("document.activeElement.id") == "rows"
+    page.locator("#episode h2", has_text=f"e{n:03d}").wait_for()
+    selected = page.locator("#body tr[aria-selected=true]")
+    assert selected.locator("td").first.inner_text() == f"e{n:03d}"
+    assert page.evaluate("document.getElementById('rows').getAttribute('aria-activedescendant')") == f"row-{n}"
+    page.keyboard.press("End")
+    page.locator("#episode h2", has_text="e299").wait_for()
+    assert len(tab.ids()) < 100  # the other rows are not in the document
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "episode"
+
+
+@WITH_BROWSER
+def test_page_compares_two_episodes_and_marks_differences(tmp_path: Path, tab: Tab) -> None:
+    rewards = np.zeros(30)
+    changed = rewards.copy()
+    changed[17:] = 2.0
+    page = tab.open(report(write(tmp_path / "data", [plain(rewards, id_="a"), plain(changed, id_="b")])))
+    page.locator("#body tr").nth(1).click(modifiers=["Shift"])
+    page.get_by_role("button", name="first difference: step 17, rewards").click()
+    assert tab.texts("#now") == ["step 17"]
+    assert tab.value("rewards") == "0 | 2"
+    assert tab.value("actions") == "0 | 0"
+    page.get_by_role("button", name="stop comparing").click()
+    assert tab.value("rewards") == "0"
+
+
+@WITH_BROWSER
+def test_page_shows_texts_as_turns(tmp_path: Path, tab: Tab) -> None:
+    episode = SingleAgentEpisode("chat")
+    episode.add_env_reset("what is 2 + 2?", {"tool": "none"})
+    episode.add_env_step("thanks", "<b>4</b>", 1.0, {"tool": "calculator"}, terminated=True)
+    page = tab.open(report(write(tmp_path / "data", [episode])))
+    turns = tab.texts("#turns li")
+    assert [turn.split("\n")[-1] for turn in turns if "infos" not in turn] == ["what is 2 + 2?", "<b>4</b>", "thanks"]
+    page.locator("#turns li", has_text="thanks").click()
+    assert tab.texts("#now") == ["step 1"]
+
+
+@WITH_BROWSER
+def test_page_without_episodes_or_steps_states_it(tmp_path: Path, tab: Tab) -> None:
+    tab.open(report(write(tmp_path / "none", [])))
+    assert tab.texts("#empty") == ["the data set has no episodes"]
+    tab.open(report(write(tmp_path / "short", [plain([], id_="short")])))
+    assert tab.texts("#episode h2")[0].startswith("short")
+    tab.page.fill("#words", "length > 3")
+    assert tab.texts("#empty") == ["no episode matches the filter"]
+
+
+@WITH_BROWSER
+def test_page_dots_show_outliers_and_all_endings(tmp_path: Path, tab: Tab) -> None:
+    """An ending of every third episode, and one high return, are visible among 3,000 episodes."""
+    episodes = [
+        plain([1000.0 if n == 1234 else 1.0], id_=str(n), truncated=n % 3 == 0, terminated=n % 3 > 0)
+        for n in range(3000)
+    ]
+    page = tab.open(report(write(tmp_path / "data", episodes)))
+    dots = page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path")].map((path) =>
+        [path.getAttribute("stroke"), path.getAttribute("d").split("M").length - 1,
+         path.getAttribute("d").includes(" 6.0h")])""")
+    assert {stroke for stroke, _, _ in dots} == {"var(--terminated)", "var(--truncated)"}
+    assert all(count > 300 for _, count, _ in dots)
+    assert [has_top for stroke, _, has_top in dots if "terminated" in stroke] == [True]
+    assert "1 … 1000" in tab.texts("#overview h2")[0]
+
+
+# --- served -----------------------------------------------------------------------------------------------------------
+
+
+@WITH_BROWSER
+def test_served_page_follows_a_writer(data: Path, tab: Tab) -> None:
+    with served(data) as server:
+        page = tab.open(server.url)
+        page.locator("#body tr", has_text="second").click()
+        page.locator("#episode h2", has_text="second").wait_for()
         with EpisodeWriter(data) as writer:
             writer.add([filmed(9, 6, id_="while it is served")])
             writer.flush()
-            tab.page.locator("tbody tr", has_text="while it is served").wait_for()
-            assert tab.page.locator("tbody tr[aria-selected=true]").inner_text().startswith("second")
-            tab.page.locator("tbody tr", has_text="while it is served").click()
-            tab.page.locator("#episode h2", has_text="while it is served").wait_for()
-        assert not tab.said
-        assert {url[: len(server.url)] for url in tab.asked if not url.startswith("data:")} == {server.url}
-        tab.page.close()
-    finally:
-        server.shutdown()
-        server.server_close()
+            page.locator("#body tr", has_text="while it is served").wait_for()
+            assert page.locator("tr[aria-selected=true]").inner_text().startswith("second")
+            page.locator("#body tr", has_text="while it is served").click()
+            page.locator("#episode h2", has_text="while it is served").wait_for()
 
 
-def test_the_server_answers_nobody_who_calls_it_by_another_name(data) -> None:
-    server = PageServer(data)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+@WITH_BROWSER
+def test_served_page_pairs_rows_and_episodes_during_flushes(tmp_path: Path, tab: Tab) -> None:
+    data = write(tmp_path / "data", [plain([float(n)], id_=f"first {n}") for n in range(20)])
+    stop = threading.Event()
+
+    def flush_often(name: str) -> None:
+        with EpisodeWriter(data) as writer:
+            for n in range(10_000):
+                if stop.wait(0.1):
+                    return
+                writer.add([plain([-float(n)], id_=f"{name} {n}")])
+                writer.flush()
+
+    threads = [threading.Thread(target=flush_often, args=(name,)) for name in ("a", "b")]  # 20 flushes per second
+    for thread in threads:
+        thread.start()
     try:
-        assert server.server_address[0] == "127.0.0.1"
-        for path, host, status in (("", "evil.example", 403), ("../../etc/passwd", "localhost", 404)):
-            request = urllib.request.Request(server.url + path, headers={"Host": host})
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(request)
-            assert refused.value.code == status
-            refused.value.close()
+        with served(data) as server:
+            page = tab.open(server.url)
+            wrong = 0
+            for k in range(100):
+                row = page.locator("#body tr").nth(k % 15)
+                row.click()
+                chosen = page.locator("tr[aria-selected=true] td:first-child").inner_text()
+                page.locator("#episode h2", has_text=chosen).wait_for()
+                number = page.locator("tr[aria-selected=true] td:nth-child(3)").inner_text()
+                wrong += f"return {number}," not in tab.texts("#episode h2")[0]
+            assert wrong == 0
     finally:
-        server.shutdown()
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@WITH_BROWSER
+def test_served_page_zoom_gets_exact_numbers(tmp_path: Path, tab: Tab) -> None:
+    rewards = np.zeros(100_000)
+    rewards[70_001] = 1.0
+    with served(write(tmp_path / "data", [plain(rewards)])) as server:
+        page = tab.open(server.url)
+        page.evaluate("move(70001)")
+        assert tab.value("rewards").startswith("0 … 1")
+        page.evaluate("zoom(69900, 70100)")
+        page.locator(".rail i", has_text="70000").wait_for()
+        page.evaluate("move(70001)")
+        assert tab.value("rewards") == "1"
+        page.evaluate("move(70000)")
+        assert tab.value("rewards") == "0"
+
+
+def test_server_rejects_other_host_names_and_paths(data: Path) -> None:
+    with served(data) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        for path, host, status in (
+            ("", "evil.example", 403),
+            ("../../etc/passwd", "localhost", 404),
+            ("episode", "localhost", 400),
+        ):
+            request = urllib.request.Request(server.url + path, headers={"Host": host})
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(request)
+            assert error.value.code == status
+            error.value.close()
+
+
+def test_server_finds_episodes_by_id_and_not_by_position(data: Path) -> None:
+    def lanes(server: PageServer, **query: Any) -> bytes:
+        with urllib.request.urlopen(f"{server.url}episode?{urlencode(query)}") as response:
+            return response.read()
+
+    with served(data) as server:
+        before = lanes(server, id="second", t=0)
+        write(data, [filmed(1, 2, id_="new"), filmed(2, 5, id_="second")])
+        assert lanes(server, id="second", t=0) == before
+        assert lanes(server, id="second", t=0, nth=1) != before
+        with pytest.raises(urllib.error.HTTPError) as error:
+            lanes(server, id="gone", t=0)
+        assert error.value.code == 404
+        error.value.close()
+
+
+def test_server_sends_new_rows_only(data: Path) -> None:
+    server = PageServer(data)
+    try:
+        assert json.loads(head(server.rows(None)))["meta"]["begin"] == 0
+        assert server.rows(server.version) is None
+        version = server.version
+        write(data, [filmed(1, 2, id_="new")])
+        message = json.loads(head(server.rows(version)))["meta"]
+        assert (message["begin"], message["num"]) == (3, 4)
+    finally:
         server.server_close()
 
 
-def test_text_of_users_cannot_end_the_script_it_stands_in() -> None:
-    assert "<" not in as_script({"id": HOSTILE})
+def head(message: bytes | None) -> bytes:
+    """Return the JSON of a message."""
+    assert message is not None
+    return message[4 : 4 + int.from_bytes(message[:4], "little")]
 
 
-def test_long_episodes_and_many_numbers_are_thinned() -> None:
+def test_report_text_of_users_cannot_end_a_script(data: Path, tmp_path: Path) -> None:
+    write_report(EpisodeDataset(data), tmp_path / "page.html")
+    assert "<script>alert" not in (tmp_path / "page.html").read_text()
+
+
+def test_report_long_episodes_and_many_numbers_are_small() -> None:
     steps = 50_000
     long = SingleAgentEpisode.from_arrays(np.zeros((steps + 1, 100)), np.zeros(steps), np.zeros(steps))
     data = episode_data(long)
     assert len(data["lanes"]) == 102
-    assert len(as_script(data)) < 3_000_000
-    films = SingleAgentEpisode.from_arrays(
-        np.random.default_rng(0).integers(0, 255, (801, 210, 160, 3)).astype(np.uint8), np.zeros(800), np.zeros(800)
-    )
-    assert len(as_script(episode_data(films))) < 4_000_000
+    assert len(encode(data)) < 600_000
+    frames = np.random.default_rng(0).integers(0, 255, (801, 210, 160, 3)).astype(np.uint8)
+    films = SingleAgentEpisode.from_arrays(frames, np.zeros(800), np.zeros(800))
+    assert len(encode(episode_data(films))) < 4_000_000
+
+
+@pytest.mark.slow
+@WITH_BROWSER
+def test_report_of_10000_episodes_is_at_most_5_mb(tmp_path: Path, tab: Tab) -> None:
+    from episode_runners import SingleAgentEnvRunner
+
+    with SingleAgentEnvRunner("CartPole-v1", num_envs=16, seed=0) as runner:
+        pack = runner.sample(num_episodes=10_000, random_actions=True)
+    url = report(write(tmp_path / "data", pack))
+    assert (tmp_path / "page.html").stat().st_size <= 5_000_000
+    page = tab.open(url)
+    assert "10,000 of 10,000" in tab.texts("#count")[0]
+    page.keyboard.press("End")
+    page.locator("#body tr").nth(20).click()
+    assert page.locator(".lane").count() == 7

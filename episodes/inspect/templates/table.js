@@ -1,0 +1,212 @@
+// The table of episodes: columns, filter, order, and rows of which only the visible ones are in the document.
+
+const ROW_HEIGHT = 29, FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id"];
+const HEADS = { t_started: "from t", agent_id: "agent" };
+let table = { num: 0, columns: {} };
+let order = [];  // indices of the rows that match the filter, in the chosen order
+
+const find = (id) => document.getElementById(id);
+const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+const kindOf = (ending) => ending.split(" ")[0];
+
+function element(name, attributes = {}, ...children) {
+  const isSvg = ["svg", "path", "rect", "line", "g"].includes(name);
+  const made = isSvg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [attribute, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(attribute, value);
+  made.append(...children);
+  return made;
+}
+
+function show(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value !== "number") return String(value);
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
+  if (Math.abs(value) >= 1e12) return value.toExponential(3);
+  return Number.isInteger(value) ? String(value) : String(+value.toPrecision(4));
+}
+
+function addRows(message) {  // the rows from `message.begin` on are replaced
+  const columns = {};
+  for (const [name, part] of Object.entries(message.columns)) {
+    const texts = part.texts ? Array.from(part.codes, (code) => (code ? part.texts[code - 1] : null)) : null;
+    const flags = part.flags ? Array.from(part.flags, Boolean) : null;
+    const values = texts ?? flags ?? part.values;
+    columns[name] = message.begin ? [...Array.prototype.slice.call(table.columns[name] ?? [], 0, message.begin), ...values] : values;
+  }
+  table = { ...message, columns };
+}
+
+function keyOf(row) {
+  const { id, t_started, agent_id, nth } = table.columns;
+  return { id: id[row], t: t_started[row], agent: agent_id?.[row] ?? "", nth: nth[row] };
+}
+
+function rowOf(key) {  // -1 if there is no such episode
+  if (!key) return -1;
+  const { id, t_started, agent_id, nth } = table.columns;
+  for (let row = 0; row < table.num; row++) {
+    if (id[row] === key.id && t_started[row] === key.t && (agent_id?.[row] ?? "") === key.agent && nth[row] === key.nth) return row;
+  }
+  return -1;
+}
+
+const isCondition = (text) => /[<>=!()'"]|\b(and|or|not)\b/.test(text) || text in table.columns;
+
+function filtered() {
+  const text = state.filter.trim(), { id, ending, agent_id } = table.columns;
+  find("error").textContent = "";
+  let matches = () => true;
+  if (text && isCondition(text)) {
+    try {
+      matches = condition(text, table.columns);
+      for (let row = 0; row < Math.min(table.num, 1); row++) matches(row);
+    } catch (error) {
+      find("error").textContent = `${error.message}`;
+      matches = () => false;
+    }
+  } else if (text) {
+    const part = text.toLowerCase();
+    matches = (row) => `${id[row]} ${ending[row]} ${agent_id?.[row] ?? ""}`.toLowerCase().includes(part);
+  }
+  const rows = [];
+  try {
+    for (let row = 0; row < table.num; row++) {
+      if ((!state.ending || ending[row].includes(state.ending)) && matches(row)) rows.push(row);
+    }
+  } catch (error) {
+    find("error").textContent = `this cannot be evaluated for these episodes: ${error.message}`;
+    return [];
+  }
+  return rows;
+}
+
+function arrange() {
+  order = filtered();
+  const column = table.columns[state.sort];
+  if (column) {
+    const sign = state.down ? -1 : 1, isOdd = (value) => value === null || value === undefined || Number.isNaN(value);
+    order.sort((a, b) => {
+      const [x, y] = [column[a], column[b]];
+      if (isOdd(x) || isOdd(y)) return isOdd(x) - isOdd(y) || a - b;
+      return (typeof x === "string" ? sign * x.localeCompare(y) : sign * (x - y)) || a - b;
+    });
+  }
+  find("count").textContent = `${order.length.toLocaleString("en")} of ${table.num.toLocaleString("en")}`;
+  const texts = table.num ? ["no episode matches the filter"] : [live ? "no episodes yet: waiting for a writer" : "the data set has no episodes"];
+  find("empty").textContent = order.length ? "" : texts[0];
+  drawRows();
+}
+
+function shownColumns() {
+  const names = Object.keys(table.columns), differs = (a, b) => a && b && a.some((value, i) => value !== b[i] && !(Number.isNaN(value) && Number.isNaN(b[i])));
+  const { columns } = table;
+  const whole = differs(columns.episode_return, columns.return) ? ["episode_return"] : [];
+  return [...FIRST_COLUMNS.filter((name) => names.includes(name)), ...whole, ...names.filter((name) => name.startsWith("custom_data/")).slice(0, 4)];
+}
+
+function drawHeads() {
+  document.querySelector("thead tr").replaceChildren(...shownColumns().map((name) => {
+    const button = element("button", { type: "button", "data-column": name }, HEADS[name] ?? name.replace("custom_data/", ""));
+    button.addEventListener("click", () => {
+      const isNumber = typeof table.columns[name][0] === "number";
+      Object.assign(state, { sort: name, down: state.sort === name ? !state.down : isNumber });
+      drawHeads();
+      arrange();
+      save();
+      document.querySelector(`th button[data-column="${CSS.escape(name)}"]`).focus();
+    });
+    const sorted = state.sort !== name ? "none" : state.down ? "descending" : "ascending";
+    const isText = typeof table.columns[name][0] === "string";
+    return element("th", { scope: "col", "aria-sort": sorted, class: isText ? "text" : "" }, button);
+  }));
+}
+
+function drawRows() {
+  const box = find("rows"), names = shownColumns(), chosen = rowOf(state.episode), other = rowOf(state.other);
+  const first = Math.max(0, Math.min(Math.floor(box.scrollTop / ROW_HEIGHT) - 10, order.length - 1));
+  const rows = order.slice(first, first + Math.ceil(box.clientHeight / ROW_HEIGHT) + 30);
+  find("above").firstElementChild.style.height = `${first * ROW_HEIGHT}px`;
+  find("below").firstElementChild.style.height = `${Math.max(order.length - first - rows.length, 0) * ROW_HEIGHT}px`;
+  find("body").replaceChildren(...rows.map((row) => {
+    const cells = names.map((name) => {
+      const value = table.columns[name][row];
+      const kind = name === "ending" ? kindOf(value) : typeof value === "string" ? "text" : "";
+      return element("td", { class: kind, title: name === "id" ? value : undefined }, show(value));
+    });
+    const line = element("tr", { id: `row-${row}`, "aria-selected": String(row === chosen), class: row === other ? "other" : "" }, ...cells);
+    line.addEventListener("click", (event) => {
+      if (event.shiftKey && chosen >= 0 && row !== chosen) choose(row, true);
+      else choose(row);
+    });
+    return line;
+  }));
+  box.setAttribute("aria-activedescendant", chosen < 0 ? "" : `row-${chosen}`);
+}
+
+function reveal(row) {  // scroll so that a row is visible
+  const at = order.indexOf(row) * ROW_HEIGHT, box = find("rows"), head = 34;
+  if (at < 0) return;
+  if (at < box.scrollTop) box.scrollTop = at;
+  if (at + ROW_HEIGHT + head > box.scrollTop + box.clientHeight) box.scrollTop = at + ROW_HEIGHT + head - box.clientHeight;
+}
+
+// --- charts of all episodes ---------------------------------------------------------------------------------------
+
+function height(value, low, high, top, bottom) {
+  return high > low ? bottom - (bottom - top) * ((value / 2 - low / 2) / (high / 2 - low / 2)) : (top + bottom) / 2;
+}
+
+function dots(title, values) {
+  const { ending } = table.columns, num = table.num, isDense = num > 2000;
+  let low = Infinity, high = -Infinity, odd = 0;
+  for (const value of values) {
+    if (!Number.isFinite(value)) odd++;
+    else { low = Math.min(low, value); high = Math.max(high, value); }
+  }
+  const cells = new Map();  // by ending and x: the rows with the lowest and the highest value
+  for (let row = 0; row < num; row++) {
+    if (!Number.isFinite(values[row])) continue;
+    const x = 4 + 592 * row / Math.max(num - 1, 1), key = `${kindOf(ending[row])} ${isDense ? Math.round(x) : x}`;
+    const cell = cells.get(key);
+    if (!cell) cells.set(key, [row, row]);
+    else { if (values[row] < values[cell[0]]) cell[0] = row; if (values[row] > values[cell[1]]) cell[1] = row; }
+  }
+  const svg = element("svg", { viewBox: "0 0 600 96", preserveAspectRatio: "none", role: "img", "aria-label": title });
+  const paths = {}, points = [];
+  for (const [key, rows] of cells) for (const row of new Set(rows)) {
+    const x = 4 + 592 * row / Math.max(num - 1, 1), y = height(values[row], low, high, 6, 90);
+    const kind = key.split(" ")[0];
+    paths[kind] = `${paths[kind] ?? ""}M${x.toFixed(1)} ${y.toFixed(1)}h0`;
+    points.push([x, y, row]);
+  }
+  for (const [kind, d] of Object.entries(paths)) svg.append(element("path", { d, stroke: `var(--${kind})`, "stroke-width": isDense ? 3 : 5, "stroke-linecap": "round", fill: "none" }));
+  svg.addEventListener("click", (event) => {
+    const box = svg.getBoundingClientRect(), x = 600 * (event.clientX - box.left) / box.width, y = 96 * (event.clientY - box.top) / box.height;
+    let best = null, distance = Infinity;
+    for (const [px, py, row] of points) {
+      const d = (px - x) ** 2 + (py - y) ** 2;
+      if (d < distance) [best, distance] = [row, d];
+    }
+    if (best !== null) { choose(best); reveal(best); }
+  });
+  const range = low > high ? "none" : low === high ? show(low) : `${show(low)} … ${show(high)}`;
+  const words = `${range}${odd ? `, ${odd.toLocaleString("en")} not finite` : ""}`;
+  return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, words)), svg);
+}
+
+function overview() {
+  const { ending } = table.columns, counts = { terminated: 0, truncated: 0, both: 0, cut: 0 };
+  for (let row = 0; row < table.num; row++) counts[ending[row] === "terminated and truncated" ? "both" : kindOf(ending[row])] += 1;
+  const bars = element("div", { class: "chart" }, element("h2", {}, "endings"));
+  for (const [name, count] of Object.entries(counts)) {
+    if (!count && name === "both") continue;
+    const bar = element("i", { style: `width:${100 * count / Math.max(table.num, 1)}%;background:var(--${name === "both" ? "terminated" : name})` });
+    bars.append(element("div", { class: "bar" }, element("span", {}, name), element("span", {}, bar), element("b", {}, count.toLocaleString("en"))));
+  }
+  find("overview").replaceChildren(dots("returns", table.columns.return), dots("lengths", table.columns.length), bars);
+  let steps = 0;
+  for (const length of table.columns.length) steps += length;
+  const parts = [table.environment, counted(table.num, "episode"), counted(steps, "step")];
+  find("about").textContent = parts.filter(Boolean).join(" · ");
+}
