@@ -1,4 +1,4 @@
-"""Batches in, better policies out."""
+"""Algorithms, policies and trainers: from batches to better policies."""
 
 from __future__ import annotations
 

@@ -103,21 +103,21 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
 
 
 def _check_without(chosen: argparse.Namespace, option: str, reason: str, *others: str) -> None:
-    """Raise InvalidArgument where an option is given beside one that it contradicts."""
+    """Raise `InvalidArgument` if `option` is given together with an option that contradicts it."""
     for other in others:
         if getattr(chosen, other) is not None:
             raise InvalidArgument(f"--{other} beside --{option}: {reason}; leave it out")
 
 
 def _with_max_epochs(run: Run, epochs: int | None) -> Run:
-    """The run with at most so many epochs, if any are given."""
+    """Return the run with at most `epochs` epochs, or the run itself if `epochs` is None."""
     if epochs is not None:
         run.trainer["max_epochs"] = epochs
     return run
 
 
 def _with_runners(run: Run, num_runners: int | None) -> Run:
-    """The run with so many runners, if a number is given."""
+    """Return the run with `num_runners` runners, or the run itself if `num_runners` is None."""
     if num_runners is not None:
         run.num_runners = num_runners
     return run
@@ -173,7 +173,7 @@ def _play(chosen: argparse.Namespace) -> int:
 
 
 def _fresh_seed(num_known: int) -> int:
-    """0 for the first episodes, and seeds that nobody gives by hand for what comes after so many."""
+    """Return a seed for new episodes: 0 for the first ones, then numbers that users rarely choose."""
     from episode_runners.seeds import independent_seed
 
     return independent_seed(num_known) if num_known else 0
@@ -200,7 +200,7 @@ def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
 
 
 def _enough(run: Run, goal: float | None) -> Any:
-    """What says whether a test's mean return is enough: the goal given, or the environment's own threshold."""
+    """Return the function that stops a run: the mean return of a test reaches `goal` or the threshold."""
     import gymnasium as gym
 
     is_tested = bool(run.trainer.get("num_test_episodes", 1))
@@ -209,7 +209,7 @@ def _enough(run: Run, goal: float | None) -> Any:
 
 
 def _count(text: str) -> int:
-    """An int of at least 1."""
+    """Return the text as an int of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is no count: give an int of at least 1")

@@ -1,8 +1,7 @@
-"""The library at work: `python -m episode_learners.demo` solves CartPole from nothing, and keeps what it saw.
+"""The demo: `python -m episode_learners.demo` trains PPO on CartPole and stores what it samples.
 
-It is a run of `python -m episode_learners train` with a hook: PPO learns from episodes of eight environments until the
-mean return of the last 50 whole ones reaches the environment's own threshold. What is left is a table, a picture, and
-the episodes.
+It is a run of `episodes train` with a hook: PPO learns from episodes of eight environments until the mean return of the
+last 50 complete episodes reaches the environment's threshold. It leaves a table, a picture and the episodes.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ KNOWN = "CartPole-v1"  # whose numbers other environments get that have none of 
 
 @dataclass
 class Demo:
-    """One run: an environment, a policy that learns in it, and what was sampled.
+    """A training run with its environment, its policy and the sampled episodes.
 
     Args:
-        env_id: of a Gymnasium environment.
-        seed: of the environments, the weights, the actions and the shuffling.
-        num_steps: when to stop at the latest; the learning rate comes down to 0 by then.
-        device: of the policy.
+        env_id: id of a Gymnasium environment.
+        seed: seed of the environments, weights, actions and minibatches.
+        num_steps: largest number of steps. The learning rate reaches 0 then.
+        device: device of the policy.
     """
 
     env_id: str = "CartPole-v1"
@@ -69,45 +68,45 @@ class Demo:
         self.policy = self.trainer.algorithm.policy
 
     def on_collect(self, trainer: Trainer[Any], pack: EpisodePack) -> None:
-        """Keep what was sampled."""
+        """Store what was sampled."""
         self.history.add(pack)
 
     def on_update(self, trainer: Trainer[Any], metrics: dict[str, float]) -> None:
-        """End the run once that is enough."""
+        """Stop the run if the goal is reached."""
         if self.is_solved:
             trainer.stop()
 
     @property
     def seconds(self) -> float:
-        """How long it has learned."""
+        """Return the duration of the run."""
         return self.trainer.seconds
 
     @property
     def mean_return(self) -> float:
-        """Of the last whole episodes."""
+        """Return the mean return of the last complete episodes."""
         return self.history.mean_return(LAST_EPISODES)
 
     @property
     def is_solved(self) -> bool:
-        """True once as many episodes as are averaged over reach the goal; never without a goal."""
+        """Return True if enough episodes reach the goal. Without a goal, return False."""
         return self.goal is not None and len(self.history.returns) >= LAST_EPISODES and self.mean_return >= self.goal
 
     def train(self) -> None:
-        """Sample and learn until it is solved, the steps are used up, or Ctrl-C is pressed."""
+        """Train until the goal is reached, the steps are used up, or Ctrl-C is pressed."""
         self.was_interrupted = self.trainer.run().stopped_by == "interrupt"
         if self.was_interrupted:
             print("Interrupted: what follows is what there is.")
 
     def writer(self, folder: Path) -> EpisodeWriter:
-        """What writes episodes to the data set in the folder; one that is there already gets more of them.
+        """Return the writer of the data set in a folder. An existing data set is extended.
 
         Raises:
-            InvalidArgument: it is there, and of another environment.
+            InvalidArgument: the existing data set is of another environment.
         """
         return EpisodeWriter(folder / EPISODES, env_spec=self.env_id)
 
     def report(self, folder: Path) -> None:
-        """Print the last episodes and the speed; leave the episodes, the weights and a picture in the folder."""
+        """Print the last episodes and the speed, and write the episodes, the weights and a picture to the folder."""
         episodes = self.history.episodes()
         if not episodes:
             print("No episode has ended yet: there is nothing to show or to keep.")
@@ -137,7 +136,7 @@ class Demo:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 1 when there is a goal that was not reached, unless Ctrl-C ended the run."""
+    """Run the demo. The exit status is 1 if the goal was not reached, unless Ctrl-C ended the run."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the networks are so small that a second thread only waits for the first
@@ -154,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _device(name: str) -> str:
-    """The name of a device that is there."""
+    """Return the name of an available device."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -11,7 +11,7 @@ __all__ = ["WithoutVelocities"]
 
 
 class WithoutVelocities(gym.ObservationWrapper):
-    """CartPole that shows where cart and pole are, and not how fast they move; both of them about as large as 1."""
+    """Wrapper of CartPole with the positions of the cart and the pole only, scaled to about 1."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -22,7 +22,7 @@ class WithoutVelocities(gym.ObservationWrapper):
 
 
 def cartpole_without_velocities(**options: Any) -> gym.Env:
-    """CartPole-v1, which ends after 500 steps, without velocities."""
+    """Return CartPole-v1 (500 steps) without velocities."""
     return WithoutVelocities(gym.make("CartPole-v1", **options))
 
 

@@ -1,4 +1,4 @@
-"""What was sampled so far: every whole episode's return and length, and the last whole episodes themselves."""
+"""Returns and lengths of all complete episodes of a run, and the last episodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["EpisodeHistory"]
 
 
 class EpisodeHistory:
-    """Chunks go in as they are sampled; whole episodes come out, however often they were cut.
+    """Collector that joins sampled chunks to complete episodes.
 
     Args:
-        keep: how many of the last whole episodes are kept; of the others, only returns and lengths.
+        keep: number of the last complete episodes that are stored. Of others, returns and lengths are stored.
     """
 
     def __init__(self, keep: int = 50) -> None:
@@ -27,7 +27,7 @@ class EpisodeHistory:
         self._kept: deque[list[SingleAgentEpisode]] = deque(maxlen=keep)
 
     def add(self, pack: EpisodePack) -> None:
-        """Take a pack of whole episodes and of chunks that continue those of earlier packs; nothing is copied."""
+        """Add a pack of complete episodes and of chunks that continue earlier chunks. Nothing is copied."""
         self.num_steps += pack.num_steps
         ended = pack.terminated | pack.truncated
         for chunk, has_ended in zip(pack, ended, strict=True):
@@ -42,11 +42,11 @@ class EpisodeHistory:
         self._kept.append(chunks)
 
     def mean_return(self, last: int = 50) -> float:
-        """The mean return of the last whole episodes; NaN before the first."""
+        """Return the mean return of the last `last` complete episodes, or NaN if there is none."""
         return float(np.mean(self.returns[-last:])) if self.returns else float("nan")
 
     def episodes(self) -> list[SingleAgentEpisode]:
-        """The last whole episodes, each in one piece, the newest last."""
+        """Return the last complete episodes, joined, the newest last."""
         return [_joined(chunks) for chunks in self._kept]
 
 

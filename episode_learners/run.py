@@ -1,4 +1,4 @@
-"""`Run`: an algorithm, an environment and all numbers, out of one table: a file, a preset or the command line."""
+"""`Run`: a training run described by a table of settings, from a file, a preset or the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = Path(__file__).parent / "settings"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What an algorithm's name stands for."""
+    """Classes behind the name of an algorithm."""
 
     policy: Callable[..., policies.Policy]
     algorithm: Callable[..., algorithms.Algorithm]
@@ -75,18 +75,22 @@ _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoreg
 
 @dataclass(kw_only=True)
 class Run:
-    """Everything that a run is made of; `make()` gives its trainer.
+    """Settings of a training run. `make()` returns its trainer.
 
     Attributes:
-        policy, algorithm, trainer, buffer: the arguments of what they name, by name. `policy` may also name a `network`
-            of `NETWORKS`, how many steps of `context` a transformer sees, and a `distribution`, squashed or
-            autoregressive.
-        decay_over: updates in which the learning rate comes down to 0; None: it stays.
-        num_envs: how many environments each runner has.
-        num_runners: how many runners sample, each in a process of Ray (on-policy algorithms; IMPALA learns from each
-            sample as it comes, others from one of each runner); 0: one, in this process.
-        data: the directory of a data set, for algorithms that learn offline.
-        ledger: note in the run's folder what each update learned from (`episodes.storage.ledger`).
+        algo: name of the algorithm.
+        env: id of the environment.
+        policy: arguments of the policy, and optionally a `network` of `NETWORKS`, the number of steps of a
+            transformer's `context`, and a `distribution` ("squashed" or "autoregressive").
+        algorithm: arguments of the algorithm's configuration.
+        trainer: arguments of the trainer's configuration.
+        buffer: arguments of the replay buffer.
+        decay_over: updates until the learning rate is 0; None keeps it constant.
+        num_envs: number of environments of each runner.
+        num_runners: number of runners in Ray processes (on-policy algorithms; IMPALA learns from each sample when it
+            arrives, others from one sample per runner); 0 uses one runner in this process.
+        data: directory of a data set, for offline algorithms.
+        ledger: whether to record what each update learned from (`episodes.storage.ledger`) in the run's folder.
     """
 
     algo: str
@@ -113,11 +117,11 @@ class Run:
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str = "the settings") -> Run:
-        """A run of nested settings, as a file has them.
+        """Return the run of nested settings.
 
         Raises:
-            UnknownKey: a setting that there is not.
-            InvalidArgument: the algorithm or the environment is missing, or a setting is of another kind.
+            UnknownKey: a setting does not exist.
+            InvalidArgument: the algorithm or environment is missing, or a setting has a wrong type.
         """
         names = [one.name for one in fields(cls)]
         unknown = set(table) - set(names)
@@ -130,7 +134,12 @@ class Run:
 
     @classmethod
     def of_file(cls, path: str | Path) -> Run:
-        """A run of a TOML file. Errors: those of `of_table`, and UnreadableData where it is no TOML."""
+        """Return the run of a TOML file.
+
+        Raises:
+            UnreadableData: the file is not TOML.
+            UnknownKey, InvalidArgument: see `of_table`.
+        """
         try:
             table = tomllib.loads(Path(path).read_text())
         except ValueError as error:
@@ -139,19 +148,21 @@ class Run:
 
     @classmethod
     def of_preset(cls, algo: str, env: str) -> Run:
-        """The run whose numbers are known to work, where there is one; else one of default numbers."""
+        """Return the run with tested settings for this algorithm and environment, or with default settings if there
+        are none.
+        """
         path = presets().get((algo, env))
         return cls(algo=algo, env=env) if path is None else cls.of_file(path)
 
     def make(self, **of_trainer: Any) -> trainers.Trainer[Any]:
-        """The trainer, ready to run.
+        """Return the trainer.
 
         Args:
-            of_trainer: arguments of `Trainer` such as `logger`, `folder`, `stop_fn`.
+            of_trainer: arguments of `Trainer`, such as `logger`, `folder` and `stop_fn`.
 
         Raises:
-            InvalidArgument: an algorithm that learns offline and no data, or data and one that does not; a buffer for
-                one that has none; a device that is not there.
+            InvalidArgument: an offline algorithm has no data, or an online one has; a buffer is given for an algorithm
+                without one; or the device does not exist.
         """
         kind = ALGORITHMS[self.algo]
         config = kind.trainer(**self.trainer)
@@ -176,11 +187,12 @@ class Run:
     def runner(
         self, seed: int | None = None, device: str | None = None, draws_with_torch: bool = False
     ) -> SingleAgentEnvRunner:
-        """A runner of a policy of these settings; the policies of all of them begin alike.
+        """Return a runner with a policy of these settings. The policies of all runners have the same initial weights.
 
         Args:
-            seed: of the environments and of drawing actions; the run's own by default.
-            draws_with_torch: draw actions with torch's global generator, not with one of the seed.
+            seed: seed of the environments and actions; by default that of the run.
+            device: device of the policy; by default that of the run.
+            draws_with_torch: sample actions with torch's global generator.
         """
         device = _there(device or self.device)
         env = make_vector_env(self.env, self.num_envs)
@@ -195,7 +207,7 @@ class Run:
         return SingleAgentEnvRunner(env, actor.policy, seed=seed, **pipelines)
 
     def _together(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
-        """The runner, or a group of others like it in its place."""
+        """Return the runner, or a group of equal runners if `num_runners` is positive."""
         if not self.num_runners:
             return runner
         try:
@@ -207,7 +219,7 @@ class Run:
         return GroupRunner(runner, group, is_asynchronous=is_asynchronous)
 
     def _data(self, algorithm: algorithms.Algorithm) -> Any:
-        """The data set, or for an algorithm that draws a sampler of it; a buffer where there are numbers of one."""
+        """Return the data set, a sampler of it, or a buffer with its episodes, as the algorithm needs."""
         dataset = EpisodeDataset(str(self.data))
         stored, seen = dataset.observation_space, algorithm.policy.observation_space
         if stored is not None and stored != seen:
@@ -229,7 +241,7 @@ class Run:
         return NETWORKS[name]
 
     def _pieces(self, space: gym.Space) -> list[Connector | View]:
-        """What makes observations into what the policy reads."""
+        """Return the connectors from observations to the policy's input."""
         policy = self._policy_class()
         pieces: list[Connector | View] = [] if policy in _READ_ANY else [*flattening(space)]
         return (
@@ -263,15 +275,15 @@ class Run:
 
 
 def remote_runner(table: dict[str, Any], index: int, seed: int) -> SingleAgentEnvRunner:
-    """A runner of a run's table, on the CPU, as `RayRunnerGroup` makes them.
+    """Return a runner for a table of settings on the CPU, for `RayRunnerGroup`.
 
-    It draws actions with torch's own generator, which the group seeds anew where episodes begin anew.
+    It samples actions with torch's global generator, which the group seeds whenever new episodes begin.
     """
     return Run.of_table(table).runner(seed, "cpu", draws_with_torch=True)
 
 
 def _there(device: str) -> str:
-    """The device, if torch finds it here."""
+    """Return the device, or raise `InvalidArgument` if it is not available."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -280,7 +292,7 @@ def _there(device: str) -> str:
 
 
 def _activation(name: Any) -> Any:
-    """torch's module of that name."""
+    """Return torch's activation module of this name."""
     found = getattr(torch.nn, name, None) if isinstance(name, str) else None
     if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
         raise UnknownKey(f"no activation {name!r}: give the name of one of torch.nn's, such as 'Tanh' or 'ReLU'")
@@ -288,7 +300,7 @@ def _activation(name: Any) -> Any:
 
 
 def presets() -> dict[tuple[str, str], Path]:
-    """The files of settings that are known to work, by algorithm and environment."""
+    """Return the files of tested settings by algorithm and environment."""
     found = {}
     for path in sorted(SETTINGS.glob("*.toml")):
         table = tomllib.loads(path.read_text())
@@ -297,6 +309,6 @@ def presets() -> dict[tuple[str, str], Path]:
 
 
 def flattening(space: gym.Space | None) -> list[Connector]:
-    """What makes observations ready for a perceptron: nothing where they are arrays of floats already."""
+    """Return the connectors that prepare observations for a perceptron: none for arrays of floats."""
     is_ready = isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1
     return [] if is_ready else [FlattenObservations()]

@@ -1,4 +1,4 @@
-"""What is left to look at after a run: a table of episodes and a picture."""
+"""Summary of a run: a table of episodes and a picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["draw_run", "episode_table"]
 
 
 def episode_table(episodes: Sequence[SingleAgentEpisode]) -> str:
-    """A line of text for each episode: id, length, return, ending.
+    """Return a table with one line per episode: id, length, return, ending.
 
     >>> print(episode_table([SingleAgentEpisode.from_arrays([0, 1, 2], [0, 0], [1.0, 0.5], id_="a", terminated=True)]))
     episode  length      return  ending
@@ -44,7 +44,7 @@ def draw_run(
     goal: float | None = None,
     window: int = 50,
 ) -> Figure:
-    """The returns of all whole episodes with their running mean, beside one episode's tracks.
+    """Return a figure with the returns of all complete episodes, their running mean, and the tracks of one episode.
 
     Raises:
         MissingExtra: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""What makes a policy better: one algorithm a file, on optimizers and target networks that they share."""
+"""Algorithms, one per file, with their optimizers and target networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms: what makes a policy better out of episodes."""
+"""`Algorithm`: the base class of all algorithms."""
 
 from __future__ import annotations
 
@@ -34,27 +34,28 @@ Measured = dict[str, Tensor]  # scalars by name, on the device, outside autograd
 
 
 class Algorithm(nn.Module, ABC):
-    """A policy, its optimizers, and how episodes become a train batch and a train batch a better policy.
+    """Base class of algorithms: a policy with its optimizers, and the update of the policy from episodes.
 
-    There are two doors, `update(episodes)` and, where an algorithm learns from replay, `update_from(replay)`. Behind
-    both lies `learn(batch)`, which takes gradient steps on minibatches. A gradient step of one optimizer is `backward`
-    (its loss on a minibatch) and then `step`: apart, so that gradients can be gathered over several minibatches,
-    scaled, or averaged over processes in between (`algorithm.optimizers[name].gradient` is one tensor).
+    `update(episodes)` learns from episodes, and `update_from(replay)` of some algorithms from replay. Both call
+    `learn(batch)`, which takes gradient steps on minibatches. A gradient step of one optimizer is `backward`, which
+    adds the gradient of its loss, and then `step`. Between the two, gradients can be accumulated over minibatches,
+    scaled, or averaged over processes: `algorithm.optimizers[name].gradient` is one tensor.
 
-    Measurements stay on the device until the update is over, and are read at once. An update whose losses or gradients
-    were not finite is taken back: weights and optimizers are as before it.
+    Measurements stay on the device until the update ends. If losses or gradients are not finite, the update is rolled
+    back: weights and optimizers are as before.
 
-    `state_dict()` holds all that a resumed run needs: weights, optimizers, schedulers, random state, count.
+    `state_dict()` has everything that a resumed run needs: weights, optimizers, schedulers, random state, counts.
 
     A subclass implements `preprocess`, `minibatches` and `loss`. If its loss reads columns of the train batch that its
-    base class does not read, it names them in the class attribute `extra_columns`.
+    base class does not read, it lists them in the class attribute `extra_columns`.
 
     Args:
-        policy: the policy, on its device already.
-        optimizers: by name, in the order in which their steps are taken.
-        targets: the networks that slow copies are kept of, by name: `algorithm.targets[name]`.
-        scheduler: makes each optimizer's schedule of the learning rate, which moves once an update; none by default.
-        seed: of the algorithm's own random draws.
+        policy: the policy, on its device.
+        optimizers: optimizers by name, in the order of their steps.
+        targets: networks by name, of which `algorithm.targets[name]` is a slow copy.
+        scheduler: function that returns the learning rate schedule of an optimizer. A schedule advances once per
+            update.
+        seed: seed of the algorithm's random numbers.
         actor: the actor of the policy, if one was given in its place.
     """
 
@@ -84,7 +85,7 @@ class Algorithm(nn.Module, ABC):
         self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        """What `to(device)` and its like do; batches go to the same device from now on."""
+        """Move the algorithm, as `to(device)` does, and send later batches to the same device."""
         moved = super()._apply(*args, **kwargs)
         pipeline = getattr(self, "pipeline", None)
         if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
@@ -95,18 +96,18 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """The train batch {column: tensor [B, ...]} of a list of episodes or a pack, on the policy's device."""
+        """Return the train batch {column: tensor [B, ...]} of a list of episodes or a pack, on the policy's device."""
 
     @abstractmethod
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What gradient steps are taken on, one after another."""
+        """Yield the minibatches of a train batch for the gradient steps."""
 
     @abstractmethod
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
-        """What the optimizer of that name makes smaller, a scalar, and what was measured on the way."""
+        """Return the scalar loss of the optimizer with this name, and measurements."""
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Change the weights by what the train batch says; the means of what was measured."""
+        """Take gradient steps on a train batch, and return the means of all measurements."""
         return means([self._gradient_step(minibatch) for minibatch in self.minibatches(batch)])
 
     def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
@@ -134,15 +135,15 @@ class Algorithm(nn.Module, ABC):
         return {"loss" if len(self.optimizers) == 1 else f"{optimizer}_loss": loss.detach(), **measured}
 
     def step(self, optimizer: str) -> Measured:
-        """Take an optimizer's step by the gradients that have gathered, and forget them."""
+        """Take a step of an optimizer with its accumulated gradients, and reset them."""
         norm = self.optimizers[optimizer].step()
         return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
 
     def after_step(self) -> None:
-        """What is due after each gradient step, such as moving target networks; nothing by default."""
+        """Run after each gradient step, for example to move target networks. By default it does nothing."""
 
     def postprocess(self, batch: Mapping[str, Any], metrics: dict[str, float]) -> None:
-        """What is due after an update; nothing by default."""
+        """Run after each update. By default it does nothing."""
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
         """Learn from a list of episodes or a pack, and return metrics. The episodes do not change.
@@ -162,9 +163,13 @@ class Algorithm(nn.Module, ABC):
             raise InvalidArgument(f"{type(self).__name__}: the episodes have {differ}: {error}") from error
 
     def _updated(self, batch: dict[str, Any], num_steps: int = 0) -> dict[str, float]:
-        """Learn from a train batch; by so many gradient steps if that is known.
+        """Learn from a train batch and return metrics. If the update fails, restore the state before it.
 
-        A single step of a single optimizer that sees what it is to do needs nothing to go back to.
+        A single step of a single optimizer that checks the gradient norm first needs no snapshot.
+
+        Args:
+            batch: the train batch.
+            num_steps: the number of gradient steps, if it is known.
         """
         looks_ahead = (
             num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step
@@ -196,7 +201,7 @@ class Algorithm(nn.Module, ABC):
         return metrics
 
     def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:
-        """Parameters, moments and target networks as they are now, in the memory of those before the last update."""
+        """Return a copy of parameters, optimizer states and target networks, in the memory of the previous snapshot."""
         steps, targets = self._before
         steps = {name: optimizer.snapshot(steps.get(name)) for name, optimizer in self.optimizers.items()}
         self._before = steps, {name: copied(self._target(name).vector, targets.get(name)) for name in self.targets}
@@ -209,7 +214,7 @@ class Algorithm(nn.Module, ABC):
             self._target(name).set_vector(values)
 
     def undo(self) -> Callable[[], None]:
-        """What takes back the next update: calling it lets everything be as it is now."""
+        """Return a function that restores the current state, for use if the next update fails."""
         snapshot, progress = self._snapshot(), self.get_progress()
         schedules = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.schedulers.items()}
         groups = [group for one in self.optimizers.values() for group in one.optimizer.param_groups]
@@ -237,7 +242,7 @@ class Algorithm(nn.Module, ABC):
 
     @property
     def optimizer(self) -> Optimizer:
-        """The first optimizer, which is the only one of many algorithms."""
+        """First optimizer. Many algorithms have only one."""
         return next(iter(self.optimizers.values())).optimizer
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -259,11 +264,11 @@ class Algorithm(nn.Module, ABC):
         self.set_progress(state["progress"])
 
     def get_progress(self) -> dict[str, Any]:
-        """Random states and counts: what changes with an update beside weights and optimizers."""
+        """Return random states and counts: everything that an update changes besides weights and optimizers."""
         return {"generator": self.generator.get_state(), "num_updates": self.num_updates}
 
     def set_progress(self, progress: dict[str, Any]) -> None:
-        """Go on from what `get_progress` gave."""
+        """Restore what `get_progress` returned."""
         self.generator.set_state(progress["generator"].cpu())
         self.num_updates = progress["num_updates"]
 
@@ -277,7 +282,7 @@ def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
 
 
 def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
-    """Return the arguments of `learner_pipeline` that say what episodes store and what the policy sees of it."""
+    """Return the arguments of `learner_pipeline` for the stored observations and the views of an actor."""
     if actor is None:
         return {"observation_space": policy.observation_space, "action_space": policy.action_space}
     spaces = {"observation_space": actor.recorded_observation_space, "action_space": policy.action_space}
@@ -285,7 +290,7 @@ def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
 
 
 def linear_decay(num_updates: int) -> MakeScheduler:
-    """A schedule that brings the learning rate down to 0 in equal steps over that many updates."""
+    """Return a schedule that lowers the learning rate linearly to 0 over `num_updates` updates."""
     return partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=num_updates)
 
 
@@ -300,7 +305,9 @@ def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def means(measured: list[Measured]) -> dict[str, float]:
-    """The mean of each measurement over the gradient steps: the one time that the host waits for the device."""
+    """Return the mean of each measurement over the gradient steps. This is the only time that the host waits for the
+    device.
+    """
     if len(measured) == 1 and all(value.is_cpu for value in measured[0].values()):
         return {name: value.item() for name, value in measured[0].items()}  # nothing to wait for
     rows = [torch.stack(list(row.values())) for row in measured]
@@ -309,23 +316,23 @@ def means(measured: list[Measured]) -> dict[str, float]:
 
 
 def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) -> str:
-    """Which spaces of the episodes are known to be others than the policy's, in words."""
+    """Describe the differences between the spaces of the episodes and those of the policy."""
     names = ("observation_space", "action_space")
     pairs = [(name, env_space_of(getattr(episodes[0], name)), getattr(policy, name)) for name in names]
     return ", ".join(f"{name} {its}, the policy {own}" for name, its, own in pairs if its is not None and its != own)
 
 
 class _NotFinite(Exception):
-    """A loss or the norm of a gradient is not finite."""
+    """Error of a loss or gradient norm that is not finite."""
 
 
 def _are_finite(measured: Mapping[str, Any]) -> bool:
-    """Whether losses and norms of gradients are, of tensors that can be looked at or of numbers."""
+    """Return True if all losses and gradient norms that can be read without waiting are finite."""
     return all(isfinite(value) for name, value in measured.items() if name.endswith(("gradient_norm", "loss")))
 
 
 def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
-    """What to say of an update whose gradients were not finite: which rows of the batch are to blame, if any are."""
+    """Return the error message of an update that was not finite, with the rows of the batch that have such values."""
     said = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
     origin, found = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape
@@ -345,7 +352,7 @@ _MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked a
 
 
 def _origin(batch: Mapping[str, Any]) -> Origin | None:
-    """Where the rows of a batch came from, if that is known."""
+    """Return the origin of the rows of a batch, or None if it is not known."""
     try:
         return getattr(batch, "origin", None)
     except EpisodeStateError:
@@ -353,7 +360,7 @@ def _origin(batch: Mapping[str, Any]) -> Origin | None:
 
 
 def _whose(place: tuple[int, ...], origin: Origin | None) -> str:
-    """The episode and step of a place in a column, where they are known."""
+    """Return text with the episode and step of a position in a column, if they are known."""
     if origin is None or len(place) < origin.numbers.ndim:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Checks of the numbers that an algorithm or a trainer is told."""
+"""Checks of configurations."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def check_numbers(
     whole: Iterable[str] = (),
     flags: Iterable[str] = (),
 ) -> None:
-    """Raise unless these attributes make sense.
+    """Raise `InvalidArgument` for an attribute with a wrong value. None means "not used" and is always accepted.
 
-    Counts are ints from 1, whole ones ints from 0, positive ones above 0, fractions in 0..1, flags True or False.
-
-    None says that a number is not used, and always makes sense.
-
-    Raises:
-        InvalidArgument: one does not; the error names it.
+    Args:
+        numbers: the configuration.
+        counts: names of attributes that are ints of at least 1.
+        positive: names of numbers above 0.
+        fractions: names of numbers from 0 to 1.
+        not_negative: names of numbers of at least 0.
+        whole: names of ints of at least 0.
+        flags: names of bools.
     """
     rules = (
         (counts, "an int of at least 1", lambda value: isinstance(value, int) and value >= 1),

@@ -1,4 +1,4 @@
-"""`FlatOptimizer`: all parameters of some modules side by side in one vector, and one step for all of them."""
+"""`FlatOptimizer`: an optimizer for all parameters of some modules as one vector."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _TINY = 1e-6  # added to the norm that gradients are divided by, as torch.nn.uti
 
 
 class FlatOptimizer:
-    """An optimizer that sees one tensor: small networks cost operations, not numbers, and this needs few of them.
+    """Optimizer whose parameters and gradients are one vector each. Small networks then need few operations per step.
 
-    The parameters become views of `vector` [P] and their gradients views of `gradient` [P]:
+    The parameters become views of `vector` [P], and their gradients views of `gradient` [P]:
 
         vector       | weight 0      | bias 0 | weight 1      | ...
         gradient     | its gradient  | ...
 
-    Nothing else changes: modules keep their parameters, names and `state_dict`. What tears a view away (moving a module
-    to another device, a gradient set to None) is noticed and laid anew by `step`. A
-    parameter that a loss does not reach has a gradient of 0, not None.
+    Modules keep their parameters, names and `state_dict`. If a view is replaced (by moving a module to another device,
+    or by setting a gradient to None), `step` rebuilds the vectors. A parameter that a loss does not reach has a
+    gradient of 0, not None.
 
-    On the CPU, where looking at a number costs nothing, a gradient that is not finite moves nothing.
+    On the CPU, where reading a number is cheap, a gradient that is not finite changes nothing.
 
     Args:
-        parameters: those that are to be trained; others (without `requires_grad`) are left out.
-        make: the optimizer of a list of tensors, such as `partial(Adam, lr=1e-3, fused=True)`.
-        max_norm: gradients with a larger norm are scaled down to it; None: never.
+        parameters: the parameters. Those without `requires_grad` are left out.
+        make: function that returns the optimizer of a list of tensors, such as `partial(Adam, lr=1e-3, fused=True)`.
+        max_norm: gradients with a larger norm are scaled down to this norm; None for no limit.
 
     >>> layer = nn.Linear(3, 2)
     >>> optimizer = FlatOptimizer(layer.parameters(), lambda tensors: torch.optim.SGD(tensors, lr=0.5))
@@ -63,7 +63,7 @@ class FlatOptimizer:
         self._move = self.optimizer.move if isinstance(self.optimizer, FlatAdam) else self.optimizer.step
 
     def _lay(self) -> None:
-        """Make the vector and its gradient out of the parameters as they are, and views of the parameters."""
+        """Create the vectors from the current parameters, and make the parameters views of them."""
         kinds = {(parameter.dtype, parameter.device) for parameter in self.parameters}
         if len(kinds) != 1:
             raise InvalidArgument(
@@ -82,7 +82,7 @@ class FlatOptimizer:
                 parameter.grad = gradient
 
     def gathered(self) -> Tensor:
-        """The gradient [P], after whatever somebody set elsewhere was laid into the vectors again."""
+        """Return the flat gradient [P], including gradients that were assigned to single parameters."""
         for parameter, place, gradient in zip(self.parameters, self._places, self._gradients, strict=True):
             if parameter.data_ptr() != place:
                 self._reflatten_parameters()
@@ -100,7 +100,7 @@ class FlatOptimizer:
         self.optimizer.load_state_dict(state)  # to the device where the parameters are now
 
     def step(self) -> Tensor:
-        """Move the parameters by their gradients and forget these; their norm before it was limited, a scalar."""
+        """Update the parameters, reset the gradients, and return the gradient norm before clipping, a scalar."""
         gradient, most = self.gathered(), self.max_norm
         norm = torch.linalg.vector_norm(gradient)
         if not self.knows_norm_before_step:
@@ -119,16 +119,16 @@ class FlatOptimizer:
 
     @property
     def knows_norm_before_step(self) -> bool:
-        """Whether `step` sees the norm before it moves anything: on the CPU."""
+        """Whether `step` checks the gradient norm before it changes anything. This is so on the CPU."""
         return self.vector.is_cpu
 
     def zero_grad(self) -> None:
-        """Forget the gradients that have gathered so far."""
+        """Reset the accumulated gradients."""
         self.gathered().zero_()
 
     @property
     def learning_rate(self) -> float:
-        """That of the next step."""
+        """Learning rate of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
@@ -145,10 +145,10 @@ class FlatOptimizer:
             group["initial_lr"] = rate
 
     def snapshot(self, into: Snapshot | None = None) -> Snapshot:
-        """Parameters and the optimizer's state as they are now, for `restore`.
+        """Return a copy of the parameters and the optimizer's state, for `restore`.
 
         Args:
-            into: an earlier one that nobody needs any more: its memory is used.
+            into: an earlier snapshot that is not needed any more. Its memory is reused.
         """
         old, spare = into or (None, {})
         state = self.optimizer.state.get(self.vector, {})
@@ -157,21 +157,21 @@ class FlatOptimizer:
         return copied(self.vector, old), copies
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to where `snapshot` was taken; gathered gradients are forgotten."""
+        """Restore a snapshot, and reset the accumulated gradients."""
         values, state = snapshot
         self.zero_grad()
         self.vector.copy_(values)
         self.optimizer.state[self.vector] = {name: copied(value) for name, value in state.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state; the parameters are in the state of their modules."""
+        """Return the optimizer's state, without the parameters."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `state_dict` gave.
+        """Restore a state that `state_dict` returned.
 
         Raises:
-            StateMismatch: it is of other parameters.
+            StateMismatch: the state is of other parameters.
         """
         for part in state["state"].values():
             sizes = {value.numel() for value in part.values() if isinstance(value, Tensor) and value.ndim}
@@ -219,7 +219,7 @@ class FlatAdam(Adam):
 
 
 def copied(value: Any, into: Any = None) -> Any:
-    """A copy of a tensor, laid into another one of its kind if there is one; what is no tensor as it is."""
+    """Return a copy of a tensor, in the memory of `into` if given. Other values are returned unchanged."""
     if not isinstance(value, Tensor):
         return value
     kinds = [(one.shape, one.dtype, one.device) for one in (value, into) if isinstance(one, Tensor)]
@@ -227,6 +227,6 @@ def copied(value: Any, into: Any = None) -> Any:
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """The parts of a vector [P] that lie where these parameters lie in it, in their shapes."""
+    """Return the views of a vector [P] for these parameters, in their shapes."""
     parts = vector.split([parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

@@ -1,4 +1,4 @@
-"""`TargetNetwork`: a slow copy of a network, to compute targets with."""
+"""`TargetNetwork`: a slowly updated copy of a network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["TargetNetwork"]
 
 
 class TargetNetwork(nn.Module):
-    """A copy without gradients that follows its source: at once with `copy`, slowly with `polyak_update`.
+    """Copy of a network without gradients, updated by `copy` or gradually by `polyak_update`.
 
-    Its parameters are views of one vector, so a blend is one operation. Buffers (as of batch norm) are copied.
+    Its parameters are views of one vector, so an update is one operation. Buffers, as of batch normalization, are
+    copied.
 
     >>> source = nn.Linear(2, 1)
     >>> target = TargetNetwork(source)
@@ -44,7 +45,7 @@ class TargetNetwork(nn.Module):
 
     @property
     def vector(self) -> Tensor:
-        """All parameters [P], in memory that they share."""
+        """All parameters [P]. They share its memory."""
         if self._laid[0].data_ptr() != self._vector.data_ptr():
             self._lay()  # the module went to another device, or was copied
         return self._vector
@@ -54,15 +55,16 @@ class TargetNetwork(nn.Module):
         self.vector.copy_(values)
 
     def copy(self, source: nn.Module) -> None:
-        """Become equal to the source."""
+        """Copy the parameters and buffers of `source`."""
         self.polyak_update(source, 1.0)
 
     def polyak_update(self, source: nn.Module, share: float, values: Tensor | None = None) -> None:
-        """Go that share, 0..1, of the way to the source (Polyak averaging).
+        """Move the parameters towards those of `source` by the fraction `share`, 0..1 (Polyak averaging).
 
         Args:
-            values: the source's parameters that are trained, side by side as a `FlatOptimizer` has them; if these are
-                all of them, nothing has to be collected, which takes longer than the rest.
+            source: the network.
+            share: the fraction.
+            values: the trained parameters of `source` as a vector of a `FlatOptimizer`, which saves collecting them.
         """
         with torch.no_grad():
             if values is None or values.shape != self.vector.shape:

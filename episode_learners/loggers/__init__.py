@@ -1,4 +1,4 @@
-"""Where a run's numbers go."""
+"""Loggers of a run's metrics."""
 
 from __future__ import annotations
 

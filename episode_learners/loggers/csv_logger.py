@@ -1,4 +1,4 @@
-"""`CSVLogger`: a table a scope, that any program reads."""
+"""`CSVLogger`: one CSV file per scope."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["CSVLogger"]
 
 
 class CSVLogger(Logger):
-    """Writes `train.csv`, `test.csv`, `update.csv` and `info.csv`, each with a column "step", and `run.json`.
+    """Logger that writes `train.csv`, `test.csv`, `update.csv`, `info.csv` (each with a column "step") and `run.json`.
 
-    A row with a column that was not there before makes the table anew with it; where a row has none, the cell is empty.
+    A new metric adds a column, and the file is rewritten. Missing values are empty cells.
     """
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
@@ -32,7 +32,7 @@ class CSVLogger(Logger):
         return self.folder / f"{scope}.csv"
 
     def rows(self, scope: str) -> list[dict[str, str]]:
-        """What was written of a scope."""
+        """Return the written rows of a scope."""
         self.flush()
         if not self._path(scope).exists():
             return []
@@ -52,7 +52,7 @@ class CSVLogger(Logger):
         csv.DictWriter(self._files[scope], self._columns[scope]).writerow(row)
 
     def _open(self, scope: str, rows: list[dict[str, str]], more: list[str] | None = None) -> None:
-        """Open a scope's table with those rows in it, and columns for more."""
+        """Open the file of a scope with the given rows, and columns for the metrics `more`."""
         before: list[str] = list(rows[0]) if rows else []
         columns = before + [name for name in more or [] if name not in before]
         self._columns[scope] = columns

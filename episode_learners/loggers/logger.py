@@ -1,4 +1,4 @@
-"""`Logger`: where a run's numbers go, at intervals of environment steps."""
+"""`Logger`: the base class of loggers, with intervals of environment steps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ SCOPES = ("train", "test", "update", "info")
 
 
 class Logger:
-    """Takes metrics by scope and step; this one forgets them. Others override `write`.
+    """Logger that drops all metrics. Subclasses override `write`.
 
-    Scopes: "train" is what was sampled, "test" what a test found, "update" what an algorithm measured, "info" the rest.
+    Scopes: "train" has the sampled episodes, "test" the tests, "update" the algorithm's measurements, "info" everything
+    else.
 
     Args:
-        intervals: environment steps between two rows of a scope; 0, the default, takes every row.
+        intervals: environment steps between two rows of a scope, by scope; 0, the default, writes every row.
     """
 
     def __init__(self, intervals: Mapping[str, int] | None = None) -> None:
@@ -31,7 +32,7 @@ class Logger:
         self._last: dict[str, int] = {}
 
     def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        """Take metrics of a scope after so many environment steps, unless the last ones are too near."""
+        """Log metrics of a scope after `step` environment steps, unless the last row is closer than the interval."""
         check_scope(scope)
         last = self._last.get(scope)
         if last is None or step - last >= self.intervals.get(scope, 0) or step < last:
@@ -39,10 +40,10 @@ class Logger:
             self.write(scope, metrics, step)
 
     def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        """Keep a row."""
+        """Write a row."""
 
     def describe(self, description: Mapping[str, Any]) -> None:
-        """Keep what the run is: its configuration, versions, the command."""
+        """Write the description of the run: configuration, versions, command."""
 
     def resume(self, step: int) -> None:
         """Continue after `step`, and drop rows of later steps, which an interrupted run wrote, if that is possible."""
@@ -56,10 +57,10 @@ class Logger:
         self._last = dict(state.get("last", {}))
 
     def flush(self) -> None:
-        """Let everything be where it can be read."""
+        """Write buffered rows."""
 
     def close(self) -> None:
-        """Flush, and let go of files."""
+        """Flush and close all files."""
         self.flush()
 
     def __enter__(self) -> Self:
@@ -70,10 +71,10 @@ class Logger:
 
 
 class MultiLogger(Logger):
-    """Several loggers, each with intervals of its own.
+    """Several loggers, each with separate intervals.
 
-    One that fails, on a full disk or without a network, is left out from then on, with a warning: the run and the
-    others go on. The error of the last one is raised.
+    A logger that fails, for example on a full disk, is dropped with a warning, and the run continues with the others.
+    If the last one fails, its error is raised.
     """
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
@@ -83,7 +84,7 @@ class MultiLogger(Logger):
         self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
     def _each(self, name: str, *told: Any) -> None:
-        """Call a method of all."""
+        """Call a method of all loggers."""
         for logger in self.loggers[:]:
             try:
                 getattr(logger, name)(*told)
@@ -123,6 +124,6 @@ class MultiLogger(Logger):
 
 
 def check_scope(scope: str) -> None:
-    """Raise InvalidArgument where there is no such scope."""
+    """Raise `InvalidArgument` for an unknown scope."""
     if scope not in SCOPES:
         raise InvalidArgument(f"{scope!r} is no scope; there are {', '.join(SCOPES)}")

@@ -1,4 +1,4 @@
-"""What a run is: enough to do it again."""
+"""Description of a run for reproducing it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = ("rl-episodes", "numpy", "torch", "gymnasium")
 
 
 def describe_run(**configuration: Any) -> dict[str, Any]:
-    """The configuration, the command, the versions of what matters, and where the working directory's git stands."""
+    """Return the configuration, the command, versions, and the git state of the working directory."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -25,7 +25,7 @@ def describe_run(**configuration: Any) -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any]:
-    """The commit of the working directory, and whether anything has changed since; empty where there is no git."""
+    """Return the commit of the working directory and whether it has changes, or an empty dict without git."""
     try:
         commit = _said("git", "rev-parse", "HEAD")
         return {"commit": commit, "is_changed": bool(_said("git", "status", "--porcelain", "--untracked-files=no"))}

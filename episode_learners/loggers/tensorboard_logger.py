@@ -1,4 +1,4 @@
-"""`TensorBoardLogger`: curves under the names that dashboards of Tianshou's users have."""
+"""`TensorBoardLogger`: curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TensorBoardLogger"]
 
 
 class TensorBoardLogger(Logger):
-    """Writes event files (extra `tensorboard`): "test/returns_stat/mean", "update/loss", ..., by environment step."""
+    """Logger that writes event files (extra `tensorboard`) with curves such as "test/returns_stat/mean" by step."""
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
         super().__init__(intervals)
@@ -36,10 +36,10 @@ class TensorBoardLogger(Logger):
             self._writer.add_text(name, f"    {value}")
 
     def resume(self, step: int) -> None:
-        """Curves go on after the step; what an interrupted run wrote later is hidden by TensorBoard.
+        """Continue the curves after `step`. TensorBoard hides what an interrupted run wrote later.
 
-        It reads files in the order of their names, which begin with the second in which they were made: where there is
-        one of this second, the next is waited for.
+        TensorBoard reads files in the order of their names, which start with the time in seconds. If a file of the
+        current second exists, wait for the next one.
         """
         self._writer.close()
         while any(self.folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):

@@ -1,4 +1,4 @@
-"""`WandbLogger`: curves at Weights & Biases, or offline in the run's folder until `wandb sync` sends them."""
+"""`WandbLogger`: curves for Weights & Biases, online or in the run's folder for `wandb sync`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _ID = "wandb-id.txt"  # in the folder: a run that is resumed goes on under its i
 
 
 class WandbLogger(Logger):
-    """Sends metrics to Weights & Biases (extra `wandb`) under the names of `TensorBoardLogger`, by environment step.
+    """Logger that sends metrics to Weights & Biases (extra `wandb`) under the names of `TensorBoardLogger`.
 
-    The run's id is kept in the folder, so that a run that is resumed there goes on in the same curves. What an
-    interrupted run has sent after its last checkpoint stays where it is: W&B takes nothing back.
+    The run's id is stored in the folder, so that a resumed run continues the same curves. W&B keeps what an interrupted
+    run has sent after its last checkpoint.
 
     Args:
-        folder: of the run; offline files are kept in its `wandb`.
+        folder: folder of the run. Offline files are in its subfolder `wandb`.
         project: the W&B project.
-        mode: "online", "offline" or "disabled"; None: as W&B is set up (`WANDB_MODE`).
-        name: of the run; W&B makes one up otherwise.
+        mode: "online", "offline" or "disabled"; None uses the setting of W&B (`WANDB_MODE`).
+        name: name of the run; by default W&B chooses one.
+        intervals: see `Logger`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Networks: what policies are made of, and what a policy of your own may be made of."""
+"""Modules for policies: encoders, heads, recurrent and attention layers, autoregressive distributions."""
 
 from __future__ import annotations
 

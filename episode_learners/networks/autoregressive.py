@@ -1,4 +1,4 @@
-"""`Autoregressive`: a distribution whose parts know of each other."""
+"""`Autoregressive`: an action distribution whose parts depend on each other."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["Autoregressive"]
 
 
 class Autoregressive(nn.Module, ActionDistribution):
-    """Parts of an action one after another, each drawn with those before it known: p(a | x) p(b | x, a) p(c | x, a, b).
+    """Distribution of action parts, each conditioned on the parts before: p(a | x) p(b | x, a) p(c | x, a, b).
 
-    The parts are those of a Dict or Tuple space, or the choices of a MultiDiscrete, in their order. The inputs are
-    features [..., num_inputs] that the policy's head gives. The layers from these, and from the parts before, to each
-    part's own distribution are parameters here: as `policy.distribution` they are trained with the policy.
+    The parts are those of a Dict or Tuple space, or the numbers of a MultiDiscrete, in order. The inputs are features
+    [..., num_inputs] of the policy's head. The layers from the features and earlier parts to the distribution of each
+    part are parameters of this module. As `policy.distribution` they are trained with the policy.
 
-    The mode is the likeliest first part, then the likeliest second given that, and so on. The entropy is the sum of the
-    parts' entropies along one draw, since the exact one would go through all actions.
+    The mode is the most likely first part, then the most likely second part given the first, and so on. The entropy is
+    the sum of the parts' entropies along one sample, because the exact entropy would need all actions.
 
     Args:
         action_space: a Dict, Tuple or MultiDiscrete.
-        num_inputs: how many features.
+        num_inputs: the number of features.
 
     >>> pair = Autoregressive(spaces.MultiDiscrete([3, 2]), 8)
     >>> pair.sample(torch.zeros(5, 8)).shape, pair.log_prob(torch.zeros(5, 8), torch.zeros(5, 2)).shape
@@ -72,7 +72,9 @@ class Autoregressive(nn.Module, ActionDistribution):
     def _walk(
         self, inputs: Tensor, choose: Callable[[ActionDistribution, Tensor, int], Any]
     ) -> Iterator[tuple[ActionDistribution, Tensor, Any]]:
-        """Each part with its own inputs, which depend on what was chosen before, and what is chosen now."""
+        """Yield each part with its distribution inputs, which depend on earlier parts, and the value that `choose`
+        returns.
+        """
         known = [inputs]
         for i, part in enumerate(self._parts):
             own = whole(self.heads[i](torch.cat(known, -1)))

@@ -1,4 +1,4 @@
-"""Attention over the last k observations: a transformer as the view `TransformerContext` feeds it."""
+"""Transformer encoder of the last k observations, for the view `TransformerContext`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ __all__ = ["ContextEncoder", "step_space"]
 
 
 class ContextEncoder(nn.Module):
-    """Features [B, size] of "obs" [B, k, ...], "past_actions" [B, k, D] and "attention_mask" [B, k] of a batch.
+    """Transformer from "obs" [B, k, ...], "past_actions" [B, k, D] and "attention_mask" [B, k] to features [B, size].
 
-    A token is an observation, the action that led to it, and its place. Tokens of observations that there are not are
-    never attended to; the newest token is what is given.
+    A token is an observation, the action before it, and its position. Missing observations are not attended to. The
+    output is that of the newest token.
 
     Args:
-        space: of "obs" with its axis of k steps: the pipeline's `observation_space`.
+        space: space of "obs" with its axis of k steps, the pipeline's `observation_space`.
         action_size: D.
+        size: number of features of a token.
+        num_layers: number of blocks.
+        num_heads: number of attention heads.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class ContextEncoder(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron on tokens [B, k, size], each beside a straight way."""
+    """Transformer block with residual connections: attention and a perceptron on tokens [B, k, size]."""
 
     def __init__(self, size: int, num_heads: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -79,10 +82,10 @@ class Block(nn.Module):
 
 
 def step_space(space: gym.Space) -> tuple[int, gym.Space]:
-    """How many steps a context has, and the space of one of its observations.
+    """Return the number of steps of a context, and the space of one observation.
 
     Raises:
-        InvalidArgument: there is no axis of steps.
+        InvalidArgument: the space has no axis of steps.
     """
     if isinstance(space, spaces.Dict):
         parts = {key: step_space(part) for key, part in space.spaces.items()}

@@ -1,7 +1,7 @@
-"""Encoders: features of observations of any space, one encoder a leaf of a Dict or Tuple.
+"""Encoders: modules from observations of any space to features.
 
-All of them take observations with any leading axes, `[*leading, *shape]` in the structure of the space, and give
-features `[*leading, num_features]`. A key "action_mask" of a Dict says which actions are legal, and is not looked at.
+An encoder takes observations with any leading axes, `[*leading, *shape]` in the structure of the space, and returns
+features `[*leading, num_features]`. The key "action_mask" of a Dict is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NATURE_SIDE, _SMALL_SIDE = 36, 5  # the shortest side that leaves something to 
 
 
 class FlatEncoder(nn.Sequential):
-    """A perceptron over arrays of numbers, read flat; as many layers as there are `hidden_sizes`, none too."""
+    """Perceptron over flattened arrays, with a layer for each of `hidden_sizes`."""
 
     def __init__(
         self, space: gym.Space, hidden_sizes: Sequence[int], activation: type[nn.Module], generator: Any
@@ -43,7 +43,7 @@ class FlatEncoder(nn.Sequential):
 
 
 class ChoiceEncoder(nn.Module):
-    """A perceptron over one-hot vectors of a Discrete or MultiDiscrete; what is none of the choices is all zeros."""
+    """Perceptron over one-hot vectors of a Discrete or MultiDiscrete space. Other values are all zeros."""
 
     values: Tensor
     places: Tensor
@@ -71,9 +71,9 @@ class ChoiceEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Convolutions over images [H, W, C] or [C, H, W], of the Nature paper or for small images smaller ones.
+    """Convolutional network for images [H, W, C] or [C, H, W] (Mnih et al., 2015), smaller for small images.
 
-    The shorter of the first and the last axis are the channels. Bytes are divided by 255.
+    The shorter of the first and last axis are the channels. Bytes are divided by 255.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ImageEncoder(nn.Module):
 
 
 class LeafEncoders(nn.Module):
-    """An encoder for each part of a Dict or Tuple, and a layer over the features of all."""
+    """Encoder per part of a Dict or Tuple, and a layer over the features of all parts."""
 
     def __init__(
         self,
@@ -138,13 +138,19 @@ def encoder_for(
     activation: type[nn.Module] = nn.ReLU,
     generator: torch.Generator | None = None,
 ) -> Encoder:
-    """The encoder of a space's items: a module from items [*leading, ...] to features [*leading, module.num_features].
+    """Return an encoder for a space: a module from items [*leading, ...] to features [*leading, module.num_features].
 
-    Images (see `is_image`) go through convolutions and then through layers of `hidden_sizes`, choices become one-hot,
-    other numbers are read flat; parts of a Dict or Tuple have encoders of their own, and one layer over all features.
+    Images (see `is_image`) go through convolutions and then layers of `hidden_sizes`. Discrete values become one-hot,
+    and other numbers are flattened. Each part of a Dict or Tuple has a separate encoder, and one layer follows.
+
+    Args:
+        space: the space of the items.
+        hidden_sizes: sizes of the hidden layers.
+        activation: the activation module.
+        generator: random generator of the initial weights.
 
     Raises:
-        InvalidArgument: the space has items of no fixed shape, or of text.
+        InvalidArgument: items of the space have no fixed shape, or are text.
 
     >>> camera = spaces.Dict({"eye": spaces.Box(0, 255, (84, 84, 3), np.uint8), "room": spaces.Discrete(4)})
     >>> encoder = encoder_for(camera, (64,))
@@ -167,7 +173,7 @@ def encoder_for(
 
 
 def is_image(space: gym.Space) -> bool:
-    """Whether a Box holds images: three axes, bytes or numbers from 0 to 1, and sides of 5 or more."""
+    """Return True if a Box contains images: three axes, bytes or numbers from 0 to 1, and sides of at least 5."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
     sides = space.shape[1:] if space.shape[0] < space.shape[-1] else space.shape[:-1]

@@ -1,4 +1,4 @@
-"""Heads: from features to the inputs of an action distribution, and which actions are legal."""
+"""Heads: modules from features to the inputs of an action distribution, and action masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACTION_MASK = "action_mask"  # the key of Dict observations that says which acti
 
 
 class GaussianHead(nn.Module):
-    """Means from the features, and deviations that are parameters of their own, the same in every state."""
+    """Head with means from the features and state-independent log standard deviations as parameters."""
 
     def __init__(self, num_features: int, num_actions: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class GaussianHead(nn.Module):
 def action_head(
     num_features: int, distribution: ActionDistribution, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """A module from features [..., num_features] to what a distribution takes, [..., distribution.num_inputs]."""
+    """Return a module from features [..., num_features] to distribution inputs [..., distribution.num_inputs]."""
     if isinstance(distribution, (DiagonalGaussian, SquashedGaussian)):
         return GaussianHead(num_features, distribution.num_inputs // 2, generator)
     has_layers = isinstance(distribution, nn.Module)  # of its own, which begin nearly uniform
@@ -40,7 +40,7 @@ def action_head(
 
 
 def legal_inputs(distribution: ActionDistribution, inputs: Tensor, obs: Any) -> Tensor:
-    """The inputs [..., num_inputs] of the actions that the observations' "action_mask" allows, in full precision."""
+    """Return the inputs [..., num_inputs] restricted by the observations' "action_mask", in float32."""
     inputs = whole(inputs)
     if isinstance(obs, Mapping) and ACTION_MASK in obs:
         return distribution.masked(inputs, obs[ACTION_MASK])

@@ -1,4 +1,4 @@
-"""Layers of perceptrons, orthogonal to begin with, that take numbers of any dtype."""
+"""Linear layers with orthogonal initialization."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CastLinear(nn.Linear):
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
-    """A linear layer with orthogonal weights and no bias to begin with."""
+    """Return a linear layer with orthogonal initial weights and zero bias."""
     layer = CastLinear(num_in, num_out)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
@@ -49,10 +49,10 @@ def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | 
 def hidden_layers(
     sizes: Sequence[int], activation: type[nn.Module], generator: torch.Generator | None
 ) -> list[nn.Module]:
-    """Linear layers from sizes[0] to sizes[-1] numbers, an activation behind each.
+    """Return linear layers from sizes[0] to sizes[-1] numbers, each followed by an activation.
 
     Raises:
-        InvalidArgument: a layer is of no int from 1.
+        InvalidArgument: a size is not an int of at least 1.
     """
     for size in sizes[1:]:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -64,10 +64,10 @@ def hidden_layers(
 
 
 def flat_size(space: gym.Space) -> int:
-    """How many numbers an item of a Box has.
+    """Return the number of elements of a Box's items.
 
     Raises:
-        InvalidArgument: the space is no Box.
+        InvalidArgument: the space is not a Box.
     """
     if not isinstance(space, gym.spaces.Box):
         raise InvalidArgument(
@@ -78,7 +78,7 @@ def flat_size(space: gym.Space) -> int:
 
 
 def flat(obs: Tensor, num_leading: int) -> Tensor:
-    """Observations [*leading, ...] as rows [*leading, k] of floats."""
+    """Return observations [*leading, ...] as float rows [*leading, k]."""
     if not obs.is_floating_point():
         obs = obs.float()
     if obs.ndim == num_leading:
@@ -87,5 +87,5 @@ def flat(obs: Tensor, num_leading: int) -> Tensor:
 
 
 def whole(outputs: Tensor) -> Tensor:
-    """Outputs of half precision as float32, in which losses are computed; others as they are."""
+    """Return outputs of half precision as float32, because losses are computed in float32."""
     return outputs.float() if outputs.dtype is torch.bfloat16 or outputs.dtype is torch.float16 else outputs

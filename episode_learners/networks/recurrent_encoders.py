@@ -1,4 +1,4 @@
-"""Memories: an encoder, and a recurrent cell that carries what it made of earlier observations."""
+"""Recurrent encoders: an encoder followed by an LSTM or GRU."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ State = dict[str, Tensor]
 
 
 class Memory(nn.Module, ABC):
-    """Features [B, T, num_features] of what was seen up to each step, of observations [B, T, ...] in any structure.
+    """Base class of recurrent encoders, from observations [B, T, ...] to features [B, T, num_features].
 
     Args:
-        space: of the observations.
-        hidden_sizes: of the encoder before the cell.
+        space: space of the observations.
+        hidden_sizes: sizes of the encoder's hidden layers.
+        size: size of the recurrent state.
     """
 
     def __init__(
@@ -46,15 +47,15 @@ class Memory(nn.Module, ABC):
 
     @abstractmethod
     def make_cell(self, num_in: int) -> nn.RNNBase:
-        """The recurrent layer, from `num_in` to `num_features` numbers."""
+        """Return the recurrent layer from `num_in` to `num_features` numbers."""
 
     @abstractmethod
     def unroll(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
-        """The cell's outputs [B, T, num_features] and last state [B, ...], begun with states [B, ...]."""
+        """Return the outputs [B, T, num_features] and the last state [B, ...], given initial states [B, ...]."""
 
     @abstractmethod
     def initial_state(self) -> dict[str, np.ndarray]:
-        """The state at an episode's start, without a batch axis."""
+        """Return the state at the start of an episode, without a batch axis."""
 
     def forward(self, obs: Any, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         features = self.encoder(obs)
@@ -66,7 +67,7 @@ class Memory(nn.Module, ABC):
 
 
 class LSTMMemory(Memory):
-    """A memory of two vectors: long short-term memory."""
+    """Recurrent encoder with an LSTM."""
 
     def make_cell(self, num_in: int) -> nn.RNNBase:
         return nn.LSTM(num_in, self.num_features, batch_first=True)
@@ -80,7 +81,7 @@ class LSTMMemory(Memory):
 
 
 class GRUMemory(Memory):
-    """A memory of one vector: gated recurrent units."""
+    """Recurrent encoder with a GRU."""
 
     def make_cell(self, num_in: int) -> nn.RNNBase:
         return nn.GRU(num_in, self.num_features, batch_first=True)

@@ -1,4 +1,4 @@
-"""What turns a batch of observations into action distributions, values and whatever else an algorithm learns from."""
+"""Policies: from a batch of observations to action distributions, values and other outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies with an action head and a value head: what policy gradients train."""
+"""Actor-critic policies without a recurrent state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["EncoderPolicy", "MLPPolicy", "TransformerPolicy"]
 
 
 class MLPPolicy(Policy):
-    """Two separate perceptrons, one for actions and one for values, over flat observations."""
+    """Actor-critic policy with two separate perceptrons over flattened observations."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class MLPPolicy(Policy):
 
 
 class EncoderPolicy(Policy):
-    """One encoder of observations of any space, and two heads: images by convolutions, Dict and Tuple part by part.
+    """Actor-critic policy with one encoder of observations of any space, and two heads.
 
-    see `episode_learners.networks.encoder_for`. If observations are a Dict with an "action_mask", illegal actions are
-    never chosen: its form is that of the logits, one number for each choice.
+    See `episode_learners.networks.encoder_for`. If observations are a Dict with an "action_mask" in the form of the
+    logits, illegal actions are never taken.
     """
 
     def __init__(
@@ -90,11 +90,12 @@ class EncoderPolicy(Policy):
 
 
 class TransformerPolicy(Policy):
-    """Attention over the last k observations and actions, which the view `TransformerContext` shows; no state.
+    """Actor-critic policy with attention over the last k observations and actions. It has no recurrent state.
 
     Args:
-        observation_space: that of the pipeline with the view, whose first axis are the k steps.
-        size: of a token.
+        observation_space: space of the pipeline with the view `TransformerContext`. Its first axis has the k steps.
+        action_space: the environment's action space.
+        size: number of features of a token.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Policies: what turns a batch of observations into action distributions and values.
+"""`Policy`: the base class of policies.
 
-A policy sees one shape of data only, a batch `{column: tensor}`, and answers with another one. It never samples:
-drawing actions from `action_dist_inputs` is the runner's business, so the same call serves acting and learning.
+A policy maps a batch `{column: tensor}` to a dict of outputs. It never samples actions. Pipelines sample them from
+`action_dist_inputs`, so the same call serves acting and learning.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["Policy"]
 
 
 class Policy(nn.Module, ABC):
-    """A `connectors.Policy` that is a network: all that pipelines and runners may ask, and what algorithms ask besides.
+    """Base class of policies that are networks, with everything that pipelines, runners and algorithms need.
 
-    One that advantages are computed with has `compute_values(batch)` too: values [B] of `obs` [B, ...] (with a memory
-    [B, T] of [B, T, ...] and `state_in` [B, ...]). Others need none.
+    Algorithms with advantages also need `compute_values(batch)`: values [B] of `obs` [B, ...], or for a recurrent
+    policy [B, T] of [B, T, ...] and `state_in` [B, ...].
 
     Args:
-        observation_space: of what it sees, the env-to-module pipeline's `observation_space`.
-        action_space: the environment's, or that of recorded episodes (the environment's is taken from it).
-        distribution: what its outputs describe, the action space's own by default; `distribution_for(action_space,
-            squashed=True)`, an `Autoregressive` one, or one of yours.
+        observation_space: space of the policy's input, the env-to-module pipeline's `observation_space`.
+        action_space: the environment's action space, or that of recorded episodes.
+        distribution: action distribution; by default that of the action space. Others are
+            `distribution_for(action_space, squashed=True)`, an `Autoregressive`, or your own.
     """
 
     distribution: ActionDistribution
@@ -50,15 +50,17 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        """`action_dist_inputs` [B, num_inputs] of a batch with `obs` [B, ...].
+        """Return `action_dist_inputs` [B, num_inputs] of a batch with `obs` [B, ...], and other outputs.
 
-        With `explore` a bool the policy is acting, and says only what acting needs; with None it is learning, and
-        whatever its algorithm learns from comes along, such as `vf_preds` [B]. One with a memory takes and gives
-        `[B, T, ...]`, and a `state_out` [B, ...] for the `state_in` [B, ...] of the batch.
+        Args:
+            batch: columns [B, ...]. A recurrent policy gets and returns [B, T, ...], and returns `state_out` [B, ...]
+                for `state_in` [B, ...].
+            explore: a bool while acting, when only the outputs for acting are needed. None while learning, when outputs
+                of the loss are needed too, such as `vf_preds` [B].
         """
 
     def get_initial_state(self) -> dict[str, Any]:
-        """The state at an episode's start, nested arrays without a batch axis; empty for a policy without a memory."""
+        """Return the state at the start of an episode, nested arrays without a batch axis. By default it is empty."""
         return {}
 
     @property
@@ -77,12 +79,12 @@ class Policy(nn.Module, ABC):
 
 
 def _give_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-    """Let a state dict say in which pipelines the weights were trained; its keys stay what they are."""
+    """Add the fingerprint of the training pipelines to the metadata of a state dict. Its keys stay the same."""
     if policy.pipeline_fingerprint is not None:
         metadata["pipeline_fingerprint"] = policy.pipeline_fingerprint
 
 
 def _take_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
-    """Take what the state dict says of it, if it says anything."""
+    """Restore the fingerprint from the metadata of a state dict, if it has one."""
     if "pipeline_fingerprint" in metadata:
         policy.pipeline_fingerprint = metadata["pipeline_fingerprint"]

@@ -1,4 +1,4 @@
-"""Actor-critic policies with a memory."""
+"""Recurrent actor-critic policies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ __all__ = ["GRUPolicy", "LSTMPolicy", "RecurrentPolicy"]
 
 
 class RecurrentPolicy(Policy):
-    """Two separate memories, one for actions and one for values: an encoder and a recurrent cell each.
+    """Actor-critic policy with two separate recurrent encoders.
 
-    Observations may be of any space, and have an "action_mask", as those of an `EncoderPolicy`. The state holds that of
-    both memories. The value's memory goes along while acting too, so that every recorded state is one from which values
-    can be computed later.
+    Observations can be in any space, and can have an "action_mask". The state has those of both encoders. The critic's
+    encoder also runs while acting, so that values can be computed from each recorded state.
     """
 
     memory: ClassVar[type[Memory]]
@@ -67,12 +66,12 @@ class RecurrentPolicy(Policy):
 
 
 class LSTMPolicy(RecurrentPolicy):
-    """A `RecurrentPolicy` with two long short-term memories."""
+    """Recurrent actor-critic policy with two LSTMs."""
 
     memory = LSTMMemory
 
 
 class GRUPolicy(RecurrentPolicy):
-    """A `RecurrentPolicy` with two memories of gated recurrent units."""
+    """Recurrent actor-critic policy with two GRUs."""
 
     memory = GRUMemory

@@ -1,4 +1,4 @@
-"""The policy of soft actor-critic: an actor over bounded actions, and two critics."""
+"""`SACPolicy`: an actor with bounded actions, and two critics."""
 
 from __future__ import annotations
 

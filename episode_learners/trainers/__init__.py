@@ -1,4 +1,4 @@
-"""From an algorithm to a run: epochs, tests, checkpoints."""
+"""Trainers: epochs, tests, logs and checkpoints of a run."""
 
 from __future__ import annotations
 
