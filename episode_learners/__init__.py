@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ppo_pipeline,
     )
     from episode_learners.episode_history import EpisodeHistory
+    from episode_learners.league import League
     from episode_learners.multi_agent import MultiAgentAlgorithm
     from episode_learners.policies import (
         EncoderPolicy,
@@ -68,6 +69,7 @@ __all__ = [
     "IMPALAConfig",
     "LSTMPolicy",
     "LSTMQPolicy",
+    "League",
     "MLPPolicy",
     "MultiAgentAlgorithm",
     "PPOConfig",
@@ -102,6 +104,7 @@ _HOMES = {  # of names that are imported when first used, because torch is slow 
     "IMPALAConfig": "episode_learners.algorithms",
     "LSTMPolicy": "episode_learners.policies",
     "LSTMQPolicy": "episode_learners.policies",
+    "League": "episode_learners.league",
     "MLPPolicy": "episode_learners.policies",
     "MultiAgentAlgorithm": "episode_learners.multi_agent",
     "PPO": "episode_learners.algorithms",

@@ -1,0 +1,208 @@
+"""Self-play and leagues: opponents from snapshots, Elo ratings and a payoff matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal
+from zlib import crc32
+
+import numpy as np
+
+from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+
+__all__ = ["League"]
+
+Rule = Literal["latest", "uniform", "prioritized"]
+
+
+class League:
+    """Trainer hook that lets frozen modules play as snapshots of learning modules, and rates all players.
+
+    A player is a learning module as it is now ("main") or a snapshot of it ("main-1", "main-2", ...). After each
+    `every` updates, or once a learner wins at least `win_rate` of its latest games against its opponents, the learner's
+    weights become a new snapshot. Then each opponent module gets the weights of a snapshot chosen by `rule`, and new
+    episodes begin. `mapping_fn` makes the runner's `agent_to_module_mapping_fn`.
+
+    The results of all sampled episodes update the Elo ratings and the payoff matrix. An episode counts for each pair of
+    its players: the one with the higher return wins. Checkpoints of the trainer include the league.
+
+    Args:
+        learners: ids of the modules that learn.
+        opponents: ids of the frozen modules that play as snapshots. Their policies are like the learners'.
+        rule: how opponents are chosen. "latest": the newest snapshot. "uniform": each with the same probability.
+            "prioritized": with a probability proportional to (1 - the learners' win rate against it) ** `power`.
+        every: updates between two snapshots.
+        win_rate: share of wins in the latest `window` games that leads to a snapshot before that; None: never.
+        window: number of latest games that count for `win_rate`.
+        power: see `rule`.
+        elo_step: largest change of a rating by one game (K).
+        seed: seed of the choices.
+
+    >>> league = League(["main"], ["opponent"])
+    >>> league.add_result("main", "main-1", 1.0)  # a win of "main"
+    >>> {player: round(rating) for player, rating in league.ratings.items()}
+    {'main': 1016, 'main-1': 984}
+    >>> names, wins = league.payoff_matrix()
+    >>> names, wins.tolist()
+    (['main', 'main-1'], [[nan, 1.0], [0.0, nan]])
+    """
+
+    def __init__(
+        self,
+        learners: Sequence[Hashable],
+        opponents: Sequence[Hashable],
+        *,
+        rule: Rule = "prioritized",
+        every: int = 10,
+        win_rate: float | None = None,
+        window: int = 50,
+        power: float = 1.0,
+        elo_step: float = 32.0,
+        seed: int = 0,
+    ) -> None:
+        if rule not in ("latest", "uniform", "prioritized"):
+            raise InvalidArgument(f"League: rule is {rule!r}; it must be 'latest', 'uniform' or 'prioritized'")
+        self.learners, self.opponents, self.rule = list(learners), list(opponents), rule
+        self.every, self.win_rate, self.window = every, win_rate, window
+        self.power, self.elo_step = power, elo_step
+        self.generator = np.random.default_rng(seed)
+        self.snapshots: dict[str, dict[str, Any]] = {}  # weights by player
+        self.players: dict[Hashable, str] = {}  # the snapshot that each opponent module plays as
+        self.ratings: dict[str, float] = {}
+        self.results: dict[tuple[str, str], list[float]] = {}  # (player, other): [points, games]
+        self._latest: list[float] = []  # points of the learners against opponents since the last snapshot
+        self._num_updates = 0  # since the last snapshot
+        self._returns: dict[str, dict[Any, float]] = {}  # of the agents of ongoing episodes, by episode
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def add_result(self, player: str, other: str, points: float) -> None:
+        """Count a game: `points` of `player` are 1 for a win, 0.5 for a draw and 0 for a loss."""
+        for one, another, scored in ((player, other, points), (other, player, 1.0 - points)):
+            counts = self.results.setdefault((one, another), [0.0, 0.0])
+            counts[0] += scored
+            counts[1] += 1.0
+        ratings = [self.ratings.setdefault(one, 1000.0) for one in (player, other)]
+        expected = 1.0 / (1.0 + 10.0 ** ((ratings[1] - ratings[0]) / 400.0))
+        self.ratings[player] += self.elo_step * (points - expected)
+        self.ratings[other] -= self.elo_step * (points - expected)
+
+    def payoff_matrix(self) -> tuple[list[str], np.ndarray]:
+        """Return the players, and the mean points [n, n] of each row's player against each column's; NaN if none."""
+        names = list(self.ratings)
+        matrix = np.full((len(names), len(names)), np.nan)
+        for (player, other), (points, games) in self.results.items():
+            matrix[names.index(player), names.index(other)] = points / games
+        return names, matrix
+
+    def player_of(self, module_id: Hashable) -> str:
+        """Return the player that a module is at the moment."""
+        return self.players.get(module_id, str(module_id))
+
+    def on_collect(self, trainer: Any, episodes: Sequence[MultiAgentEpisode]) -> None:
+        """Count the results of the episodes that ended."""
+        for chunk in episodes:
+            returns = self._returns.setdefault(chunk.id_, {})
+            for agent_id, value in chunk.get_returns(include_pending=True).items():
+                returns[agent_id] = returns.get(agent_id, 0.0) + value
+            if chunk.is_done:
+                scored = [
+                    (chunk.module_for(agent_id), value) for agent_id, value in self._returns.pop(chunk.id_).items()
+                ]
+                for i, (module_id, value) in enumerate(scored):
+                    for other_id, other_value in scored[i + 1 :]:
+                        self._count(module_id, other_id, 0.5 + 0.5 * float(np.sign(value - other_value)))
+
+    def _count(self, module_id: Hashable, other_id: Hashable, points: float) -> None:
+        if any(one in self.opponents and one not in self.players for one in (module_id, other_id)):
+            return  # before the first snapshot
+        player, other = self.player_of(module_id), self.player_of(other_id)
+        if player != other:
+            self.add_result(player, other, points)
+        if (module_id in self.learners) != (other_id in self.learners):
+            points = points if module_id in self.learners else 1.0 - points
+            self._latest = [*self._latest, points][-self.window :]
+
+    # --- opponents ---------------------------------------------------------------------------------------------------
+
+    def on_update(self, trainer: Any, metrics: Mapping[str, float]) -> None:
+        """Take snapshots if it is time, and give the opponents weights.
+
+        Raises:
+            InvalidArgument: an opponent is trained.
+        """
+        trained = [one for one in self.opponents if one in trainer.algorithm.train_ids]
+        if trained:
+            raise InvalidArgument(f"League: the opponents {trained} are trained; freeze them in the algorithm")
+        self._num_updates += 1
+        is_full = len(self._latest) == self.window
+        is_better = self.win_rate is not None and is_full and np.mean(self._latest) >= self.win_rate
+        if not self.snapshots or self._num_updates >= self.every or is_better:
+            self.take_snapshots(trainer)
+            self.choose_opponents(trainer)
+
+    def take_snapshots(self, trainer: Any) -> None:
+        """Store the weights of each learner as a new player, with the learner's rating."""
+        for module_id in self.learners:
+            number = 1 + sum(name.rpartition("-")[0] == str(module_id) for name in self.snapshots)
+            weights = trainer.algorithm[module_id].policy.state_dict()
+            self.snapshots[f"{module_id}-{number}"] = {name: _copied(value) for name, value in weights.items()}
+            self.ratings[f"{module_id}-{number}"] = self.ratings.setdefault(str(module_id), 1000.0)
+        self._num_updates, self._latest = 0, []
+
+    def choose_opponents(self, trainer: Any) -> None:
+        """Give each opponent module the weights of a snapshot, and begin new episodes."""
+        names = list(self.snapshots)
+        weights = np.ones(len(names))
+        if self.rule == "prioritized":
+            weights = np.array([(1.0 - self._win_rate_against(name)) ** self.power for name in names]) + 1e-3
+        for module_id in self.opponents:
+            newest = names[-1 - int(self.generator.integers(len(self.learners)))]  # one of the newest of each learner
+            name = newest if self.rule == "latest" else str(self.generator.choice(names, p=weights / weights.sum()))
+            self.players[module_id] = name
+            trainer.algorithm[module_id].policy.load_state_dict(self.snapshots[name])
+        self._returns.clear()
+        trainer.begin_new_episodes()
+
+    def _win_rate_against(self, player: str) -> float:
+        """Return the mean points of the learners against a player; 0.5 before the first game."""
+        counts = [self.results[str(one), player] for one in self.learners if (str(one), player) in self.results]
+        points, games = (sum(count[i] for count in counts) for i in range(2))
+        return points / games if games else 0.5
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return snapshots, ratings, results and random state as plain values and tensors."""
+        names = ("snapshots", "players", "ratings", "_latest", "_num_updates")
+        results = [[*pair, *counts] for pair, counts in self.results.items()]
+        state = {name: getattr(self, name) for name in names}
+        return {**state, "results": results, "generator": self.generator.bit_generator.state}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_state`. New episodes must begin, as they do after each checkpoint."""
+        for name in ("snapshots", "players", "ratings", "_latest"):
+            setattr(self, name, type(state[name])(state[name]))
+        self._num_updates = state["_num_updates"]
+        self.results = {(player, other): [points, games] for player, other, points, games in state["results"]}
+        self.generator.bit_generator.state = state["generator"]
+        self._returns = {}
+
+    def mapping_fn(self, agents: Sequence[Any]) -> Callable[[Any, Any], Hashable]:
+        """Return an `agent_to_module_mapping_fn` by which one of `agents` plays as a learner, the others as opponents.
+
+        The learning agent, the learner and the opponents change from episode to episode. They follow from its id.
+        """
+
+        def module_of(agent_id: Any, episode: Any) -> Hashable:
+            number = crc32(str(episode.id_).encode())
+            place = (list(agents).index(agent_id) - number) % len(agents)
+            modules = self.learners if place == 0 else self.opponents
+            return modules[(number // len(agents) + place) % len(modules)]
+
+        return module_of
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if hasattr(value, "clone") else value

@@ -1,0 +1,154 @@
+"""Leagues: snapshots, opponents, ratings, the payoff matrix, and their state."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episode_learners import PPO, EncoderPolicy, League, MultiAgentAlgorithm, PPOConfig
+from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
+from episode_runners import MultiAgentEnvRunner, evaluate
+from episodes.errors import InvalidArgument
+from tests.learners.games import TicTacToe
+
+GAMES = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from("abc"), st.sampled_from([0.0, 0.5, 1.0])).filter(
+        lambda game: game[0] != game[1]
+    ),
+    max_size=30,
+)
+
+
+@given(GAMES)
+def test_ratings_and_payoffs_equal_slow_formulas(games: list[tuple[str, str, float]]):
+    league = League(["a"], ["b"], elo_step=16.0)
+    ratings: dict[str, float] = {}
+    for player, other, points in games:
+        league.add_result(player, other, points)
+        before = {one: ratings.get(one, 1000.0) for one in (player, other)}
+        ratings |= {one: before[one] for one in before}
+        for one, another, scored in ((player, other, points), (other, player, 1 - points)):
+            ratings[one] += 16.0 * (scored - 1 / (1 + 10 ** ((before[another] - before[one]) / 400)))
+    assert league.ratings == pytest.approx(ratings)
+    names, matrix = league.payoff_matrix()
+    for i, one in enumerate(names):
+        for j, another in enumerate(names):
+            scores = [p for a, b, p in games if (a, b) == (one, another)]
+            scores += [1 - p for a, b, p in games if (b, a) == (one, another)]
+            assert matrix[i, j] == pytest.approx(np.mean(scores)) if scores else np.isnan(matrix[i, j])
+
+
+def ppo(seed: int = 0, **numbers: Any) -> PPO:
+    game = TicTacToe()
+    spaces = game.observation_spaces["x"], game.action_spaces["x"]
+    policy = EncoderPolicy(*spaces, hidden_sizes=(32,), generator=torch.Generator().manual_seed(seed))
+    return PPO(
+        policy, PPOConfig(**{"num_epochs": 2, "minibatch_size": 64, "learning_rate": 3e-3, **numbers}), seed=seed
+    )
+
+
+def trainer(seed: int = 0, rule: Any = "prioritized", config: Any = None, **more: Any) -> OnPolicyTrainer:
+    league = League(["main"], ["one", "two"], rule=rule, every=2, seed=seed)
+    algorithm = MultiAgentAlgorithm({"main": ppo(seed), "one": ppo(seed + 1), "two": ppo(seed + 2)}, train=["main"])
+    runner = MultiAgentEnvRunner(
+        TicTacToe,
+        algorithm.policies,
+        num_envs=4,
+        agent_to_module_mapping_fn=league.mapping_fn(TicTacToe.possible_agents),
+        seed=seed,
+    )
+    numbers = {"steps_per_epoch": 120, "steps_per_collect": 60, "num_test_episodes": 2, "shows_progress": False}
+    return OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**numbers, **(config or {})}), hooks=[league], **more)
+
+
+@pytest.mark.parametrize("rule", ["latest", "uniform", "prioritized"])
+def test_opponents_play_as_snapshots_and_results_are_counted(rule: str):
+    run = trainer(rule=rule, config={"max_epochs": 4})
+    league = run.hooks[0]
+    run.run()
+    assert list(league.snapshots) == ["main-1", "main-2", "main-3", "main-4"]
+    for module_id, player in league.players.items():
+        weights = run.algorithm[module_id].policy.state_dict()
+        for name, value in league.snapshots[player].items():
+            assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[name])
+    if rule == "latest":
+        assert set(league.players.values()) == {"main-4"}
+    names, matrix = league.payoff_matrix()
+    assert set(names) <= {"main", *league.snapshots}
+    games = sum(games for (player, _), (_, games) in league.results.items() if player == "main")
+    assert games > 20
+    scores = matrix + matrix.T
+    assert np.allclose(scores[~np.isnan(scores)], 1.0)
+    assert not torch.equal(run.algorithm.optimizers["main/policy"].vector, ppo(0).optimizers["policy"].vector)
+
+
+def test_resumed_league_equals_uninterrupted_league(tmp_path: Path):
+    class Copies:
+        def on_epoch(self, run: Any) -> None:
+            if run.num_epochs == 3:
+                shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    config = {"max_epochs": 5, "checkpoint_every": 1}
+    whole = trainer(config=config, folder=tmp_path / "a")
+    whole.hooks.append(Copies())
+    whole.run()
+    resumed = trainer(seed=3, config=config, folder=tmp_path / "b")
+    assert resumed.resume()
+    resumed.run()
+    leagues = [run.hooks[0] for run in (whole, resumed)]
+    assert leagues[0].ratings == leagues[1].ratings
+    assert leagues[0].results == leagues[1].results
+    assert leagues[0].players == leagues[1].players
+    for name, one in whole.algorithm.optimizers.items():
+        assert torch.equal(one.vector, resumed.algorithm.optimizers[name].vector)
+
+
+def test_wrong_rules_and_trained_opponents_are_refused():
+    with pytest.raises(InvalidArgument, match="rule is 'best'"):
+        League(["main"], ["one"], rule="best")  # type: ignore[arg-type]
+    run = trainer()
+    run.algorithm.unfreeze("one")
+    with pytest.raises(InvalidArgument, match=r"\['one'\] are trained"):
+        run.step()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_tic_tac_toe_is_learned_by_self_play(seed: int):
+    """The goal: at least 0.85 points per game against a random player, over both sides."""
+    run = trainer(
+        seed,
+        config={"max_epochs": 20, "steps_per_epoch": 4_000, "steps_per_collect": 1_000, "num_test_episodes": 0},
+    )
+    run.hooks[0].every = 8
+    run.run()
+
+    class Uniform(EncoderPolicy):
+        def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+            outputs = super().forward(batch, explore)
+            logits = outputs["action_dist_inputs"]
+            legal = torch.where(logits < -1e30, logits, torch.zeros_like(logits))
+            noise = -torch.empty_like(legal).exponential_().log()  # the likeliest action is then a random one
+            return {**outputs, "action_dist_inputs": legal + noise}
+
+    game = TicTacToe()
+    uniform = Uniform(game.observation_spaces["x"], game.action_spaces["x"], hidden_sizes=(4,))
+    points = []
+    for side in ("x", "o"):
+        found = evaluate(
+            TicTacToe,
+            {"main": run.algorithm["main"].policy, "random": uniform},
+            agent_to_module_mapping_fn=lambda agent, episode, side=side: "main" if agent == side else "random",
+            num_episodes=100,
+            num_envs=20,
+            seed=1,
+        )
+        points += [0.5 + 0.5 * np.sign(value) for value in found.agent_returns[side]]
+    assert np.mean(points) >= 0.85
