@@ -1,4 +1,4 @@
-"""The struct that users see: named columns of arrays or tensors."""
+"""`Batch`: named columns of arrays or tensors, and the origin of their rows."""
 
 from __future__ import annotations
 

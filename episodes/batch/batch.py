@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from episodes.batch import leaves as batch_leaves
-from episodes.batch.origin import LazyOrigin, Origin, joined, taken
+from episodes.batch.origin import LazyOrigin, Origin, concat_origins, select_rows
 from episodes.batch.train_batch import TrainBatch, origin_of
 from episodes.batch.views import check_view
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, UnknownKey, WrongType
@@ -31,12 +31,16 @@ View = TypeVar("View")
 class Batch:
     """A struct of columns [B, ...]: a row is `batch[i]`, a column is `batch["rewards"]` or `batch.rewards`.
 
-    Leaves are numpy arrays or torch tensors and are shared with what the batch was made of, never copied; anything
-    else becomes an array. A dict inside a batch is read as a `Batch` of the same memory; tuples stay tuples. Columns
-    are checked where it matters: `len`, rows, `cat` and `split` raise `TrackMismatch` when lengths differ.
+    Leaves are numpy arrays or torch tensors. They are shared with the given ones, never copied, and other values become
+    arrays. A dict inside a batch is read as a `Batch` of the same memory; tuples stay tuples. Lengths are checked by
+    `len`, rows, `cat` and `split`, which raise `TrackMismatch` if they differ.
 
-    Rows are taken by an int (a batch of items), a slice (views), an integer array or a mask (copies). Iterating
-    gives rows; `keys()` and `items()` give columns.
+    Rows are selected by an int (a batch of items), a slice (views), an integer array or a mask (copies). Iterating
+    yields rows. `keys()` and `items()` give columns.
+
+    Args:
+        columns: columns by name, or a batch.
+        more: further columns by name.
     """
 
     __slots__ = ("_came", "_columns")
@@ -55,7 +59,7 @@ class Batch:
 
     @classmethod
     def _of(cls, columns: dict[str, Any], came: LazyOrigin | None = None) -> Batch:
-        """A batch around columns that are known to be good; it shares the dict."""
+        """Return a batch around valid columns. It shares the dict."""
         batch = cls.__new__(cls)
         _set_columns(batch, columns)
         _set_came(batch, came)
@@ -63,15 +67,15 @@ class Batch:
 
     @property
     def origin(self) -> Origin:
-        """From which step of which episode each row came: of draws, train batches, and what is taken of them.
+        """Origin of the batch's rows: for each row its episode and step. Samples and train batches have an origin.
 
         Raises:
-            EpisodeStateError: it is not known.
+            EpisodeStateError: the origin is unknown.
         """
         return origin_of(self._came, self._columns)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Batch:
-        """Other columns of the same rows: their origin is that of these."""
+        """Return a batch with other columns of the same rows, and so of the same origin."""
         return self._of(_adopt(columns, ""), self._came)
 
     # Columns
@@ -114,15 +118,15 @@ class Batch:
         return name in self._columns
 
     def keys(self) -> KeysView[str]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         return self._columns.keys()
 
     def items(self) -> ItemsView[str, Any]:
-        """Pairs of name and column."""
+        """Return pairs of name and column."""
         return {name: _shown(value) for name, value in self._columns.items()}.items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A column, or the default where there is none of that name."""
+        """Return a column, or the default if there is no such column."""
         return _shown(self._columns[name]) if name in self._columns else default
 
     def update(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
@@ -152,19 +156,19 @@ class Batch:
         if isinstance(index, tuple):
             raise WrongType(f"rows {index!r}: give one index for the rows; index the columns for more axes")
         columns = nested.map_leaves(lambda leaf: batch_leaves.take(leaf, index), self._columns)
-        return self._of(columns, None if self._came is None else taken(self._came, index))
+        return self._of(columns, None if self._came is None else select_rows(self._came, index))
 
     def _set_rows(self, index: Any, rows: Any) -> None:
         if not isinstance(rows, (Batch, Mapping)):
             raise WrongType(
                 f"rows are set from a batch or a dict with the same columns, not from a {type(rows).__name__}"
             )
-        given = nested.flatten(_same_columns([self, Batch(rows)], "setting rows")[1])
+        new_leaves = nested.flatten(_same_columns([self, Batch(rows)], "setting rows")[1])
         targets, parts = nested.flatten(self._columns), nested.flatten(self._rows(index)._columns)
         for path, target in targets.items():
-            batch_leaves.check_assignable(target, parts[path], given[path], path)
+            batch_leaves.check_assignable(target, parts[path], new_leaves[path], path)
         for path, target in targets.items():
-            batch_leaves.put(target, index, given[path])
+            batch_leaves.put(target, index, new_leaves[path])
         object.__setattr__(self, "_came", None)
 
     def split(
@@ -175,9 +179,9 @@ class Batch:
         generator: np.random.Generator | None = None,
         merge_last: bool = False,
     ) -> Iterator[Batch]:
-        """Parts of `size` rows in order (views), or in an order that the generator draws (copies).
+        """Yield parts of `size` rows in order (views), or shuffled by the generator (copies).
 
-        The last part may be smaller; with `merge_last` it is joined to the one before.
+        The last part may be smaller. With `merge_last` it is joined with the previous part.
         """
         if size < 1:
             raise InvalidArgument(f"split({size}): parts need at least one row")
@@ -193,17 +197,17 @@ class Batch:
 
     @classmethod
     def stack(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """The batches along a new first axis.
+        """Return the batches stacked along a new first axis.
 
         Args:
-            batches: they have the same columns and shapes.
-            fill: stands in for columns that some of them lack; without it that is a `TrackMismatch`.
+            batches: batches of the same columns and shapes.
+            fill: value for columns that some batches lack. Without it, a missing column raises `TrackMismatch`.
         """
         return cls._join(batches, "stack", fill)
 
     @classmethod
     def cat(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """The batches one after another, one concatenate a leaf; `fill` as in `stack`."""
+        """Return the batches concatenated, by one concatenation per leaf. `fill` as in `stack`."""
         return cls._join(batches, "cat", fill)
 
     @classmethod
@@ -218,7 +222,7 @@ class Batch:
         columns = _same_columns([cls._of(c) for c in columns], how)
         flat = [nested.flatten(c) for c in columns]
         leaves = [batch_leaves.join([one[path] for one in flat], path, how) for path in flat[0]]
-        came = joined([part._came for part in parts], np.concatenate if how == "cat" else np.stack)
+        came = concat_origins([part._came for part in parts], np.concatenate if how == "cat" else np.stack)
         return cls._of(nested.unflatten_like(columns[0], leaves), came)
 
     # Arithmetic: column by column, paired by name
@@ -242,7 +246,7 @@ class Batch:
         return self._of(nested.map_leaves(fn, *columns))
 
     def __eq__(self, other: object) -> bool:
-        """True when both have the same columns and equal values (NaN equals NaN), be they arrays or tensors."""
+        """Return True if both have the same columns and equal values, as arrays or tensors. NaN equals NaN."""
         if not isinstance(other, Batch):
             return NotImplemented
         return nested.equal(self.to_numpy()._columns, other.to_numpy()._columns)
@@ -250,15 +254,15 @@ class Batch:
     # Missing values
 
     def isnull(self) -> Batch:
-        """A batch of the same shapes, True where a value is NaN or None."""
+        """Return a batch of the same shapes, True for values that are NaN or None."""
         return self._map(batch_leaves.nulls)
 
     def hasnull(self) -> bool:
-        """True when any value is NaN or None."""
+        """Return True if any value is NaN or None."""
         return any(bool(batch_leaves.nulls(leaf).any()) for leaf in nested.leaves(self._columns))
 
     def dropnull(self) -> Batch:
-        """The rows without a NaN or None; shapes and nesting stay."""
+        """Return the rows without NaN or None. Shapes and nesting stay."""
         bad = np.zeros(len(self), bool)
         for leaf in nested.leaves(self._columns):
             missing = batch_leaves.as_numpy(batch_leaves.nulls(leaf))
@@ -268,15 +272,15 @@ class Batch:
     # Other forms
 
     def to_numpy(self) -> Batch:
-        """The same with arrays for leaves; tensors in host memory are shared, not copied."""
+        """Return the batch with arrays as leaves. CPU tensors are shared, not copied."""
         return self._map(batch_leaves.as_numpy)
 
     def to_torch(self, dtype: Any = None, device: Any = None) -> Batch:
-        """The same with tensors for leaves.
+        """Return the batch with tensors as leaves.
 
         Args:
-            dtype: of the floating-point leaves; integers and booleans stay what they are.
-            device: where the tensors go; on the CPU, arrays are shared where their dtype stays and they may be written.
+            dtype: dtype of the floating-point leaves. Integers and booleans keep theirs.
+            device: device of the tensors. On the CPU, writable arrays are shared if their dtype stays.
 
         Raises:
             WrongType: a leaf holds strings or objects.
@@ -297,15 +301,16 @@ class Batch:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested dicts with the same leaves; the outermost one is a `TrainBatch`, which has an `origin` if this has."""
+        """Return nested dicts with the same leaves. The outermost one is a `TrainBatch`, which keeps the origin."""
         columns = self._columns.items()
-        own = {k: v if type(v) is np.ndarray else nested.map_leaves(lambda leaf: leaf, v) for k, v in columns}
-        return TrainBatch(own, self._came)
+        copied = {k: v if type(v) is np.ndarray else nested.map_leaves(lambda leaf: leaf, v) for k, v in columns}
+        return TrainBatch(copied, self._came)
 
     def require(self, view: type[View]) -> View:
-        """This batch, typed as the view; `TrackMismatch` names what the view asks for and is not here.
+        """Return this batch, typed as the view, a Protocol: see `episodes.batch.views`.
 
-        Views are Protocols: see `episodes.batch.views`.
+        Raises:
+            TrackMismatch: names the columns that the view needs and the batch lacks.
         """
         check_view(self._columns, view)
         return self  # type: ignore[return-value]
@@ -326,11 +331,11 @@ class Batch:
         return Batch, (self._columns if self._came is None else TrainBatch(self._columns, self._came),)
 
 
-_set_columns, _set_came = (vars(Batch)[slot].__set__ for slot in ("_columns", "_came"))  # half the price of `object`'s
+_set_columns, _set_came = (vars(Batch)[slot].__set__ for slot in ("_columns", "_came"))  # faster than `object`'s setter
 
 
 def _shown(value: Any) -> Any:
-    """A column as users see it: dicts as batches of the same memory."""
+    """Return a column as users see it: dicts as batches of the same memory."""
     if isinstance(value, dict):
         return Batch._of(value)
     if isinstance(value, tuple):
@@ -339,7 +344,7 @@ def _shown(value: Any) -> Any:
 
 
 def _adopt(value: Any, path: str) -> Any:
-    """A value as a batch keeps it: dicts of their own around leaves that are shared."""
+    """Return a value as a batch stores it: new dicts around shared leaves."""
     if isinstance(value, Batch):
         value = value._columns
     if isinstance(value, (dict, Mapping)):
@@ -354,8 +359,8 @@ def _adopt(value: Any, path: str) -> Any:
     return batch_leaves.as_leaf(value, path)
 
 
-def _same_columns(batches: Sequence[Batch], what: str) -> list[dict[str, Any]]:
-    """The batches' columns; `TrackMismatch` names the columns that not all of them have."""
+def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
+    """Return the batches' columns. `TrackMismatch` names the columns that only some batches have."""
     first = nested.flatten(batches[0]._columns).keys()
     for i, batch in enumerate(batches):
         paths = nested.flatten(batch._columns).keys()
@@ -363,7 +368,7 @@ def _same_columns(batches: Sequence[Batch], what: str) -> list[dict[str, Any]]:
             lacking = ", ".join(f"batch {i} lacks {path!r}" for path in first if path not in paths)
             extra = ", ".join(f"batch 0 lacks {path!r}" for path in paths if path not in first)
             raise TrackMismatch(
-                f"{what}: {'; '.join(filter(None, (lacking, extra)))}; stack and cat take fill= to fill it"
+                f"{call}: {'; '.join(filter(None, (lacking, extra)))}; stack and cat take fill= to fill it"
             )
     return [batch._columns for batch in batches]
 
@@ -371,7 +376,7 @@ def _same_columns(batches: Sequence[Batch], what: str) -> list[dict[str, Any]]:
 def _filled(
     columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, how: str, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """The columns with those that some batch lacks filled, in all of them."""
+    """Return the columns, where columns that some batches lack are filled."""
     cut = 1 if how == "cat" else 0
     complete: list[dict[str, Any]] = [{} for _ in columns]
     for name in dict.fromkeys(name for one in columns for name in one):
@@ -382,10 +387,10 @@ def _filled(
             for one, values in zip(complete, inner, strict=True):
                 one[name] = values
             continue
-        for one, given, rows in zip(complete, columns, leading, strict=True):
+        for one, columns_of_batch, rows in zip(complete, columns, leading, strict=True):
             one[name] = (
-                given[name]
-                if name in given
+                columns_of_batch[name]
+                if name in columns_of_batch
                 else nested.map_leaves(
                     lambda leaf, rows=rows, path=path: batch_leaves.filled(
                         leaf, (*rows, *leaf.shape[cut:]), fill, path

@@ -1,6 +1,6 @@
-"""What a batch does to one leaf, be it a numpy array or a torch tensor.
+"""Operations of a batch on one leaf, a numpy array or a torch tensor.
 
-torch is never imported here: where there is a tensor, it has been imported already.
+torch is not imported here: if there is a tensor, it has been imported already.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from episodes.tracks.filling import check_fill
 
 
 def torch_of(leaf: Any) -> Any:
-    """The torch module when the leaf is a tensor, else None."""
+    """Return the module torch if the leaf is a tensor, else None."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(leaf, torch.Tensor) else None
 
 
 def as_leaf(value: Any, path: str) -> Any:
-    """The value as a leaf: arrays, numpy scalars and tensors as they are, all else through `np.asarray`."""
+    """Return the value as a leaf: arrays, numpy scalars and tensors unchanged, other values by `np.asarray`."""
     if isinstance(value, (np.ndarray, np.generic)) or torch_of(value):
         return value
     try:
@@ -32,18 +32,18 @@ def as_leaf(value: Any, path: str) -> Any:
 
 
 def describe(leaf: Any) -> str:
-    """Dtype and shape in brackets."""
+    """Return dtype and shape as text."""
     return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
 
 
 def numpy_dtype(leaf: Any) -> np.dtype:
-    """The leaf's dtype, or numpy's nearest to a tensor's."""
+    """Return the leaf's dtype, or for a tensor the nearest numpy dtype."""
     name = str(leaf.dtype).removeprefix("torch.")
     return np.dtype("float32" if name == "bfloat16" else name) if torch_of(leaf) else leaf.dtype
 
 
 def take(leaf: Any, rows: Any) -> Any:
-    """`leaf[rows]`; a tensor takes slices with a negative step, too, and then is a copy."""
+    """Return `leaf[rows]`. Slices with a negative step also work for tensors, and copy."""
     is_tensor = torch_of(leaf) is not None
     if is_tensor and isinstance(rows, slice) and (rows.step or 1) < 0:
         rows = np.arange(len(leaf))[rows].copy()
@@ -51,7 +51,7 @@ def take(leaf: Any, rows: Any) -> Any:
 
 
 def join(parts: Sequence[Any], path: str, how: str) -> Any:
-    """The parts `"stack"`ed along a new first axis or, with `"cat"`, one after another."""
+    """Return the parts stacked along a new first axis (`"stack"`), or concatenated (`"cat"`)."""
     first = parts[0]
     torch = torch_of(first)
     if any(torch_of(part) is not torch for part in parts):
@@ -66,7 +66,7 @@ def join(parts: Sequence[Any], path: str, how: str) -> Any:
 
 
 def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
-    """A leaf of this shape full of `fill`, of the dtype (and device) of `like`."""
+    """Return a leaf of this shape full of `fill`, with the dtype and device of `like`."""
     torch = torch_of(like)
     try:
         check_fill(fill, np.empty(0, numpy_dtype(like)))
@@ -76,7 +76,7 @@ def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
 
 
 def nulls(leaf: Any) -> Any:
-    """True where an item is NaN or None, shaped like the leaf."""
+    """Return a mask of the leaf's shape, True for items that are NaN or None."""
     if torch := torch_of(leaf):
         return torch.isnan(leaf)
     leaf = np.asarray(leaf)
@@ -90,12 +90,14 @@ def nulls(leaf: Any) -> Any:
 
 
 def as_numpy(leaf: Any) -> Any:
-    """The leaf as an array; a tensor in host memory shares it."""
+    """Return the leaf as an array. A CPU tensor shares its memory."""
     return leaf.detach().cpu().numpy() if torch_of(leaf) else leaf
 
 
 def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
-    """Raise unless `rows`, a part of `target`, can be set to `value` without loss in kind (a float in an int, say)."""
+    """Raise an error unless `rows`, a part of `target`, can be set to `value` without loss of kind, such as a float in
+    an int.
+    """
     torch = torch_of(target)
     if torch:
         fits = torch.can_cast(value.dtype if torch_of(value) else torch.as_tensor(value).dtype, target.dtype)
@@ -117,6 +119,6 @@ def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
 
 
 def put(target: Any, rows: Any, value: Any) -> None:
-    """`target[rows] = value`."""
+    """Set `target[rows] = value`."""
     torch = torch_of(target)
     target[rows] = torch.as_tensor(value, dtype=target.dtype, device=target.device) if torch else value

@@ -1,7 +1,7 @@
-"""`Origin`: from which step of which episode each row of a batch came, looked up when somebody asks.
+"""`Origin`: the episode and step from which each row of a batch came, looked up on demand.
 
-A batch carries a source of steps and, lazily, one integer a row: the number of its step there. All else (episode,
-agent, time) is asked of the source, which keeps no episode alive.
+A batch holds a source of steps and one integer per row, the index of its step in the source, computed lazily. The
+source provides episode, agent and time, and keeps no episode alive.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from episodes.errors import EpisodeStateError, StepOutOfRange
 
 __all__ = ["Origin", "StepLocations", "StepOrigin", "StepSource", "EpisodeKey"]
 
-PADDING = -1  # stands where a row has no step
+PADDING = -1  # index of a row without a step
 
 
 class EpisodeKey(NamedTuple):
-    """Whose episode it is."""
+    """Identity of an episode: its id, agent id and module id."""
 
-    id_: str  # of the episode
+    id_: str  # id of the episode
     agent_id: Any = None
     module_id: Any = None
 
@@ -30,45 +30,45 @@ class EpisodeKey(NamedTuple):
 class StepLocations(NamedTuple):
     """Steps by episode and time."""
 
-    whose: list[EpisodeKey | None]  # distinct episodes; None for what nobody knows any more
-    which: np.ndarray  # [n] int64, of these
-    t: np.ndarray  # [n] int64
+    keys: list[EpisodeKey | None]  # distinct episodes; None if an episode is unknown
+    episode_of_step: np.ndarray  # [n] int64, index into `keys` of each step's episode
+    t: np.ndarray  # [n] int64, time of each step in its episode
 
 
 class StepOrigin(NamedTuple):
-    """A step: whose it is, when it was, and how its chunk stops."""
+    """A step: its episode and time, and the chunk that holds it."""
 
-    id_: str  # of the episode
-    t: int  # of its episode, from 0 at its reset
+    id_: str  # id of the episode
+    t: int  # time in the episode, 0 at the reset
     agent_id: Any
     module_id: Any
-    t_started: int  # where the chunk that is there begins
-    t_stop: int  # after its last step
-    ending: Any  # `Ending` of the chunk
-    source: str  # in words
+    t_started: int  # time of the chunk's first step
+    t_stop: int  # time after the chunk's last step
+    ending: Any  # the chunk's `Ending`
+    source: str  # description of the source
 
 
 class StepSource(Protocol):
-    """Where steps with numbers lie. `step` and `episode` raise EpisodeStateError for one that is gone."""
+    """Storage of steps by index. `step` and `episode` raise `EpisodeStateError` for a step that was dropped."""
 
     def step(self, number: int) -> StepOrigin: ...
     def episode(self, number: int) -> Any: ...
     def places(self, numbers: np.ndarray) -> StepLocations: ...
 
 
-LazyOrigin = tuple[StepSource, Any]  # a source, and numbers int64 [B] or [B, W], or a function that gives them
+LazyOrigin = tuple[StepSource, Any]  # a source, and step indices int64 [B] or [B, W], or a function that returns them
 
 
 class Origin:
-    """Where the rows of a batch came from.
+    """Origin of the batch's rows: for each row its episode and step.
 
     Attributes:
-        source: of the steps.
-        numbers: of each row's step in the source, int64 [B], of sequences [B, W]; -1 on padding. A row that sums up
-            several steps (`n_step`) or shows earlier ones (frame stacks) has the number of the step it was acted at.
+        source: the storage of the steps.
+        numbers: index of each row's step in the source, int64 [B], of sequences [B, W]; -1 for padding. A row that sums
+            several steps (`n_step`) or shows earlier ones (frame stacks) has the index of the step at which it acted.
 
-    `origin[i]` (of sequences `origin[i, column]`) is a `StepOrigin`, None on padding; a slice or an array of rows is
-    another `Origin`.
+    `origin[i]` (for sequences `origin[i, column]`) is a `StepOrigin`, or None for padding. A slice or an array of rows
+    gives another `Origin`.
     """
 
     __slots__ = ("numbers", "source")
@@ -86,17 +86,17 @@ class Origin:
         return None if numbers == PADDING else self.source.step(int(numbers))
 
     def episode(self, row: Any = ()) -> Any:
-        """The episode that a row came from, as it is there now; of a sequence's row, that of its first step.
+        """Return the episode of a row as it is stored now. For a row of a sequence, return that of its first step.
 
         Raises:
-            EpisodeStateError: it is gone, or the row is padding.
+            EpisodeStateError: the episode is not stored any more, or the row is padding.
             StepOutOfRange: there is no such row.
         """
         numbers = np.atleast_1d(self._numbers_of(row)).ravel()
-        there = numbers[numbers != PADDING]
-        if not len(there):
+        real_numbers = numbers[numbers != PADDING]
+        if not len(real_numbers):
             raise EpisodeStateError(f"row {row!r} is padding: it came from no episode")
-        return self.source.episode(int(there[0]))
+        return self.source.episode(int(real_numbers[0]))
 
     def _numbers_of(self, rows: Any) -> Any:
         try:
@@ -106,66 +106,66 @@ class Origin:
 
     @property
     def ids(self) -> np.ndarray:
-        """The episodes' ids, objects of the shape of `numbers`; None on padding and where nobody knows any more."""
-        return self._of_episodes(lambda whose: whose.id_)
+        """Ids of the episodes, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        return self._of_episodes(lambda key: key.id_)
 
     @property
     def agent_ids(self) -> np.ndarray:
-        """The agents' ids, likewise."""
-        return self._of_episodes(lambda whose: whose.agent_id)
+        """Ids of the agents, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        return self._of_episodes(lambda key: key.agent_id)
 
     @property
     def module_ids(self) -> np.ndarray:
-        """The modules' ids, likewise."""
-        return self._of_episodes(lambda whose: whose.module_id)
+        """Ids of the modules, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        return self._of_episodes(lambda key: key.module_id)
 
     @property
     def t(self) -> np.ndarray:
-        """The steps' times in their episodes, likewise."""
-        real, (whose, which, t) = self._places
+        """Times of the steps, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        real, (keys, episode_of_step, t) = self._places
         times = t.astype(object)
-        times[np.array([own is None for own in whose], bool)[which]] = None
+        times[np.array([key is None for key in keys], bool)[episode_of_step]] = None
         return self._laid_out(real, times)
 
     def _of_episodes(self, fact: Callable[[EpisodeKey], Any]) -> np.ndarray:
-        real, (whose, which, _) = self._places
-        facts = np.fromiter((None if own is None else fact(own) for own in whose), object, len(whose))
-        return self._laid_out(real, facts[which])
+        real, (keys, episode_of_step, _) = self._places
+        facts = np.fromiter((None if key is None else fact(key) for key in keys), object, len(keys))
+        return self._laid_out(real, facts[episode_of_step])
 
     @property
     def _places(self) -> tuple[np.ndarray, StepLocations]:
-        """Which rows are no padding, and where these are from."""
+        """Mask of the rows without padding, and the locations of their steps."""
         real = self.numbers != PADDING
         return real, self.source.places(self.numbers[real])
 
     def _laid_out(self, real: np.ndarray, facts: np.ndarray) -> np.ndarray:
-        found = np.full(self.numbers.shape, None, object)
-        found[real] = facts
-        return found
+        values = np.full(self.numbers.shape, None, object)
+        values[real] = facts
+        return values
 
     def __repr__(self) -> str:
         return f"Origin({list(self.numbers.shape)} steps of {self.source})"
 
 
 def resolved(came: LazyOrigin) -> Origin:
-    """The origin, its numbers worked out."""
+    """Return the origin with computed indices."""
     source, numbers = came
-    found: Any = numbers() if callable(numbers) else numbers
-    return Origin(source, found)
+    indices: Any = numbers() if callable(numbers) else numbers
+    return Origin(source, indices)
 
 
-def taken(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Where the rows of a batch that an index picks came from."""
+def select_rows(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
+    """Return the origin of the indexed rows of a batch."""
     return None if came is None else (came[0], resolved(came).numbers[batch_leaves.as_numpy(rows)])
 
 
 def select_rows_lazily(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """As `taken`; the index, an array or tensor that nobody writes to, is looked at when the origin is asked for."""
+    """Return the origin of the indexed rows. The index is applied when the origin is first read."""
     return None if came is None else (came[0], _Taken(came, rows))
 
 
 class _Taken(NamedTuple):
-    """Numbers of the rows that an index picks."""
+    """Function that returns the step indices of the indexed rows."""
 
     came: LazyOrigin
     rows: Any
@@ -174,8 +174,10 @@ class _Taken(NamedTuple):
         return resolved(self.came).numbers[batch_leaves.as_numpy(self.rows)]
 
 
-def joined(cames: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]], np.ndarray]) -> LazyOrigin | None:
-    """Where the rows of several batches that are joined came from; None where it is not known of all."""
+def concat_origins(
+    cames: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]], np.ndarray]
+) -> LazyOrigin | None:
+    """Return the origin of joined batches, or None if that of a batch is unknown."""
     known = [came for came in cames if came is not None]
     if len(known) < len(cames):
         return None
@@ -186,16 +188,16 @@ def joined(cames: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]]
             return sources[0], join(numbers)
         places = {id(source): i for i, source in enumerate(sources)}
         mixed = [
-            np.where(own == PADDING, PADDING, own * len(sources) + places[id(came[0])])
-            for own, came in zip(numbers, known, strict=True)
+            np.where(indices == PADDING, PADDING, indices * len(sources) + places[id(came[0])])
+            for indices, came in zip(numbers, known, strict=True)
         ]
         return _CombinedSource(tuple(sources)), join(mixed)
-    except ValueError:  # of other shapes: their columns are not joined either, or each row is not one step
+    except ValueError:  # the shapes differ, since rows are not steps
         return None
 
 
 class _CombinedSource(NamedTuple):
-    """Several sources as one: step `number` of source i is `number * len(sources) + i`."""
+    """Several sources as one: step `number` of source i has index `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
 
@@ -207,14 +209,14 @@ class _CombinedSource(NamedTuple):
 
     def places(self, numbers: np.ndarray) -> StepLocations:
         numbers, of_source = np.divmod(numbers, len(self.sources))
-        whose: list[EpisodeKey | None] = []
-        which, t = np.empty((2, len(numbers)), np.int64)
+        keys: list[EpisodeKey | None] = []
+        episode_of_step, t = np.empty((2, len(numbers)), np.int64)
         for i, source in enumerate(self.sources):
-            own = of_source == i
-            found = source.places(numbers[own])
-            which[own], t[own] = found.which + len(whose), found.t
-            whose += found.whose
-        return StepLocations(whose, which, t)
+            is_here = of_source == i
+            located = source.places(numbers[is_here])
+            episode_of_step[is_here], t[is_here] = located.episode_of_step + len(keys), located.t
+            keys += located.keys
+        return StepLocations(keys, episode_of_step, t)
 
     def __repr__(self) -> str:
         return " and ".join(map(str, self.sources))

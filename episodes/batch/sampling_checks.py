@@ -1,4 +1,4 @@
-"""Whether what draws are asked for makes sense, and errors that say what does."""
+"""Checks of the arguments of sampling from replay buffers and data sets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ INDICES = "indices"
 LARGEST_COUNT = 1 << 40
 """Larger counts are errors of the caller: no array has so many items."""
 INFO_COLUMNS = "infos/columns"
-"""Asks for the column "infos", as columns of its own."""
+"""Key for the infos as separate columns instead of the column "infos"."""
 _WITH_INFO_COLUMNS = (*TRANSITION_KEYS, INFO_COLUMNS)
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
 def check_counts(least: int = 1, **counts: Any) -> None:
-    """Raise `InvalidArgument` unless all counts, given by name, are ints from `least` to `LARGEST_COUNT`."""
+    """Raise `InvalidArgument` unless all counts are ints of at least `least`."""
     for name, count in counts.items():
         if not is_int(count):
             raise InvalidArgument(f"{name}={count!r}: give an int")
@@ -29,7 +29,7 @@ def check_counts(least: int = 1, **counts: Any) -> None:
 
 
 def check_n_step(n_step: Any) -> None:
-    """Raise `InvalidArgument` unless `n_step` is an int of at least 1, or a tuple (least, most) of two."""
+    """Raise `InvalidArgument` unless `n_step` is an int of at least 1, or a pair of bounds."""
     if type(n_step) is int and 1 <= n_step <= LARGEST_COUNT:
         return
     bounds = n_step if isinstance(n_step, tuple) else (n_step, n_step)
@@ -56,18 +56,11 @@ def check_sequences(
 def checked_keys(
     keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], others: Sequence[str]
 ) -> Sequence[str]:
-    """Return the names of the columns to sample.
-
-    Args:
-        keys: names of columns of transitions, infos, `tracks` and `others`; those of transitions if None.
-        include_infos: whether the column "infos" is added: True for dicts, or "columns".
-        tracks: names of the stored tracks.
-        others: names of further columns that can be sampled.
+    """Return the names of the columns to sample: those of transitions, infos, the `tracks` and the `others`.
 
     Raises:
-        UnknownKey: a name of no column, or of one that is always sampled.
-        WrongType: `keys` is no list of strings.
-        InvalidArgument: `include_infos` is another value.
+        UnknownKey: there is no such column.
+        WrongType: `keys` is a str.
     """
     if keys is None and include_infos is False:
         return TRANSITION_KEYS
@@ -119,5 +112,5 @@ _LARGEST_INDEX = np.iinfo(np.int64).max
 
 
 def is_int(value: Any) -> bool:
-    """Return True if the value is an int of Python or numpy, and no bool."""
+    """Return True for an int that is not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

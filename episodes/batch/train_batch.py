@@ -1,4 +1,4 @@
-"""`TrainBatch`: what a learner pipeline gives."""
+"""`TrainBatch`: the batch that a learner pipeline returns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["TrainBatch"]
 
 
 class TrainBatch(dict[str, Any]):
-    """A dict of columns that knows where its rows came from; `Batch(train_batch)` knows it too.
+    """A dict of columns with the origin of its rows. `Batch(train_batch)` has the origin, too.
 
-    A plain dict of the same columns (`dict(train_batch)`, `train_batch | {...}`) does not.
+    A plain dict of the same columns (`dict(train_batch)`, `train_batch | {...}`) does not have it.
     """
 
     __slots__ = ("came",)
@@ -30,10 +30,10 @@ class TrainBatch(dict[str, Any]):
 
     @property
     def origin(self) -> Origin:
-        """From which step of which episode each row came.
+        """The episode and step of each row.
 
         Raises:
-            EpisodeStateError: it is not known, since a piece or somebody has changed how many rows there are.
+            EpisodeStateError: the origin is unknown, since a connector or the user changed the number of rows.
         """
         return origin_of(self.came, self)
 
@@ -42,7 +42,7 @@ class TrainBatch(dict[str, Any]):
 
 
 def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
-    """The origin of the columns' rows, if it is known; else EpisodeStateError."""
+    """Return the origin of the columns' rows. `EpisodeStateError` if it is unknown."""
     if came is None:
         raise EpisodeStateError(
             "it is not known where these rows came from: batches of a learner pipeline or a replay buffer know it, "
@@ -59,6 +59,6 @@ def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
 
 
 def _has_rows(leaf: Any, numbers: np.ndarray) -> bool:
-    """Whether a column has a row for each number; of a single row there is nothing to count."""
+    """Return True if a column has a row for each number. A single row always fits."""
     shape = getattr(leaf, "shape", None)
     return numbers.ndim == 0 or (bool(shape) and shape[0] == len(numbers))

@@ -1,8 +1,8 @@
-"""Typed views of a `Batch`: what an algorithm needs to find in one, as Protocols that are really checked.
+"""Typed views of a `Batch`: Protocols of the columns that an algorithm needs, checked at run time.
 
 `batch.require(RolloutBatch)` returns the batch itself, typed as the view, or raises an error that names every column
-that is missing or of the wrong kind. A view of one's own is a Protocol with annotations, made at the top of a module; a
-field whose type is such a Protocol again is checked inside.
+that is missing or of the wrong kind. A user's own view is a Protocol with annotations, defined at the top of a module.
+A field with such a Protocol as type is checked inside.
 
 >>> import numpy as np
 >>> from episodes.batch import Batch
@@ -31,7 +31,7 @@ Flags = Annotated[Any, "booleans"]  # [B], one array or tensor
 
 
 class BatchView(Protocol):
-    """What every view has: a batch's own methods."""
+    """Methods of a batch that every view has."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -44,7 +44,7 @@ class BatchView(Protocol):
 
 
 class ObsBatch(BatchView, Protocol):
-    """What a policy is called with."""
+    """Input of a policy."""
 
     obs: Nested
 
@@ -60,14 +60,14 @@ class RolloutBatch(ObsBatch, Protocol):
 
 
 class BatchWithReturns(ObsBatch, Protocol):
-    """Steps with their discounted rewards to go."""
+    """Steps with their discounted returns to go."""
 
     actions: Nested
     returns_to_go: Numbers
 
 
 class BatchWithAdvantages(ObsBatch, Protocol):
-    """Steps with advantages and the targets of a value function."""
+    """Steps with advantages and value targets."""
 
     actions: Nested
     advantages: Numbers
@@ -75,7 +75,7 @@ class BatchWithAdvantages(ObsBatch, Protocol):
 
 
 class ActStateBatch(BatchView, Protocol):
-    """Actions of a recurrent policy with its state after them."""
+    """Actions of a recurrent policy with its state after each action."""
 
     actions: Nested
     state_out: Nested
@@ -88,21 +88,21 @@ class ModelOutputBatch(BatchView, Protocol):
 
 
 class DistBatch(ModelOutputBatch, Protocol):
-    """Actions drawn from a distribution, with its inputs and their log-probabilities."""
+    """Actions sampled from a distribution, with its inputs and the log-probabilities."""
 
     actions: Nested
     action_logp: Numbers
 
 
 class PrioBatch(BatchView, Protocol):
-    """Draws of a prioritized replay: importance weights, and the indices to update."""
+    """Samples of a prioritized replay buffer: importance weights, and the indices for `update_priorities`."""
 
     weights: Numbers
     indices: Numbers
 
 
 def check_view(columns: Mapping[str, Any], view: type) -> None:
-    """Raise `TrackMismatch` unless the columns have what the view's annotations ask for."""
+    """Raise `TrackMismatch` unless the columns fit the annotations of the view."""
     problems = _problems(columns, view, "")
     if problems:
         there = ", ".join(nested.flatten(dict(columns))) or "nothing"
@@ -135,7 +135,7 @@ def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
 
 
 def _kind_problem(value: Any, kind: str, path: str) -> list[str]:
-    """What keeps the value from being of this kind, if anything."""
+    """Return the problem of a value that is not of this kind, in a list, or []."""
     if kind not in ("numbers", "booleans"):
         return []
     if not nested.is_leaf(value):

@@ -1,4 +1,4 @@
-"""Many episodes as one set of columns."""
+"""Packs: many episodes as one array per track."""
 
 from __future__ import annotations
 

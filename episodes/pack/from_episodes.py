@@ -1,4 +1,4 @@
-"""From a list of episodes to the columns of a pack: one concatenate per track."""
+"""Conversion of a list of episodes to the columns of a pack, by one concatenation per track."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from episodes.facts import PackFacts
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks
 
-# one call each for all episodes: a call for each of 38 is a tenth of a train batch
+# `map` with these takes one call for all episodes, which saves a tenth of the time of a small train batch
 _TRACKS, _FACTS, _CUSTOM_DATA = attrgetter("tracks"), attrgetter("facts"), attrgetter("custom_data")
 
 
 def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts, np.ndarray, np.ndarray]:
-    """Columns, facts, lengths [n] and lookbacks [n] of a pack of the episodes, which stay as they are."""
+    """Return columns, facts, lengths [n] and lookbacks [n] of a pack of the episodes. The episodes do not change."""
     if isinstance(episodes, SingleAgentEpisode):
         raise WrongType("a pack is made of a list of episodes; give [episode]")
     episodes = list(episodes)

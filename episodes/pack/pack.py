@@ -1,7 +1,7 @@
-"""`EpisodePack`: many episodes as one set of columns; an episode of a pack is a view of it.
+"""`EpisodePack`: many episodes as one array per track. An episode of a pack is a view.
 
-Each track of all episodes is one array, and offsets say where an episode begins. The pack is what the vector recorder
-produces, the replay buffer keeps, files store, sockets carry and learners read. Nothing is copied per episode.
+Offsets mark where each episode begins. Packs are what the vector recorder returns, the replay buffer stores, files and
+messages carry, and learners read. Nothing is copied per episode.
 """
 
 from __future__ import annotations
@@ -45,36 +45,45 @@ from episodes.tracks.track import Track
 
 
 def _data(name: str) -> Any:
-    """A property over the nested arrays of a column."""
+    """Return a property for the nested arrays of a column."""
     column = attrgetter(f"columns.{name}")
     return property(lambda pack: column(pack).whole())
 
 
 def _fact(name: str) -> Any:
-    """A property over an array of the facts."""
+    """Return a property for an array of the facts."""
     return property(attrgetter(f"facts.{name}"))
 
 
 class EpisodePack(Sequence[SingleAgentEpisode]):
-    """An immutable sequence of finalized episodes and chunks, columnar inside. Its arrays are read-only.
+    """Immutable sequence of finalized episodes and chunks, stored as one read-only array per track.
 
-    Step tracks hold `offsets[i + 1] - offsets[i]` = L_i + T_i rows for episode i, observations and infos one more.
+    Step tracks have `offsets[i + 1] - offsets[i]` = L_i + T_i rows for episode i, observations and infos one more.
 
     Args:
         observations: nested arrays [sum(L_i + T_i + 1), ...].
-        actions: nested arrays [sum(L_i + T_i), ...]; likewise `rewards` [sum(L_i + T_i)] and each extra model output.
-        lengths: T_i, [n].
-        infos: `Infos` (or a list of dicts) with a row for each observation; all empty when None.
-        lookbacks: L_i, [n]; all 0 when None.
-        ids: the episodes' ids [n]; random when None.
-        terminated, truncated: flags [n]; False when None.
-        agent_ids, module_ids, multi_agent_episode_ids: values [n], or None where no episode has one.
-        policy_versions: the version of the policy that acted in each episode, [n] (None or -1: unknown; `VersionRuns`
-            where it changed), or None.
-        custom_data: a dict (or None) for each episode, or None.
+        actions: nested arrays [sum(L_i + T_i), ...].
+        rewards: array [sum(L_i + T_i)].
+        lengths: number of steps T_i of each episode, [n].
+        infos: `Infos`, or a list of dicts, one per observation; empty by default.
+        extra_model_outputs: nested arrays [sum(L_i + T_i), ...] by key.
+        lookbacks: lookback L_i of each episode, [n], 0 by default.
+        ids: ids of the episodes, [n], random by default.
+        t_started: env step of each chunk's step 0, [n], 0 by default.
+        terminated: flags [n], False by default.
+        truncated: flags [n], False by default.
+        agent_ids: values [n], or None if no episode has one.
+        module_ids: values [n], or None if no episode has one.
+        multi_agent_episode_ids: values [n], or None if no episode has one.
+        policy_versions: policy version of each episode, [n]: an int, None or -1 if it is unknown, or `VersionRuns` if
+            it changes within the episode.
+        custom_data: a dict or None for each episode.
+        observation_space: space of all observations.
+        action_space: space of all actions.
 
     Raises:
-        TrackMismatch: names the track whose number of rows does not go with `lengths`.
+        TrackMismatch: names the track whose number of rows does not fit `lengths`, or an extra model output with the
+            name of a reserved column.
     """
 
     def __init__(
@@ -124,14 +133,14 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         self.check()
 
     def _set(self, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> None:
-        self.columns = columns  # the tracks of all episodes, one after another
+        self.columns = columns  # the concatenated tracks of all episodes
         self.facts = facts
         self.lengths = frozen(lengths)  # [n]
         self.lookbacks = frozen(lookbacks)  # [n]
 
     @classmethod
     def of(cls, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> EpisodePack:
-        """The pack of columns and facts that are known to go together."""
+        """Return the pack of columns and facts that fit each other. Nothing is checked."""
         pack = cls.__new__(cls)
         pack._set(columns, facts, lengths, lookbacks)
         return pack
@@ -150,20 +159,22 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def custom_data(self) -> list[dict[str, Any]] | None:
-        """A dict of each episode, which is a copy, as those of `pack[i]` are; None where all are empty.
+        """A copy of each episode's custom data, or None if all are empty.
 
-        What is written to the copies is lost with them; `pack.replace(custom_data=[...])` is a pack with other ones.
+        Changes to the copies are lost. `pack.replace(custom_data=[...])` returns a pack with other custom data.
         """
         return own_custom_data(self.facts.custom_data)
 
     @property
     def policy_versions(self) -> np.ndarray | None:
-        """The lowest and the highest version of the policies that acted, [n, 2] (-1: unknown); None where all are."""
+        """The lowest and the highest policy version of each episode, int64 [n, 2] (-1: unknown), or None if all are
+        unknown.
+        """
         versions = self.facts.policy_versions
         return None if versions is None else versions.lowest_and_highest()
 
     def get_policy_versions(self) -> np.ndarray:
-        """Which version of the policy acted at each step, those of lookbacks left out, int64 [sum(T)]; -1: unknown."""
+        """Return the policy version of each step without lookbacks, int64 [sum(T)], or -1 if it is unknown."""
         versions = self.facts.policy_versions
         return np.full(self.num_steps, UNKNOWN) if versions is None else versions.steps(self.lengths)
 
@@ -185,31 +196,31 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def infos(self) -> Infos:
-        """A row for each observation."""
+        """The infos, one row per observation."""
         return self.columns.infos.whole()
 
     @property
     def extra_model_outputs(self) -> dict[str, Any]:
-        """Each extra model output's nested arrays."""
+        """Nested arrays of the extra model outputs, by key."""
         return {key: track.whole() for key, track in self.columns.extra.items()}
 
     @cached_property
     def terminated(self) -> np.ndarray:
-        """Flags [n]."""
+        """Flags bool [n]: whether each episode ended in a terminal state."""
         return _frozen(self.facts.endings & 1 != 0)
 
     @cached_property
     def truncated(self) -> np.ndarray:
-        """Flags [n]."""
+        """Flags bool [n]: whether each episode was ended from outside."""
         return _frozen(self.facts.endings & 2 != 0)
 
     def check(self) -> None:
-        """Raise unless the columns go together.
+        """Raise an error unless the columns fit each other.
 
         Raises:
-            TrackMismatch: a column has other rows than `lengths` and `lookbacks` ask for.
-            ShapeMismatch: rewards that are not one number a step.
-            WrongType: arrays of objects.
+            TrackMismatch: a column has another number of rows than `lengths` and `lookbacks` require.
+            ShapeMismatch: rewards are not one number per step.
+            WrongType: a column holds objects.
         """
         steps, num = int(self.offsets[-1]), len(self)
         for track in self.columns.all():
@@ -229,11 +240,12 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[SingleAgentEpisode]) -> EpisodePack:
-        """The episodes as a pack (itself when it is one): one concatenate per track; the episodes stay as they are.
+        """Return the episodes as a pack, by one concatenation per track. A pack is returned itself. The episodes do not
+        change.
 
         Raises:
-            TrackMismatch: the tracks of episodes differ in keys, structure or item shape.
-            WrongType: what is no single-agent episode.
+            TrackMismatch: tracks of the episodes differ in keys, structure or item shape.
+            WrongType: a value is not a single-agent episode.
         """
         if isinstance(episodes, EpisodePack):
             return episodes
@@ -241,23 +253,23 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """The packs' episodes as one pack: one concatenate per track, large columns of infos when they are first read.
+        """Return the packs' episodes as one pack, by one concatenation per track. Large infos are joined later.
 
-        Until then the packs' infos are not freed (`retained_nbytes` counts them), which is no more than a quarter above
-        what the joined ones need; where it would be more, they are joined at once.
+        Until then the infos of the packs are not freed (`retained_nbytes` counts them). That is at most a quarter more
+        memory than the joined infos need; otherwise they are joined at once.
 
         Raises:
-            TrackMismatch: packs with other extra outputs, nesting or shapes. One without steps goes with any.
+            TrackMismatch: packs have other extra outputs, nesting or shapes. A pack without steps fits any.
         """
         packs = list(packs)
         if len(packs) == 1:
             return packs[0]
         if not packs:
             raise InvalidArgument("EpisodePack.concat needs at least one pack")
-        whose = [pack.ids[0] if len(pack) else "-" for pack in packs]
+        ids = [pack.ids[0] if len(pack) else "-" for pack in packs]
         try:
             parts = [pack.columns for pack in packs]
-            columns = Tracks.concatenated(parts, whose, Tracks.sizes(parts)[0])
+            columns = Tracks.concatenated(parts, ids, Tracks.sizes(parts)[0])
         except TrackMismatch as error:
             raise TrackMismatch(f"packs with other tracks cannot be joined: {error}") from None
         facts = PackFacts.concat([pack.facts for pack in packs])
@@ -274,10 +286,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodePack: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodePack:
-        """Episode i, or the pack of a slice of episodes; views either way (a slice with a step copies).
+        """Return episode i, or the pack of a slice of episodes. Both are views, except for a slice with a step.
 
-        Each time episode i is another object. So what is written to it (`custom_data`, setters) stays in it, and not in
-        the pack: keep the episode, or put the new values into `pack.replace(custom_data=[...])`, which is another pack.
+        Each read of episode i creates a new object, so changes to it (`custom_data`, setters) do not change the pack.
+        Keep the episode, or use `pack.replace(custom_data=[...])`, which returns another pack.
         """
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
@@ -306,7 +318,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(slice(start, stop), slice(begin, end), slice(begin + start, end + stop))
 
     def select(self, indices: Any) -> EpisodePack:
-        """The pack of the episodes that an integer array, a list or a boolean mask picks; one gather per track."""
+        """Return the pack of the episodes at an integer array, a list or a boolean mask, by one gather per track."""
         try:
             wanted = np.asarray(indices)
             picked = np.arange(len(self))[wanted if wanted.size else wanted.astype(np.int64)]
@@ -314,11 +326,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             raise StepOutOfRange(f"pack.select: {error}; there are episodes 0..{len(self) - 1}") from None
         sizes = np.diff(self.offsets)[picked]
         steps = ranges(self.offsets[:-1][picked], sizes)
-        observed = ranges(self.observation_offsets[:-1][picked], sizes + 1)
-        return self._picked(picked, steps, observed)
+        observed_rows = ranges(self.observation_offsets[:-1][picked], sizes + 1)
+        return self._picked(picked, steps, observed_rows)
 
     def replace(self, **changed: Any) -> EpisodePack:
-        """This pack with other columns or metadata, under the names that the constructor takes."""
+        """Return this pack with other columns or metadata, by the names of the constructor's arguments."""
         columns, facts = self.columns, self.facts
         for name in ("observations", "actions", "rewards"):
             if name in changed:
@@ -386,9 +398,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         facts = self.facts._replace(action_space=action_space)
         return EpisodePack.of(columns, facts, self.lengths, self.lookbacks)
 
-    def _picked(self, which: Any, steps: Any, observed: Any) -> EpisodePack:
-        columns = self.columns.take(steps, observed)
-        return EpisodePack.of(columns, self.facts.take(which), self.lengths[which], self.lookbacks[which])
+    def _picked(self, episode_index: Any, steps: Any, observed_rows: Any) -> EpisodePack:
+        columns = self.columns.take(steps, observed_rows)
+        return EpisodePack.of(
+            columns, self.facts.take(episode_index), self.lengths[episode_index], self.lookbacks[episode_index]
+        )
 
     # --- columns ---------------------------------------------------------------------------------------------
 
@@ -398,37 +412,37 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def tracks(self) -> dict[str, np.ndarray]:
-        """Every array by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
+        """All arrays by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
         return self.columns.arrays()
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Where each episode's rows of step tracks begin, its lookback first, [n + 1]."""
+        """Row of step tracks at which each episode begins, with its lookback, int64 [n + 1]."""
         return _offsets(self.lengths + self.lookbacks)
 
     @cached_property
     def observation_offsets(self) -> np.ndarray:
-        """Where each episode's observation rows (and infos) begin, [n + 1]."""
+        """Row of observations and infos at which each episode begins, int64 [n + 1]."""
         return _frozen(self.offsets + np.arange(len(self) + 1))
 
     @cached_property
     def row_owners(self) -> np.ndarray:
-        """The episode of each observation row, int [sum(L_i + T_i + 1)]."""
+        """Index of the episode of each observation row, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
 
     @cached_property
     def row_depths(self) -> np.ndarray:
-        """How many rows of its episode lie before each observation row, int [sum(L_i + T_i + 1)]."""
+        """Number of rows of the same episode before each observation row, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.arange(len(self.row_owners)) - self.observation_offsets.take(self.row_owners))
 
     @cached_property
     def num_steps(self) -> int:
-        """The number of steps of all episodes, lookbacks not counted."""
+        """Number of steps of all episodes without lookbacks."""
         return int(self.lengths.sum())
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tracks."""
+        """Size of all tracks in bytes."""
         return sum(array.nbytes for array in self.tracks.values())
 
     @property
@@ -440,13 +454,13 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return retained_nbytes([*self.tracks.values(), *self.infos.arrays()])
 
     def copied(self) -> EpisodePack:
-        """This pack in memory of its own: what it was a view of can be freed, and be used for the next sample."""
+        """Return a copy of this pack in new memory, so that the buffers behind its views can be freed or reused."""
         columns = self.columns.map_tracks(lambda track: track.copied())
         facts = self.facts.take(np.arange(len(self)))
         return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())
 
     def step_rows(self) -> slice | np.ndarray:
-        """The rows [num_steps] of the real steps in step tracks; all of them, as a slice, without lookbacks."""
+        """Return the rows of the steps without lookbacks in step tracks, int [num_steps], or a slice of all."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.offsets[:-1] + self.lookbacks, self.lengths)
@@ -456,34 +470,34 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return bool(np.count_nonzero(self.lookbacks))
 
     def observation_rows(self, shift: int = 0) -> np.ndarray:
-        """The rows [num_steps] of the observations before each real step (`shift=0`) or after it (`shift=1`)."""
+        """Return the rows [num_steps] of the observations before each step (`shift=0`) or after it (`shift=1`)."""
         return self._observed_rows + shift if shift else self._observed_rows
 
     @cached_property
     def _observed_rows(self) -> np.ndarray:
         if self._has_lookback:
             return _frozen(ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths))
-        rows = np.arange(len(self)).repeat(self.lengths)  # each episode before has one observation more than steps
+        rows = np.arange(len(self)).repeat(self.lengths)  # each earlier episode has one observation more than steps
         rows += np.arange(len(rows))
         return _frozen(rows)
 
     def all_observation_rows(self) -> slice | np.ndarray:
-        """The rows [num_steps + n] of the T + 1 real observations per episode; a slice without lookbacks."""
+        """Return the rows of the T + 1 observations of each episode, int [num_steps + n], or a slice of all."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths + 1)
 
     def returns(self) -> np.ndarray:
-        """The undiscounted return [n] of each episode."""
+        """Return the undiscounted return of each episode, float64 [n]."""
         return segment_sums(self.rewards, self.offsets[:-1] + self.lookbacks, self.offsets[1:])
 
     # --- state -----------------------------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """One buffer per track, out of band with protocol 5; what is per episode goes in band.
+        """Pickle one buffer per track, out of band with protocol 5, and per-episode data in band.
 
-        Spaces go without the state of their random numbers, and packs that are unpickled share equal ones: who wants
-        to sample from a space copies and seeds it.
+        Spaces are pickled without the state of their random generators, and unpickled packs share equal spaces. To
+        sample from a space, copy and seed it.
         """
         counts = self.lengths, self.lookbacks
         if protocol >= 5:
@@ -499,22 +513,24 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     def __repr__(self) -> str:
         whole = (self.t_started == 0) & (self.terminated | self.truncated)
-        parts = counted(whole, self.returns(), self.num_steps)
+        parts = describe_counts(whole, self.returns(), self.num_steps)
         parts += [f"{int(self.terminated.sum())} terminated"]
         parts += [f"{int((self.truncated & ~self.terminated).sum())} truncated", f"{self.nbytes} bytes"]
         return f"EpisodePack({', '.join(parts)})"
 
 
 def _fits(track: Track, num: int) -> bool:
-    """Whether a track of one array, or of infos, has so many items, of a kind that it may have; nested ones: False."""
+    """Return True if a track of one array, or of infos, has `num` items of an allowed kind. False for nested tracks."""
     data = track.data
     if type(data) is np.ndarray:
         return len(data) == num and is_kind_of(track.field, data)
     return track.field is INFOS and len(data) == num
 
 
-def counted(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
-    """Words on episodes of so many steps: the whole ones, of the mask [n], with their mean return, and chunks."""
+def describe_counts(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
+    """Describe the number of episodes, chunks and steps, and the mean return of the whole episodes, which `whole` [n]
+    marks.
+    """
     num, steps = int(whole.sum()), f"{num_steps} step{'s' * (num_steps != 1)}"
     with np.errstate(over="ignore", invalid="ignore"):
         mean = [f"mean return {returns[whole].mean():g}"] if num else []
@@ -526,20 +542,20 @@ def counted(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]
 
 
 def segment_sums(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """The sums [n] of `values[starts[i]:stops[i]]` in float64; parts in order that do not overlap, and may be empty."""
-    there = starts < stops
-    if there.all() and len(there) and (starts[1:] == stops[:-1]).all():
+    """Return the sums of `values[starts[i]:stops[i]]`, float64 [n], for ordered segments that do not overlap."""
+    is_filled = starts < stops
+    if is_filled.all() and len(is_filled) and (starts[1:] == stops[:-1]).all():
         return _sums_from(values[: int(stops[-1])], starts)
     sums = np.zeros(len(starts))
-    if there.any():
-        bounds = np.stack([starts[there], stops[there]], axis=1).reshape(-1)
-        sums[there] = _sums_from(values[: int(bounds[-1])], bounds[:-1])[::2]
+    if is_filled.any():
+        bounds = np.stack([starts[is_filled], stops[is_filled]], axis=1).reshape(-1)
+        sums[is_filled] = _sums_from(values[: int(bounds[-1])], bounds[:-1])[::2]
     return sums
 
 
 def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The sums [n] from each start to the next one, of the last to the end."""
-    with np.errstate(over="ignore", invalid="ignore"):  # of infinite values
+    """Return the sums from each start to the next one, and from the last start to the end, float64 [n]."""
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite values give no warning
         return np.add.reduceat(values, starts, dtype=np.float64)
 
 

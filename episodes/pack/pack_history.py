@@ -1,4 +1,4 @@
-"""The history of observations in a pack."""
+"""`PackHistory`: the history of observations in a pack."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ __all__ = ["PackHistory"]
 
 
 class PackHistory(History):
-    """Observation rows of a pack: those of a batch, all T + 1 of an episode, those after each step, of padded rows.
+    """Observation rows of a pack: those of a batch, all T + 1 of each episode, those after each step, or padded rows.
 
     Args:
-        rows: [B] int, or a slice of all.
+        pack: the pack.
+        rows: rows of its observations, int [B], or a slice.
+        spaces: spaces of the observations and actions.
+        lookback: see `History`.
     """
 
     def __init__(
@@ -27,11 +30,11 @@ class PackHistory(History):
     ) -> None:
         super().__init__(spaces, lookback)
         self.pack = pack
-        self._rows = rows  # as they were given: a slice reads views
+        self._rows = rows  # a slice reads views
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The rows as an array [B]."""
+        """The rows as an array, int [B]."""
         if isinstance(self._rows, slice):
             return np.arange(*self._rows.indices(int(self.pack.observation_offsets[-1])))
         return self._rows
@@ -41,7 +44,7 @@ class PackHistory(History):
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """The episode of each row, int [B]."""
+        """Index of each row's episode, int [B]."""
         owners = self.pack.row_owners
         return owners[self._rows] if isinstance(self._rows, slice) else owners.take(self._rows)
 
@@ -69,7 +72,7 @@ class PackHistory(History):
         return _windows(column, self.rows - self.owners - 1, self.depth, k)
 
     def flat_actions(self, k: int) -> np.ndarray:
-        """As `History.flat_actions`; where windows overlap, each action of the pack is flattened once."""
+        """Return the last k actions as vectors. If windows overlap, each action of the pack is flattened only once."""
         pack = self.pack
         if len(self) * k <= len(pack.rewards) or not len(pack.rewards):
             return super().flat_actions(k)
@@ -93,34 +96,38 @@ class PackHistory(History):
         return super().module_ids if self.pack.module_ids is None else self.pack.module_ids.take(self.owners)
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """The chunk of row i up to its observation: views of the pack."""
+        """Return the chunk of row i up to its observation, as views of the pack."""
         owner = int(self.owners[i])
         return self.pack[owner][: int(self.depth[i] - self.pack.lookbacks[owner])]
 
 
-def _windows(column: Any, newest: np.ndarray, there: np.ndarray, k: int) -> Any:
-    """The k items [B, k, ...] up to the rows `newest` [B], of which only the last `there` [B] belong to the episode."""
+def _windows(column: Any, newest: np.ndarray, num_items: np.ndarray, k: int) -> Any:
+    """Return the last k items [B, k, ...] up to the rows `newest` [B], with zeros for items before the episode.
+
+    Args:
+        num_items: number of items [B] up to each row that belong to its episode.
+    """
     rows = newest[:, None] - back(k)
-    young = there < k
+    young = num_items < k
     if not np.count_nonzero(young):
         return nested.take(column, rows)
-    places = _missing(there, young, k)
+    missing = _missing(num_items, young, k)
 
     def window(leaf: np.ndarray) -> np.ndarray:
-        items = leaf.take(rows, axis=0, mode="clip")  # rows before the first become that one, and are blanked
-        items[places] = np.zeros((), leaf.dtype)
+        items = leaf.take(rows, axis=0, mode="clip")  # rows before row 0 read row 0, and are set to zero below
+        items[missing] = np.zeros((), leaf.dtype)
         return items
 
     return nested.map_leaves(window, column)
 
 
-_FEW = 1024  # places of windows; a mask of so many is found and used in 3 us, which the indices take twice
+_FEW = 1024  # items of all windows; below, a mask is twice as fast as indices
 
 
-def _missing(there: np.ndarray, young: np.ndarray, k: int) -> Any:
-    """Where in windows [B, k] nothing is, a mask or indices; `young` [B] are the windows where that is so."""
-    if len(there) * k <= _FEW:
-        return there[:, None] <= back(k)
-    which = young.nonzero()[0]  # few, mostly: a mask of all places would cost as much as the gather
-    own, missing = (there[which, None] <= back(k)).nonzero()
-    return which[own], missing
+def _missing(num_items: np.ndarray, young: np.ndarray, k: int) -> Any:
+    """Return the missing items of windows [B, k] as a mask or indices. `young` [B] marks the windows that have any."""
+    if len(num_items) * k <= _FEW:
+        return num_items[:, None] <= back(k)
+    windows = young.nonzero()[0]  # few, mostly: a mask of all places would cost as much as the gather
+    rows_of_windows, missing = (num_items[windows, None] <= back(k)).nonzero()
+    return windows[rows_of_windows], missing

@@ -1,8 +1,8 @@
-"""What a pack is pickled as: bytes, strings, tuples and buffers, at which no pickler looks in Python.
+"""The parts of a pickled pack: bytes, strings, tuples and buffers, which all picklers handle in C.
 
-Ray's pickler takes along classes that other processes cannot import, and for that it looks at every object and every
-function, which takes longer than all else about a pack. So what is numpy's, Gymnasium's or ours comes in pieces that
-need no looking; what is a user's own is among them as it is.
+Ray's pickler calls Python code for every other object and function, since it also pickles classes that other processes
+cannot import. That takes longer than everything else about a pack. So arrays, Gymnasium's spaces and this library's
+objects are taken apart. A user's own objects stay as they are.
 """
 
 from __future__ import annotations
@@ -21,76 +21,80 @@ from episodes.tracks.infos.info_columns import from_parts
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.nested import map_leaves
 
-_SMALL = 256  # bytes of a buffer that goes in band
-_KINDS = "biufcSU"  # of dtypes that their string tells all about, and whose arrays have buffers
-_UNTOLD = "-"  # the name of all other dtypes
+_SMALL = 256  # bytes; smaller arrays are pickled in band
+_KINDS = "biufcSU"  # kinds of dtypes that `dtype.str` describes completely, and whose arrays have buffers
+_UNNAMED = "-"  # name of all other dtypes
 _MOST_SPACES = 64
 _MOST_NAMES = 1024
 
 _names: dict[np.dtype, str] = {}
-_known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # pickles of spaces by their ids, and they
+_known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # ids of spaces -> (their pickle, the spaces)
 
 
 def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[Any, ...]:
-    """The arguments of `from_pickle_parts`."""
+    """Return the arguments of `from_pickle_parts`."""
     observations, infos, actions, rewards = (track.data for track in columns[:4])
     extra = {key: track.data for key, track in columns.extra.items()}
-    arrays = [map_leaves(_in_pieces, data) for data in (observations, actions, rewards, extra)]
+    arrays = [map_leaves(_to_parts, data) for data in (observations, actions, rewards, extra)]
     bands = [in_band(column) for column in (*facts.columns, *counts)]
-    return arrays, _infos_in_pieces(infos), bands, _spaces_in_pieces(facts), facts.custom_data
+    return arrays, _infos_to_parts(infos), bands, _spaces_to_parts(facts), facts.custom_data
 
 
-def from_pickle_parts(arrays: Any, infos: Any, bands: Any, own_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
-    """The columns, the facts, the lengths and the lookbacks that `to_pickle_parts` was given."""
-    observations, actions, rewards, extra = (map_leaves(_from_pieces, data) for data in arrays)
-    columns = Tracks.finished(observations, _infos_from_pieces(infos), actions, rewards, extra)
-    *own, lengths, lookbacks = map(from_band, bands)
-    spaces_ = _unpickled_spaces(own_spaces) if type(own_spaces) is bytes else own_spaces
-    return columns, PackFacts._make([*own, *spaces_, custom_data]), lengths, lookbacks
+def from_pickle_parts(arrays: Any, infos: Any, bands: Any, pickled_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
+    """Return the columns, facts, lengths and lookbacks that were given to `to_pickle_parts`."""
+    observations, actions, rewards, extra = (map_leaves(_from_parts, data) for data in arrays)
+    columns = Tracks.finished(observations, _infos_from_parts(infos), actions, rewards, extra)
+    *columns_of_facts, lengths, lookbacks = map(from_band, bands)
+    spaces_ = _unpickled_spaces(pickled_spaces) if type(pickled_spaces) is bytes else pickled_spaces
+    return columns, PackFacts._make([*columns_of_facts, *spaces_, custom_data]), lengths, lookbacks
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _in_pieces(array: Any) -> Any:
-    """A list (no container, as nested values go) of what an array is made of; one of another kind as it is."""
+def _to_parts(array: Any) -> Any:
+    """Return the parts of an array as a list, a leaf of nested values, or the array itself if it has no buffer."""
     name = _names.get(array.dtype) or _named(array.dtype)
-    if name is _UNTOLD or not array.flags.c_contiguous:
+    if name is _UNNAMED or not array.flags.c_contiguous:
         return array
     return [array.tobytes() if array.nbytes < _SMALL else pickle.PickleBuffer(array), name, array.shape]
 
 
 def _named(dtype: np.dtype) -> str:
-    """What the dtype is called, looked up once: numpy makes the string anew, for a quarter of a piece."""
+    """Return the name of the dtype from a cache, since numpy creates the string anew each time."""
     if len(_names) >= _MOST_NAMES:
         _names.clear()
-    return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNTOLD)
+    return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNNAMED)
 
 
-def _from_pieces(own: Any) -> np.ndarray:
-    if type(own) is not list:
-        return own
-    data, dtype, shape = own
+def _from_parts(value: Any) -> np.ndarray:
+    if type(value) is not list:
+        return value
+    data, dtype, shape = value
     return np.ndarray(shape, dtype, memoryview(data))
 
 
-def _infos_in_pieces(infos: Any) -> Any:
-    """The number of infos that are empty; of others their parts, each array once: columns share masks."""
+def _infos_to_parts(infos: Any) -> Any:
+    """Return the number of empty infos, or the parts of other infos, with each array once since columns share masks."""
     if type(infos) is EmptyInfos:
         return infos.num
     paths, parts, num = infos.parts()
-    pieces: dict[int, Any] = {}
-    for own in chain.from_iterable(parts):
-        if type(own) is np.ndarray and id(own) not in pieces:
-            pieces[id(own)] = _in_pieces(own)
-    return paths, [(pieces.get(id(a), a), pieces.get(id(b), b), pieces.get(id(c), c)) for a, b, c in parts], num
+    parts_by_id: dict[int, Any] = {}
+    for array in chain.from_iterable(parts):
+        if type(array) is np.ndarray and id(array) not in parts_by_id:
+            parts_by_id[id(array)] = _to_parts(array)
+    return (
+        paths,
+        [(parts_by_id.get(id(a), a), parts_by_id.get(id(b), b), parts_by_id.get(id(c), c)) for a, b, c in parts],
+        num,
+    )
 
 
-def _infos_from_pieces(own: Any) -> Any:
-    if type(own) is int:
-        return EmptyInfos(own)
-    paths, parts, num = own
-    made = {id(piece): _from_pieces(piece) for part in parts for piece in part}
+def _infos_from_parts(value: Any) -> Any:
+    if type(value) is int:
+        return EmptyInfos(value)
+    paths, parts, num = value
+    made = {id(piece): _from_parts(piece) for part in parts for piece in part}
     return from_parts(paths, [(made[id(a)], made[id(b)], made[id(c)]) for a, b, c in parts], num)
 
 
@@ -98,7 +102,7 @@ def _infos_from_pieces(own: Any) -> Any:
 
 
 def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
-    """Whether there is no space, or it and those in it are of Gymnasium's own classes."""
+    """Return True for None, and for a space that consists of Gymnasium's own classes."""
     if space is None:
         return True
     parts = [part for held in vars(space).values() for part in seeds.spaces_in(held)]
@@ -106,25 +110,25 @@ def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
 
 
 def unseeded(facts: PackFacts) -> PackFacts:
-    """The facts with spaces that have no state of random numbers, which would be that of their first pickle."""
-    observed, acted = map(seeds.unseeded, facts.spaces)
-    return facts._replace(observation_space=observed, action_space=acted)
+    """Return the facts with spaces without random state. Otherwise all pickles would have the state of the first."""
+    observation_space, action_space = map(seeds.unseeded, facts.spaces)
+    return facts._replace(observation_space=observation_space, action_space=action_space)
 
 
-def _spaces_in_pieces(facts: PackFacts) -> Any:
-    """Two spaces as a pickle, which is made once, as most packs have those of others; a user's own as they are."""
-    own = facts.spaces
-    key = (id(own[0]), id(own[1]))
+def _spaces_to_parts(facts: PackFacts) -> Any:
+    """Return two spaces as a cached pickle, or the spaces themselves if they are of a user's own class."""
+    both = facts.spaces
+    key = (id(both[0]), id(both[1]))
     known = _known.get(key)
     if known is not None:
         return known[0]
     bare = unseeded(facts).spaces
-    if not all(map(_is_gymnasiums, own)):
+    if not all(map(_is_gymnasiums, both)):
         return bare
     if len(_known) >= _MOST_SPACES:
         _known.clear()
     pickled = pickle.dumps(bare, 5)
-    _known[key] = pickled, own  # kept, so that no other space gets its id
+    _known[key] = pickled, both  # the reference keeps the ids from being reused
     return pickled
 
 

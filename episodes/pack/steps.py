@@ -1,4 +1,4 @@
-"""`PackSteps`: the steps of a pack, or of a list of episodes, as numbers: what a train batch's origin asks."""
+"""`PackSteps`: the steps of a pack, or of a list of episodes, by index, as the source of a train batch's origin."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["PackSteps"]
 
 
 class PackSteps:
-    """Steps by number: the r-th of all real steps, episode after episode. The episodes are not kept alive.
+    """The steps of a pack by index, without lookbacks, episode after episode. The episodes are not kept alive.
 
     Args:
-        pack: of the episodes.
-        given: what the pack was made of, where that is something else.
+        pack: the pack of the episodes.
+        episodes_of_pack: the episodes of which the pack was made, if they are not the pack.
     """
 
-    def __init__(self, pack: EpisodePack, given: Sequence[SingleAgentEpisode] | None = None) -> None:
+    def __init__(self, pack: EpisodePack, episodes_of_pack: Sequence[SingleAgentEpisode] | None = None) -> None:
         facts = pack.facts
         self._facts = facts if facts.custom_data is None else facts._replace(custom_data=None)
         self._lengths = pack.lengths
-        whole = given is None or given is pack
-        self._there: Any = weakref.ref(pack) if whole else list(map(weakref.ref, given or ()))
+        whole = episodes_of_pack is None or episodes_of_pack is pack
+        self._holders: Any = weakref.ref(pack) if whole else list(map(weakref.ref, episodes_of_pack or ()))
 
     @cached_property
     def _stops(self) -> np.ndarray:
@@ -41,21 +41,21 @@ class PackSteps:
         return int(self._lengths.sum())
 
     def step(self, number: int) -> StepOrigin:
-        """The step with this number."""
+        """Return the origin of the step at this index."""
         i = int(self._stops.searchsorted(number, "right"))
         started, length = int(self._facts.t_started[i]), int(self._lengths[i])
-        whose, t = self._whose(i), started + number - int(self._stops[i]) + length
+        key, t = self._key(i), started + number - int(self._stops[i]) + length
         ending = ENDINGS[int(self._facts.endings[i])]
-        return StepOrigin(whose.id_, t, whose.agent_id, whose.module_id, started, started + length, ending, str(self))
+        return StepOrigin(key.id_, t, key.agent_id, key.module_id, started, started + length, ending, str(self))
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Episodes and times of the steps with these numbers [n]."""
+        """Return episodes and times of the steps at these indices [n]."""
         episodes = self._stops.searchsorted(numbers, "right")
-        distinct, which = np.unique(episodes, return_inverse=True)
+        distinct, episode_of_step = np.unique(episodes, return_inverse=True)
         begins = self._stops - self._lengths - self._facts.t_started
-        return StepLocations([self._whose(i) for i in distinct.tolist()], which, numbers - begins[episodes])
+        return StepLocations([self._key(i) for i in distinct.tolist()], episode_of_step, numbers - begins[episodes])
 
-    def _whose(self, i: int) -> EpisodeKey:
+    def _key(self, i: int) -> EpisodeKey:
         facts = self._facts
         agents, modules = facts.agent_ids, facts.module_ids
         return EpisodeKey(
@@ -63,15 +63,15 @@ class PackSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """The episode or chunk of the step; `EpisodeStateError` when nobody holds it any more."""
+        """Return the episode or chunk of the step. `EpisodeStateError` if it was garbage-collected."""
         i = int(self._stops.searchsorted(number, "right"))
-        held = self._there[i]() if isinstance(self._there, list) else self._there and self._there()
-        if held is None:
+        holder = self._holders[i]() if isinstance(self._holders, list) else self._holders and self._holders()
+        if holder is None:
             raise EpisodeStateError(
                 f"episode {self._facts.ids[i]} is gone: keep the episodes that a batch is made of as long as they are "
                 "to be looked at"
             )
-        return held[i] if isinstance(held, EpisodePack) else held
+        return holder[i] if isinstance(holder, EpisodePack) else holder
 
     def __repr__(self) -> str:
         num, steps = len(self._lengths), len(self)
@@ -81,9 +81,9 @@ class PackSteps:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process: all but the episodes."""
+        """Pickle everything except the episodes."""
         gone = [_nothing] * len(self._lengths)
-        return {**self.__dict__, "_there": gone}
+        return {**self.__dict__, "_holders": gone}
 
 
 def _nothing() -> None:

@@ -99,4 +99,4 @@ def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
     """The env steps [k] at which the agent took the actions of its k completed steps in this chunk."""
     line = episode.agents.timeline(agent_id)
     lookback = line.episode.lookback
-    return np.asarray(line.acted, np.int64)[lookback : lookback + len(line.episode)]
+    return np.asarray(line.action_times, np.int64)[lookback : lookback + len(line.episode)]

@@ -52,8 +52,8 @@ from episodes.returns.formulas import (
     AlignedSteps,
     discounted_returns_of,
     gae_of,
+    masked_if_not_finite,
     n_step_returns_of,
-    settled,
     swept_remaining,
     vtrace_of,
 )
@@ -72,17 +72,18 @@ def gae(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Generalized advantages and value targets, both like `rewards`: (advantages, value_targets).
+    """Return generalized advantages and value targets, both of the shape of `rewards`.
 
-    Schulman et al. 2016, https://arxiv.org/abs/1506.02438. float32 stays float32; nothing is standardised.
+    Schulman et al. 2016, https://arxiv.org/abs/1506.02438. float32 stays float32, and nothing is standardized. The
+    module describes the layouts.
 
     Raises:
-        ShapeMismatch: shapes do not fit together.
-        InvalidArgument: `gamma` or `lambda_` outside [0, 1].
+        ShapeMismatch: shapes do not fit each other.
+        InvalidArgument: `gamma` or `lambda_` is outside [0, 1].
     """
     gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
-    return settled(gae_of, steps, gamma, lambda_)
+    return masked_if_not_finite(gae_of, steps, gamma, lambda_)
 
 
 def n_step_returns(
@@ -96,16 +97,17 @@ def n_step_returns(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Targets of up to `n_step` rewards plus the discounted value after them, and how many: (targets, n_steps).
+    """Return n-step targets (up to `n_step` rewards plus the discounted value after them), and the number of rewards in
+    each.
 
-    Near an ending a target uses the steps that are left, and bootstraps only if the ending is no termination.
+    Near an ending a target sums the remaining steps, and bootstraps only if the ending is not a termination.
 
     >>> n_step_returns(np.ones(3), np.full(4, 10.0), [False], [True], gamma=0.5, n_step=2, offsets=[0, 3])
     (array([4., 4., 6.]), array([2, 2, 1]))
     """
     gamma, n_step = check_fraction("gamma", gamma), check_steps(n_step)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
-    targets, counts = settled(n_step_returns_of, steps, _remaining(steps), gamma, n_step)
+    targets, counts = masked_if_not_finite(n_step_returns_of, steps, _remaining(steps), gamma, n_step)
     return targets, counts.astype(np.int64)
 
 
@@ -119,10 +121,9 @@ def discounted_returns(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> np.ndarray:
-    """Discounted sums of the rewards from each step to the last of its episode, like `rewards`.
+    """Return the discounted sum of rewards from each step to the end of its episode, of the shape of `rewards`.
 
-    With `values`, a truncated or cut episode adds the discounted value of its last observation; without, nothing is
-    added.
+    With `values`, a truncated or cut episode adds the discounted value of its last observation.
 
     >>> discounted_returns([1.0, 1.0, 1.0, 5.0], [True, False], [False, False], gamma=0.5, offsets=[0, 3, 4])
     array([1.75, 1.5 , 1.  , 5.  ])
@@ -133,7 +134,7 @@ def discounted_returns(
         num_episodes = None if offsets is None else np.size(offsets) - 1
         values = np.zeros(shape_of_values(rewards.shape, num_episodes), rewards.dtype)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
-    return settled(discounted_returns_of, steps, gamma)[0]
+    return masked_if_not_finite(discounted_returns_of, steps, gamma)[0]
 
 
 def vtrace(
@@ -159,7 +160,7 @@ def vtrace(
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
     weights = np.asarray(ratios, steps.rewards.dtype)
     check_like_rewards("ratios", weights.shape, steps.rewards.shape)
-    return settled(vtrace_of, steps, weights, gamma, lambda_, (float(clip_rho), float(clip_pg_rho)))
+    return masked_if_not_finite(vtrace_of, steps, weights, gamma, lambda_, (float(clip_rho), float(clip_pg_rho)))
 
 
 def align(
@@ -170,7 +171,7 @@ def align(
     offsets: ArrayLike | None,
     final_values: ArrayLike | None,
 ) -> AlignedSteps:
-    """The checked input of the public functions, in floating point, with next values and boundaries."""
+    """Return the checked input of the public functions as floats, with next values and episode boundaries."""
     check_flags(terminateds, truncateds)
     rewards, values = np.asarray(rewards), np.asarray(values)
     dtype = np.result_type(rewards, values, np.float32)
@@ -195,13 +196,13 @@ def _align_packed(
     stops = offsets[1:]
     lengths = stops - offsets[:-1]
     check_offsets(int(offsets[0]), int(offsets[-1]), int(lengths.min(initial=0)), len(rewards))
-    before = np.arange(len(lengths)).repeat(lengths)  # each episode before has one observation more than steps
+    before = np.arange(len(lengths)).repeat(lengths)  # each earlier episode has one observation more than steps
     before += np.arange(len(rewards))
-    some = lengths > 0  # episodes without steps have no last one
+    has_steps = lengths > 0  # episodes without steps have no last step
     next_values = values[1:].take(before)
-    next_values[stops[terminateds & some] - 1] = 0
+    next_values[stops[terminateds & has_steps] - 1] = 0
     goes_on = np.ones(len(rewards), rewards.dtype)
-    goes_on[stops[some] - 1] = 0
+    goes_on[stops[has_steps] - 1] = 0
     return AlignedSteps(rewards, values.take(before), next_values, goes_on, int(lengths.max(initial=0)))
 
 
@@ -221,10 +222,10 @@ def _align_columns(
 
 
 def _remaining(steps: AlignedSteps) -> np.ndarray:
-    """How many steps the episode has from each one on, itself included."""
+    """Return the number of steps from each step to the end of its episode, that step included."""
     if steps.swept:
         return swept_remaining(steps)
     length = len(steps.goes_on)
-    here = np.arange(length, dtype=np.int32).reshape(-1, *[1] * (steps.goes_on.ndim - 1))
-    ends = np.where(steps.goes_on, np.int32(length), here)
-    return np.minimum.accumulate(ends[::-1])[::-1] - here + 1
+    rows = np.arange(length, dtype=np.int32).reshape(-1, *[1] * (steps.goes_on.ndim - 1))
+    ends = np.where(steps.goes_on, np.int32(length), rows)
+    return np.minimum.accumulate(ends[::-1])[::-1] - rows + 1

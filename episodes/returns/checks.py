@@ -1,4 +1,4 @@
-"""Whether shapes, flags and discounts are what the functions of returns take, and errors that say what they want."""
+"""Checks of the shapes, flags and discounts that are given to the functions of returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ FINAL_VALUES_OF_PACKED = (
 
 
 def shape_of_values(rewards: tuple[int, ...], num_episodes: int | None) -> tuple[int, ...]:
-    """The shape that `values` must have beside rewards of this shape, packed when a number of episodes is given."""
+    """Return the shape that `values` must have for rewards of this shape. `num_episodes` is None for the layout [T,
+    N].
+    """
     if not rewards:
         raise ShapeMismatch("rewards are a single number; give one per step, [S] with offsets or [T, N]")
     return (rewards[0] + (1 if num_episodes is None else num_episodes), *rewards[1:])
@@ -26,7 +28,7 @@ def check_columns(
     truncateds: tuple[int, ...],
     final_values: tuple[int, ...] | None,
 ) -> None:
-    """Raise `ShapeMismatch` unless the shapes of a [T, N] layout fit together."""
+    """Raise `ShapeMismatch` unless the shapes of a [T, N] layout fit each other."""
     wanted = shape_of_values(rewards, None)
     if values != wanted:
         raise ShapeMismatch(
@@ -46,7 +48,7 @@ def check_packed(
     truncateds: tuple[int, ...],
     offsets: tuple[int, ...],
 ) -> None:
-    """Raise `ShapeMismatch` unless the shapes of a packed layout fit together."""
+    """Raise `ShapeMismatch` unless the shapes of a packed layout fit each other."""
     if len(offsets) != 1 or not offsets[0] or len(rewards) != 1:
         raise ShapeMismatch(f"rewards {list(rewards)} with offsets {list(offsets)}: packed they are [S] and [n + 1]")
     num_episodes = offsets[0] - 1
@@ -64,7 +66,7 @@ def check_packed(
 
 
 def check_offsets(first: int, last: int, shortest: int, num_steps: int) -> None:
-    """Raise `ShapeMismatch` unless offsets go from 0 to the number of steps and never down."""
+    """Raise `ShapeMismatch` unless offsets ascend from 0 to the number of steps."""
     if first != 0 or last != num_steps or shortest < 0:
         raise ShapeMismatch(
             f"offsets from {first} to {last} of {num_steps} packed steps: they must rise from 0 to {num_steps}"
@@ -72,25 +74,29 @@ def check_offsets(first: int, last: int, shortest: int, num_steps: int) -> None:
 
 
 def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ...]) -> None:
-    """Raise `ShapeMismatch` unless an array has the rewards' shape."""
+    """Raise `ShapeMismatch` unless an array has the shape of the rewards."""
     if tuple(shape) != tuple(rewards):
         raise ShapeMismatch(f"{name} {list(shape)} beside rewards {list(rewards)}: they must have one entry per step")
 
 
 def check_fraction(name: str, value: float) -> float:
-    """The discount as Python's float, which leaves float32 alone; `InvalidArgument` unless it lies in [0, 1]."""
+    """Return the value as a Python float, which does not change the dtype of float32 arrays.
+
+    Raises:
+        InvalidArgument: the value is not in [0, 1].
+    """
     return value if type(value) is float and 0 <= value <= 1 else checked_number(name, value, 0.0, 1.0)
 
 
 def check_steps(n_step: int) -> int:
-    """The number of steps itself; `InvalidArgument` unless there is at least one to sum over."""
+    """Return the number of steps. `InvalidArgument` unless it is at least 1."""
     if n_step < 1:
         raise InvalidArgument(f"n_step={n_step}: it must be at least 1")
     return n_step
 
 
 def check_flags(terminateds: Any, truncateds: Any) -> None:
-    """Raise `WrongType` where there are no flags."""
+    """Raise `WrongType` if flags are None."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         if flags is None:
             raise WrongType(f"{name} is None: give a flag per step, [T, N], or with offsets one per episode, [n]")

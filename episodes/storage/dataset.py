@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, WrongType
 from episodes.facts.ending import codes_of
 from episodes.pack import EpisodePack
-from episodes.pack.pack import counted
+from episodes.pack.pack import describe_counts
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import pyarrow, reading
 from episodes.storage.catalog import Catalog, ShardFile
@@ -511,7 +511,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         rows = self.metadata
         terminated, truncated = int(rows["terminated"].sum()), int((rows["truncated"] & ~rows["terminated"]).sum())
         whole = (rows["t_started"] == 0) & (rows["terminated"] | rows["truncated"])
-        parts = counted(whole, rows["return"], self.num_steps)
+        parts = describe_counts(whole, rows["return"], self.num_steps)
         if len(self):
             cut = len(self) - terminated - truncated
             parts += [f"{terminated} terminated", f"{truncated} truncated"]

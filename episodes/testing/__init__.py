@@ -1,7 +1,7 @@
-"""Checks that users run on their own parts, and `strategies` that draw what a part may meet.
+"""Checks that users run on their own environments, and Hypothesis strategies (`episodes.testing.strategies`).
 
-Each check takes one part and returns None, or raises a `ContractViolation` that says whose part it is, what was
-expected, what was found, and where.
+Each check takes one object and returns None, or raises a `ContractViolation` that names the object, what was expected,
+what was found, and the place.
 """
 
 from __future__ import annotations

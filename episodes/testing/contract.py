@@ -1,4 +1,4 @@
-"""How a check tells that a part breaks its contract: whose, what was expected, what was found, where."""
+"""`ContractViolation` errors: the object, what was expected, what was found, and the place."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from episodes.errors import ContractViolation
 from episodes.tracks import nested
 
 
-def violation(whose: str, expected: str, found: str, advice: str = "", **where: Any) -> ContractViolation:
-    """The error to raise for a part that breaks its contract.
+def violation(subject: str, expected: str, actual: str, advice: str = "", **place_of_fault: Any) -> ContractViolation:
+    """Return the error for an object that breaks its contract.
 
     Args:
-        whose: the part, as its user calls it.
-        advice: what to do about it, where that can be said.
-        where: names and numbers that lead to the place; those that are None are left out.
+        subject: name of the object.
+        expected: what was expected.
+        actual: what was found.
+        advice: what to do about it, if known.
+        place_of_fault: names and numbers that describe the place; None is left out.
 
     >>> print(violation("Scaled", "finite obs", "NaN", "clip what you divide by", step=5, environment=1))
     Scaled (step 5, environment 1): expected finite obs, found NaN; clip what you divide by
     """
-    place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items() if value is not None)
-    told = f"{whose} ({place})" if place else whose
-    return ContractViolation(f"{told}: expected {expected}, found {found}" + (f"; {advice}" if advice else ""))
+    place = ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in place_of_fault.items() if value is not None
+    )
+    text = f"{subject} ({place})" if place else subject
+    return ContractViolation(f"{text}: expected {expected}, found {actual}" + (f"; {advice}" if advice else ""))
 
 
 def brief(value: Any) -> str:
-    """A nested value in a few words, for the "found" of a violation.
+    """Return a short description of a nested value, for the argument `actual` of `violation`.
 
     >>> brief({"a": np.zeros((2, 3)), "b": (1, None)})
     "{'a': float64 [2, 3], 'b': (1, None)}"
@@ -38,12 +42,12 @@ def brief(value: Any) -> str:
         return f"({', '.join(map(brief, value))})"
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {np.array2string(value)}" if value.ndim == 0 else f"{value.dtype} {list(value.shape)}"
-    told = repr(value)
-    return told if len(told) <= 80 else f"{told[:77]}..."
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def differing_leaf(a: Any, b: Any) -> str | None:
-    """The path of the first leaf at which two nested values differ ("" for the values themselves), None if equal."""
+    """Return the path of the first leaf at which two nested values differ ("" for the values themselves), or None."""
     if nested.equal(a, b):
         return None
     if not nested.same_structure(a, b):

@@ -1,4 +1,4 @@
-"""`check_vector_env`: does a vector environment do what it says, above all around the endings of its episodes?"""
+"""`check_vector_env`: checks of a vector environment, above all around the endings of its episodes."""
 
 from __future__ import annotations
 
@@ -36,22 +36,24 @@ def check_vector_env(
     reproducible: bool = True,
     reuses_buffers: bool = False,
 ) -> None:
-    """Raise a `ContractViolation` unless the vector environment's rows are what its spaces and autoreset mode say.
+    """Raise `ContractViolation` unless the rows of a vector environment fit its spaces and its autoreset mode.
 
-    It takes `num_steps` steps three times over: to look at each row, to see that the seed tells all, and, with
-    next-step autoreset, to see that actions of reset rows are ignored. The environment is left open.
+    The check takes `num_steps` steps three times: to inspect each row, to compare two runs with one seed, and, with
+    next-step autoreset, to check that actions of reset rows are ignored. The environment stays open.
 
     Args:
-        autoreset_mode: for an environment that does not say it in `metadata["autoreset_mode"]`.
-        num_steps: must be enough for some episodes to end.
-        actions: gives actions [N, ...] for observations [N, ...]; samples of the action space by default.
-        reproducible: after `reset(seed=...)` the same actions lead to the same rows.
-        reuses_buffers: the environment may write to arrays that it returned before. This library's recorders copy
-            them; most users' code does not.
+        env: the vector environment.
+        autoreset_mode: mode of an environment without `metadata["autoreset_mode"]`.
+        num_steps: number of steps, enough for some episodes to end.
+        seed: seed of the resets.
+        actions: function from observations [N, ...] to actions [N, ...], by default samples of the action space.
+        reproducible: True if after `reset(seed=...)` the same actions give the same rows.
+        reuses_buffers: True if the environment may write to arrays that it returned earlier. The recorders of this
+            library copy rows; most code of users does not.
 
     Raises:
-        ContractViolation: what was expected, what was found, in which environment, at which step (the reset is step 0).
-        InvalidArgument: no episode ended, so nothing is known of autoreset.
+        ContractViolation: names what was expected, what was found, the environment and the step (the reset is step 0).
+        InvalidArgument: no episode ended, so autoreset could not be checked.
 
     >>> import gymnasium
     >>> check_vector_env(gymnasium.make_vec("CartPole-v1", num_envs=2), num_steps=50)
@@ -70,15 +72,15 @@ def check_vector_env(
         watch.check_same(first, other, "the action of a reset row to be ignored", "it changes what comes after it")
 
 
-def _mode_of(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
-    """The environment's mode, which it says itself or which is given."""
-    said = (env.metadata or {}).get("autoreset_mode")
-    if said is None and given is None:
+def _mode_of(env: VectorEnv, mode_argument: AutoresetMode | str | None) -> AutoresetMode:
+    """Return the autoreset mode: that of the environment, or the given one."""
+    own_mode = (env.metadata or {}).get("autoreset_mode")
+    if own_mode is None and mode_argument is None:
         raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
-    modes = [checked_mode(mode) for mode in (given,) if mode is not None]
-    if said is not None:
+    modes = [checked_mode(mode) for mode in (mode_argument,) if mode is not None]
+    if own_mode is not None:
         try:
-            modes.insert(0, checked_mode(said))
+            modes.insert(0, checked_mode(own_mode))
         except InvalidArgument as error:
             raise violation(str(env), "a mode in metadata['autoreset_mode']", str(error)) from None
     if len(set(modes)) == 2:
@@ -95,7 +97,7 @@ _FIRST_OBSERVATIONS = {
 
 @dataclass(frozen=True)
 class _Row:
-    """A row as it was when it came: a copy."""
+    """Copy of a row, made when it was returned."""
 
     actions: Any  # None for the reset
     observations: Any
@@ -110,7 +112,7 @@ class _Row:
 
 
 def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
-    """The actions of the rows once more, those of reset rows changed."""
+    """Return a function that returns the actions of the rows again, with those of reset rows changed."""
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:
@@ -121,7 +123,7 @@ def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) ->
 
 
 class _Watch:
-    """Steps an environment and holds each row against the rules."""
+    """Runs an environment and checks each row."""
 
     def __init__(self, env: VectorEnv, mode: AutoresetMode, reuses_buffers: bool) -> None:
         self.env = env
@@ -131,20 +133,20 @@ class _Watch:
         self.reuses_buffers = reuses_buffers
         self.step = 0
         self.ages = np.zeros(self.num_envs, int)
-        self.given: list[tuple[str, np.ndarray, np.ndarray]] = []  # name, array, copy: of the newest call
+        self.returned: list[tuple[str, np.ndarray, np.ndarray]] = []  # name, array, copy: of the newest call
         self.infos: Any = None  # of the newest call
         self.endings = 0
         self.resets = 0  # that followed an ending
         self.resets_like_endings = 0  # those whose observation is the last one of the episode before
         self.observations_differ = False
 
-    def broken(self, expected: str, found: str, advice: str = "", **where: Any) -> Exception:
-        return violation(str(self.env), expected, found, advice, step=self.step, **where)
+    def broken(self, expected: str, actual: str, advice: str = "", **place: Any) -> Exception:
+        return violation(str(self.env), expected, actual, advice, step=self.step, **place)
 
     # --- stepping --------------------------------------------------------------------------------------------
 
     def run(self, seed: int, num_steps: int, actions: Actions) -> list[_Row]:
-        """The rows of a reset and `num_steps` steps."""
+        """Return the rows of a reset and `num_steps` steps."""
         nothing = np.zeros(self.num_envs)
         observations = self.reset(seed=seed)
         done = nothing.astype(bool)
@@ -155,7 +157,7 @@ class _Watch:
         return rows
 
     def reset(self, **arguments: Any) -> Any:
-        """The observations of a reset, which fit the space."""
+        """Return the observations of a reset, after checking them against the space."""
         answer = self.env.reset(**arguments)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise self.broken("reset to return (observations, infos)", brief(answer))
@@ -167,7 +169,7 @@ class _Watch:
         return observations
 
     def next_row(self, last: _Row, actions: Any) -> _Row:
-        """The row after one step, and, with autoreset disabled, after the reset of those that ended."""
+        """Return the row after one step. If autoreset is disabled, environments that ended are reset."""
         kept = copy.deepcopy(actions)
         answer = self.env.step(actions)
         if not nested.equal(actions, kept):
@@ -188,7 +190,7 @@ class _Watch:
         return self.after_endings(last, row, infos)
 
     def after_endings(self, last: _Row, row: _Row, infos: dict[str, Any]) -> _Row:
-        """The row once the mode's rules were held against it."""
+        """Check the row against the rules of the autoreset mode, and return it."""
         if self.mode is AutoresetMode.NEXT_STEP:
             self.check_reset_row(last, row)
         elif self.mode is AutoresetMode.SAME_STEP:
@@ -203,20 +205,20 @@ class _Watch:
 
     # --- buffers ---------------------------------------------------------------------------------------------
 
-    def remember(self, **given: Any) -> None:
-        """Keep what the environment returned beside a copy of it."""
-        self.infos = given["infos"]
-        self.given = [
+    def remember(self, **returned: Any) -> None:
+        """Store returned arrays with a copy of each."""
+        self.infos = returned["infos"]
+        self.returned = [
             (name, array, array.copy())
-            for name, array in nested.flatten(given).items()
+            for name, array in nested.flatten(returned).items()
             if isinstance(array, np.ndarray) and array.dtype != object
         ]
 
     def check_buffers(self, infos: Any) -> None:
-        """Raise if what the call before returned is not any more what it was."""
+        """Raise `ContractViolation` if arrays of the previous call have changed."""
         if self.reuses_buffers:
             return
-        changed = [name for name, array, kept in self.given if not nested.equal(array, kept)]
+        changed = [name for name, array, kept in self.returned if not nested.equal(array, kept)]
         if infos is self.infos and infos:
             changed.append("infos")
         if changed:
@@ -229,34 +231,34 @@ class _Watch:
     # --- endings ---------------------------------------------------------------------------------------------
 
     def check_time_limit(self, row: _Row) -> None:
-        """An episode that reaches the limit of the environment's spec is truncated, terminated or not."""
+        """Raise `ContractViolation` if an episode at the time limit of the environment's spec is not truncated."""
         limit = getattr(self.env.spec, "max_episode_steps", None)
         self.ages = np.where(row.is_reset, 0, self.ages + 1)
         for env in np.flatnonzero(self.ages >= (limit or np.inf)).tolist():
             if not row.truncateds[env]:
-                found = "terminated only" if row.terminateds[env] else "an episode that goes on"
+                actual = "terminated only" if row.terminateds[env] else "an episode that goes on"
                 raise self.broken(
-                    f"a truncation after max_episode_steps={limit}", found, "a time limit truncates", environment=env
+                    f"a truncation after max_episode_steps={limit}", actual, "a time limit truncates", environment=env
                 )
         self.endings += int(np.count_nonzero(row.dones))
         if self.mode is not AutoresetMode.NEXT_STEP:
             self.ages[row.dones] = 0
 
     def check_reset_row(self, last: _Row, row: _Row) -> None:
-        """The row after an ending: the reset observation, reward 0, no flags."""
+        """Raise `ContractViolation` unless the row after an ending has the reset observation, reward 0 and no flags."""
         for env in np.flatnonzero(row.is_reset).tolist():
-            found = f"reward {row.rewards[env]}, terminated={row.terminateds[env]}, truncated={row.truncateds[env]}"
+            actual = f"reward {row.rewards[env]}, terminated={row.terminateds[env]}, truncated={row.truncateds[env]}"
             if row.rewards[env] != 0 or row.dones[env]:
                 raise self.broken(
                     "reward 0 and no flags in the row after an ending (next-step autoreset)",
-                    found,
+                    actual,
                     "that row is a reset, and no step",
                     environment=env,
                 )
             self.compare_reset(item_of(self.space, last.observations, env), item_of(self.space, row.observations, env))
 
     def check_finals(self, row: _Row, infos: dict[str, Any]) -> None:
-        """Same-step autoreset: the true last observations and infos are beside the row, for those that ended."""
+        """Same-step autoreset: check that the infos have the last observations and infos of the ended environments."""
         done = row.dones
         for key in ("final_obs", "final_info"):
             mask = infos.get(f"_{key}")
@@ -279,7 +281,7 @@ class _Watch:
                 )
 
     def final_observation(self, infos: dict[str, Any], env: int) -> Any:
-        """The true last observation of an environment: out of an object array with holes, or of dense arrays."""
+        """Return the last observation of an environment, from an object array with gaps or from dense arrays."""
         finals = infos.get("final_obs")
         if finals is None:
             raise self.broken(
@@ -300,7 +302,7 @@ class _Watch:
             ) from None
 
     def reset_ended(self, row: _Row) -> Any:
-        """The observations after a reset of the environments that ended, and of those alone."""
+        """Reset the environments that ended and only these, and return the observations."""
         mask = row.dones
         observations = copy.deepcopy(self.reset(options={"reset_mask": mask.copy()}))
         for env in range(self.num_envs):
@@ -317,12 +319,12 @@ class _Watch:
         return observations
 
     def compare_reset(self, last: Any, first: Any) -> None:
-        """Note the last observation of an episode and what is said to be the first one of the next."""
+        """Record the last observation of an episode and the first observation of the next one."""
         self.resets += 1
         self.resets_like_endings += nested.equal(last, first)
 
     def check_endings(self, num_steps: int) -> None:
-        """Raise if no ending told anything, or if all of them together tell that nothing was reset."""
+        """Raise `InvalidArgument` if no episode ended, and `ContractViolation` if no ended environment was reset."""
         if not self.endings:
             raise InvalidArgument(
                 f"{self.env}: no episode ended in {num_steps} steps, so nothing is known of its {self.mode}; "
@@ -337,22 +339,24 @@ class _Watch:
     # --- runs beside each other ------------------------------------------------------------------------------
 
     def check_same(self, first: list[_Row], other: list[_Row], expected: str, advice: str) -> None:
-        """Raise at the first row that is not the same in both runs."""
+        """Raise `ContractViolation` at the first row that differs between both runs."""
         for self.step, (one, two) in enumerate(zip(first, other, strict=True)):
             for name in ("observations", "rewards", "terminateds", "truncateds"):
-                mine, theirs = getattr(one, name), getattr(two, name)
-                if nested.equal(mine, theirs):
+                first_value, second_value = getattr(one, name), getattr(two, name)
+                if nested.equal(first_value, second_value):
                     continue
                 space = self.space if name == "observations" else None
                 pick = lambda rows, env: rows[env] if space is None else item_of(space, rows, env)  # noqa: B023, E731
-                env = next(e for e in range(self.num_envs) if not nested.equal(pick(mine, e), pick(theirs, e)))
+                env = next(
+                    e for e in range(self.num_envs) if not nested.equal(pick(first_value, e), pick(second_value, e))
+                )
                 raise self.broken(expected, f"other {name}", advice, environment=env)
 
     def other_on_resets(self, row: _Row) -> Any:
-        """The row's actions, other ones for the environments whose row is a reset."""
+        """Return the row's actions, with other ones for environments in a reset row."""
         drawn = self.env.action_space.sample()
         return nested.map_leaves(
-            lambda own, new: np.where(row.is_reset.reshape(-1, *[1] * (own.ndim - 1)), new, own).astype(own.dtype),
+            lambda old, new: np.where(row.is_reset.reshape(-1, *[1] * (old.ndim - 1)), new, old).astype(old.dtype),
             copy.deepcopy(row.actions),
             drawn,
         )

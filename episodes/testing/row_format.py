@@ -1,4 +1,4 @@
-"""What rows of a vector environment look like: shapes, dtypes and bounds of its spaces, flags, rewards and infos."""
+"""Checks of rows of a vector environment: shapes, dtypes and bounds of its spaces, flags, rewards and infos."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.sp
 
 
 def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broken) -> None:
-    """Raise unless the nested rows [N, ...] are arrays of the space's shapes and dtypes, each row inside the space.
+    """Raise `ContractViolation` unless the rows [N, ...] have the space's shapes and dtypes and lie inside the space.
 
     Args:
-        space: of one environment.
+        space: space of one environment's observations.
     """
     _check_leaves(space, rows, num_envs, "observations", broken)
     if not _all_inside(space, rows):
@@ -29,7 +29,7 @@ def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broke
 
 
 def _all_inside(space: gym.Space, rows: Any) -> bool:
-    """True when all rows are known to be inside the space; False says nothing."""
+    """Return True if all rows are known to be inside the space. False is no statement."""
     if isinstance(space, gym.spaces.Dict):
         return all(_all_inside(part, rows[key]) for key, part in space.spaces.items())
     if isinstance(space, gym.spaces.Tuple):
@@ -42,7 +42,7 @@ def _all_inside(space: gym.Space, rows: Any) -> bool:
 
 
 def item_of(space: gym.Space, rows: Any, env: int) -> Any:
-    """One environment's item out of the rows."""
+    """Return the item of one environment from the rows."""
     if isinstance(space, gym.spaces.Dict):
         return {key: item_of(part, rows[key], env) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -50,19 +50,19 @@ def item_of(space: gym.Space, rows: Any, env: int) -> Any:
     return rows[env]
 
 
-def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **where: Any) -> None:
-    """Raise unless the item is inside the space, leaf by leaf."""
+def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: Any) -> None:
+    """Raise `ContractViolation` unless each leaf of the item is inside the space."""
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
-            check_item(part, item[key], f"{name}[{key!r}]", broken, **where)
+            check_item(part, item[key], f"{name}[{key!r}]", broken, **place)
     elif isinstance(space, gym.spaces.Tuple):
         for i, part in enumerate(space.spaces):
-            check_item(part, item[i], f"{name}[{i}]", broken, **where)
+            check_item(part, item[i], f"{name}[{i}]", broken, **place)
     elif not space.contains(np.asarray(item) if isinstance(space, _ARRAYS) else item):
-        found = (
+        value = (
             f"{item!r}" if np.size(item) <= 8 else f"{brief(np.asarray(item))} from {np.min(item)} to {np.max(item)}"
         )
-        raise broken(f"{name} inside {space}", found, "widen the space, or clip", **where)
+        raise broken(f"{name} inside {space}", value, "widen the space, or clip", **place)
 
 
 def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken: Broken) -> None:
@@ -82,19 +82,19 @@ def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken:
         raise broken(f"{name} to be {num_envs} items of {space}", brief(rows))
 
 
-def check_array(found: Any, name: str, shape: tuple[int, ...], dtype: Any, broken: Broken) -> None:
-    """Raise unless `found` is a numpy array of the shape and the dtype (any floating one when None)."""
+def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: Any, broken: Broken) -> None:
+    """Raise `ContractViolation` unless the value is a numpy array of the shape and dtype, or of any float dtype."""
     wanted = "floating" if dtype is None else str(np.dtype(dtype))
-    is_array = isinstance(found, np.ndarray)
-    fits = is_array and (found.dtype.kind == "f" if dtype is None else found.dtype == dtype)
-    if fits and found.shape == shape:
+    is_array = isinstance(value, np.ndarray)
+    fits = is_array and (value.dtype.kind == "f" if dtype is None else value.dtype == dtype)
+    if fits and value.shape == shape:
         return
-    told = brief(found) if is_array else f"a {type(found).__name__}"
-    raise broken(f"{name} to be a numpy array {wanted} {list(shape)}", told)
+    actual = brief(value) if is_array else f"a {type(value).__name__}"
+    raise broken(f"{name} to be a numpy array {wanted} {list(shape)}", actual)
 
 
 def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int, broken: Broken) -> None:
-    """Raise unless there is a finite floating reward and two flags of their own for each environment."""
+    """Raise `ContractViolation` unless each environment has a finite floating-point reward and two flags."""
     check_array(rewards, "rewards", (num_envs,), None, broken)
     check_array(terminateds, "terminateds", (num_envs,), bool, broken)
     check_array(truncateds, "truncateds", (num_envs,), bool, broken)
@@ -108,7 +108,9 @@ def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int
 
 
 def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
-    """Raise unless the infos are a dict of what is said of all environments, and arrays [N, ...] with bool masks."""
+    """Raise `ContractViolation` unless the infos are a dict of values for all environments, and arrays [N, ...] with
+    masks.
+    """
     if not isinstance(infos, dict):
         raise broken(f"{name} to be a dict of arrays", brief(infos), "a list of dicts is no vector info")
     for key, value in infos.items():

@@ -1,4 +1,4 @@
-"""Sample items and episodes of given spaces, the same ones for the same seed: what checks run a part on."""
+"""Sample items and episodes of given spaces for checks, equal for equal seeds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ARRANGED_SCALARS: dict[str, Callable[[Any], Any]] = {
 
 
 def arranged(item: Any, rng: np.random.Generator) -> Any:
-    """The nested item with each leaf in an arrangement drawn by `rng`: equal in values, different in memory."""
+    """Return the nested item with each leaf in a random memory layout: equal values, different strides or flags."""
 
     def of_leaf(leaf: Any) -> Any:
         if isinstance(leaf, str):
@@ -64,7 +64,7 @@ def arranged(item: Any, rng: np.random.Generator) -> Any:
 
 
 class ItemSource:
-    """Items of a space one after another, the same ones for the same seed; the space itself is left as it is."""
+    """Generator of items of a space, equal for equal seeds. It does not change the space."""
 
     def __init__(self, space: gym.Space, seed: int, arrange: bool = True) -> None:
         self._space = copy.deepcopy(space)
@@ -73,12 +73,12 @@ class ItemSource:
         self._arrange = arrange
 
     def next(self) -> Any:
-        """One more item."""
+        """Return the next item."""
         item = self._space.sample()
         return arranged(item, self._rng) if self._arrange else item
 
     def take(self, count: int) -> list[Any]:
-        """The next `count` items."""
+        """Return the next `count` items."""
         return [self.next() for _ in range(count)]
 
 
@@ -94,11 +94,11 @@ def sample_episodes(
     lookback: int = 0,
     seed: int = 0,
 ) -> list[SingleAgentEpisode]:
-    """Growing episodes of the spaces: of several steps, of one, without any; cut, terminated, truncated and both.
+    """Return growing episodes of the spaces: with several steps, one and none; cut, terminated, truncated and both.
 
     Args:
-        extra_outputs: the extra model outputs of each step, a space for each.
-        lookback: chunks that continue an episode bring at least so many steps from before.
+        extra_outputs: space of each extra model output.
+        lookback: minimal lookback of chunks that continue an episode.
     """
     observations, actions = ItemSource(observation_space, seed), ItemSource(action_space, seed + 1)
     outputs = {key: ItemSource(space, seed + 2, arrange=False) for key, space in (extra_outputs or {}).items()}

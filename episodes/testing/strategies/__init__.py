@@ -1,7 +1,7 @@
-"""Hypothesis strategies: spaces, items, episodes, packs, histories of several agents, rows of vector environments.
+"""Hypothesis strategies: spaces, items, episodes, packs, multi-agent histories, and rows of vector environments.
 
-They draw what a part of a reinforcement learning program may meet and seldom does: episodes without a step, arrays
-that are transposed, cropped, reversed or read-only, agents that rest, endings one row after another.
+They cover rare cases: episodes without a step, arrays that are transposed, cropped, reversed or read-only, agents that
+skip env steps, and endings in consecutive rows.
 
 >>> from hypothesis import given
 >>> @given(episode=episodes(max_steps=3))

@@ -1,4 +1,4 @@
-"""Spaces of every kind, nested, and items of them in every arrangement of memory."""
+"""Strategies for spaces of all kinds, nested ones included, and for their items in all memory layouts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _KEYS = ("camera", "joints", "a/b", "~", "0")  # a slash and a tilde are escaped
 
 
 def _any_of(makers: Iterable[Callable[[], gym.Space]]) -> st.SearchStrategy[gym.Space]:
-    """A space of any of the makers: one draw, and a new space each time, since spaces have a generator inside."""
+    """Return a strategy for a space of any of the makers, a new object each time, since spaces hold a random
+    generator.
+    """
     return st.sampled_from(list(makers)).map(lambda make: make())
 
 
@@ -46,11 +48,11 @@ _LEAVES = st.one_of(
 
 @cache
 def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.Space]:
-    """Spaces whose items can be stacked: Box of every dtype, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
+    """Return a strategy for spaces of stackable items: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
 
     Args:
-        nested: draw Dict and Tuple spaces too, of any depth.
-        text: draw Text spaces too; their items are strings, which most algorithms cannot learn from.
+        nested: also draw Dict and Tuple spaces, of any depth.
+        text: also draw Text spaces. Their items are strings, which most algorithms cannot learn from.
     """
     leaves = _LEAVES | st.just(gym.spaces.Text(4)) if text else _LEAVES
     if not nested:
@@ -69,18 +71,19 @@ def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.
 
 @st.composite
 def arrangements(draw: st.DrawFn, item: Any) -> Any:
-    """The nested item, equal in values: its arrays transposed, cropped, reversed, strided, read-only or big-endian.
+    """Draw an equal item in another memory layout: transposed, cropped, reversed, strided, read-only or big-endian.
 
-    Single numbers come as numpy's, as arrays without axes, and, where the dtype is theirs, as Python's.
+    Single numbers are numpy's, arrays without axes, or Python's if the dtype is the same.
     """
     return arranged(item, np.random.default_rng(draw(st.integers(0, 99))))
 
 
 @st.composite
 def items(draw: st.DrawFn, space: gym.Space, *, arrange: bool = True) -> Any:
-    """Items of a space.
+    """Draw an item of a space.
 
     Args:
-        arrange: in every arrangement of memory, see `arrangements`; False for what `space.sample()` gives.
+        space: the space.
+        arrange: True for all memory layouts, see `arrangements`; False for results of `space.sample()`.
     """
     return ItemSource(space, draw(st.integers(0, 2**16)), arrange).next()

@@ -1,4 +1,6 @@
-"""Histories of several agents, which come late, rest, act in turns and end early, and where to cut them."""
+"""Strategies for histories of agents that enter late, skip env steps, act in turns and end early, and where to cut
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from episodes.testing.strategies.items import ItemSource, spaces
 
 @dataclass(frozen=True)
 class MultiAgentHistory:
-    """What an environment of several agents gave, from its reset on, and env steps at which to cut it.
+    """Results of a multi-agent environment from its reset on, and the env steps at which to cut.
 
     >>> reset, step = {"observations": {"a": 0}}, {"observations": {"a": 1}, "actions": {"a": 5}, "rewards": {"a": 1.0}}
     >>> history = MultiAgentHistory(reset, [step, {**step, "terminateds": {"__all__": True}}], cuts=[1])
@@ -33,11 +35,11 @@ class MultiAgentHistory:
     arguments: dict[str, Any] = field(default_factory=dict)  # of `MultiAgentEpisode`
 
     def whole(self, **arguments: Any) -> MultiAgentEpisode:
-        """The history as one growing episode; the arguments are the constructor's."""
+        """Return the history as one growing episode. `arguments` go to the constructor."""
         return self._grown(0, (), **arguments)[0]
 
     def chunks(self, len_lookback_buffer: int = 0, **arguments: Any) -> list[MultiAgentEpisode]:
-        """The history as growing chunks, cut with the lookback; the arguments are the constructor's."""
+        """Return the history as growing chunks, cut with the given lookback. `arguments` go to the constructor."""
         return self._grown(len_lookback_buffer, self.cuts, **arguments)
 
     def _grown(self, lookback: int, cuts: Sequence[int], **arguments: Any) -> list[MultiAgentEpisode]:
@@ -63,19 +65,21 @@ def multi_agent_histories(
     extra_outputs: bool | None = None,
     arrange: bool = True,
 ) -> MultiAgentHistory:
-    """What environments of several agents may give: agents come late, rest, act in turns, end early or never come.
+    """Draw results of a multi-agent environment: agents enter late, skip env steps, act in turns, end early or never
+    enter.
 
     Args:
-        agents: their ids.
-        observation_space, action_space: of every agent; any when None.
-        missing_final_observation: as in `MultiAgentEpisode`; with "raise", no history lacks a last observation that
-            is needed. Either when None.
-        together: True for agents that are all there from the reset on, and all act in each step until they end;
-            either when None.
-        extra_outputs: agents give "vf" with each action; either when None.
+        agents: ids of the agents.
+        observation_space: space of every agent's observations, by default any.
+        action_space: space of every agent's actions, by default any.
+        max_steps: maximal number of env steps.
+        missing_final_observation: as in `MultiAgentEpisode`, by default either. With "raise", no last observation that
+            is needed is missing.
+        together: True for agents that all enter at the reset and act in each step until they end, by default either.
+        extra_outputs: True for agents with an extra model output "vf", by default either.
     """
     observed = draw(spaces()) if observation_space is None else observation_space
-    acted = draw(spaces()) if action_space is None else action_space
+    action_items = draw(spaces()) if action_space is None else action_space
     missing = missing_final_observation or draw(st.sampled_from(["raise", "repeat"]))
     world = _World(
         agents=list(agents),
@@ -83,7 +87,7 @@ def multi_agent_histories(
         repeats=missing == "repeat",
         pace="together" if together else draw(st.sampled_from(["any", "turns"] + ["together"] * (together is None))),
         observed=ItemSource(observed, draw(st.integers(0, 2**16)), arrange),
-        acted=ItemSource(acted, 1, arrange),
+        action_items=ItemSource(action_items, 1, arrange),
         extra_outputs=draw(st.booleans()) if extra_outputs is None else extra_outputs,
     )
     reset, steps = world.reset(), []
@@ -92,7 +96,7 @@ def multi_agent_histories(
         if world.over:
             break
     cuts = draw(st.sets(st.integers(0, max(len(steps) - 1, 0)), max_size=3)) if steps else set()
-    known = {"observation_space": dict.fromkeys(agents, observed), "action_space": dict.fromkeys(agents, acted)}
+    known = {"observation_space": dict.fromkeys(agents, observed), "action_space": dict.fromkeys(agents, action_items)}
     has_spaces = draw(st.booleans())
     return MultiAgentHistory(
         reset, steps, sorted(cuts), {"missing_final_observation": missing} | (known if has_spaces else {})
@@ -104,14 +108,14 @@ ABSENT, RESTS, WAITS, ENDED = "absent", "rests", "waits", "ended"  # what an age
 
 @dataclass
 class _World:
-    """Draws env steps that an environment could give, one after another."""
+    """Generator of env steps that an environment could return."""
 
     agents: list[Any]
     rng: random.Random
     repeats: bool  # agents may end without a last observation, however they end
     pace: str  # "together": all act; "turns": one; "any"
     observed: ItemSource
-    acted: ItemSource
+    action_items: ItemSource
     extra_outputs: bool
     status: dict[Any, str] = field(default_factory=dict)
     rewarded: set[Any] = field(default_factory=set)  # since their newest observation
@@ -144,7 +148,7 @@ class _World:
         rewards = self.rewards(waiting, arrived, terminateds, truncateds)
         step: dict[str, Any] = {
             "observations": {agent: self.observed.next() for agent in arrived},
-            "actions": {agent: self.acted.next() for agent in actors},
+            "actions": {agent: self.action_items.next() for agent in actors},
             "rewards": rewards,
             "infos": self.infos(self.agents),
             "terminateds": terminateds,
@@ -162,7 +166,7 @@ class _World:
         return [agent for agent in rest if self.pace == "together" or self.chance(0.7)]
 
     def flags(self, waiting: list[Any], arrived: list[Any]) -> tuple[dict[Any, bool], dict[Any, bool]]:
-        """Flags of some agents, or of all; nobody is truncated who needs a last observation and has none."""
+        """Return flags of some agents, or of all. No agent is truncated without a last observation that it needs."""
         terminateds: dict[Any, bool] = {}
         truncateds: dict[Any, bool] = {}
         lacking = set() if self.repeats else set(waiting) - set(arrived)
@@ -184,7 +188,7 @@ class _World:
     def rewards(
         self, waiting: list[Any], arrived: list[Any], terminateds: dict[Any, bool], truncateds: dict[Any, bool]
     ) -> dict[Any, float]:
-        """Rewards for some, and for all whose step is complete and who had none since it began."""
+        """Return rewards for some agents, and for all agents whose step completes without an earlier reward."""
         rewards = {agent: self.rng.randrange(-4, 9) / 4 for agent in self.agents if self.chance(0.3)}
         ending = {**terminateds, **truncateds}
         for agent in waiting:
@@ -196,7 +200,7 @@ class _World:
     def go_on(
         self, actors: list[Any], arrived: list[Any], terminateds: dict[Any, bool], truncateds: dict[Any, bool]
     ) -> None:
-        """What everybody is after the step."""
+        """Update the agents after a step."""
         self.rewarded -= set(arrived)
         for agent in actors:
             self.status[agent] = WAITS
@@ -206,5 +210,5 @@ class _World:
         for agent in self.those(RESTS, WAITS):
             if every or agent in terminateds or agent in truncateds:
                 self.status[agent] = ENDED
-        there = [agent for agent in self.agents if self.status[agent] != ABSENT]
-        self.over = every or ("__all__" not in terminateds and bool(there) and not self.those(RESTS, WAITS))
+        entered = [agent for agent in self.agents if self.status[agent] != ABSENT]
+        self.over = every or ("__all__" not in terminateds and bool(entered) and not self.those(RESTS, WAITS))

@@ -1,4 +1,4 @@
-"""Episodes of one agent, growing and finalized, and packs of them."""
+"""Strategies for episodes of one agent, growing and finalized, and packs of episodes."""
 
 from __future__ import annotations
 
@@ -39,21 +39,23 @@ _REWARDS = (float, np.float32, np.float64, int, np.asarray)
 
 @cache
 def infos() -> st.SearchStrategy[dict[str, Any]]:
-    """Infos of one step: numbers, strings, None, arrays, tuples, lists and dicts of them, by odd keys too."""
+    """Return a strategy for an info: numbers, strings, None, arrays, and tuples, lists and dicts of them, with unusual
+    keys.
+    """
     inner = st.dictionaries(st.sampled_from(["x", "y"]), _VALUES, max_size=2)
     return st.dictionaries(st.sampled_from(["a", "b/c", "d~"]), _VALUES | inner, max_size=3)
 
 
 @st.composite
 def _tracks_of_infos(draw: st.DrawFn, count: int, rng: np.random.Generator) -> list[dict[str, Any]] | None:
-    """`count` infos: none, the same numbers at each step, or any now and then."""
+    """Draw `count` infos: none, the same numeric keys at each step, or any at some steps."""
     kind = draw(st.sampled_from(["none", "numbers", "any"]))
     if kind == "none":
         return None
     if kind == "numbers":
         return [{"step": i, "speed": float(rng.normal())} for i in range(count)]
-    found = [{}, draw(infos()), draw(infos())]
-    return [copy.deepcopy(found[rng.integers(len(found))]) for _ in range(count)]
+    choices = [{}, draw(infos()), draw(infos())]
+    return [copy.deepcopy(choices[rng.integers(len(choices))]) for _ in range(count)]
 
 
 @st.composite
@@ -71,12 +73,12 @@ def episode_arguments(
     max_lookback: int = 4,
     arrange: bool = True,
 ) -> dict[str, Any]:
-    """Keyword arguments of `SingleAgentEpisode`: for tests that compare an episode with what it was made of.
+    """Draw keyword arguments of `SingleAgentEpisode`, for tests that compare an episode with its arguments.
 
     See `episodes` for the arguments.
     """
     observed = draw(spaces()) if observation_space is None else observation_space
-    acted = draw(spaces()) if action_space is None else action_space
+    action_space_ = draw(spaces()) if action_space is None else action_space
     steps, lookback = draw(st.integers(min_steps, max_steps)), draw(st.integers(0, max_lookback))
     terminated, truncated = draw(st.sampled_from(ENDINGS if ended is None else ENDINGS[1:] if ended else ENDINGS[:1]))
     seed = draw(st.integers(0, 2**16))
@@ -87,12 +89,12 @@ def episode_arguments(
     has_spaces = draw(st.booleans()) if with_spaces is None else with_spaces
     return {
         "observations": ItemSource(observed, seed, arrange).take(total + 1),
-        "actions": ItemSource(acted, seed + 1, arrange).take(total),
+        "actions": ItemSource(action_space_, seed + 1, arrange).take(total),
         "rewards": [reward(rng.integers(-8, 9) / (1 if reward is int else 4)) for _ in range(total)],
         "infos": draw(_tracks_of_infos(total + 1, rng)),
         "extra_model_outputs": {key: ItemSource(_EXTRAS[key], seed + 2, arrange).take(total) for key in extra_outputs},
         "observation_space": observed if has_spaces else None,
-        "action_space": acted if has_spaces else None,
+        "action_space": action_space_ if has_spaces else None,
         "len_lookback_buffer": lookback,
         "t_started": draw(st.integers(0, 50)),
         "terminated": terminated,
@@ -102,17 +104,22 @@ def episode_arguments(
 
 @st.composite
 def episodes(draw: st.DrawFn, *args: Any, finalized: bool | None = None, **options: Any) -> SingleAgentEpisode:
-    """Episodes: growing or finalized, of every length, lookback, ending, kind of item and kind of info.
+    """Draw an episode: growing or finalized, of any length, lookback, ending, kind of item and kind of info.
 
     Args:
-        observation_space, action_space: of the items; any when None (see `spaces`).
+        observation_space: space of the observations, by default any (see `spaces`).
+        action_space: space of the actions, by default any.
         extra_outputs: names of extra model outputs out of "action_logp", "action_dist_inputs", "state_out" and
-            "a/b~c"; up to two of them when None.
-        with_spaces: the episode knows its spaces; either when None.
-        reward_type: makes a reward of a number, `np.float32` for example; numpy's and Python's kinds when None.
-        finalized, ended: True or False; either when None.
-        min_steps, max_steps, max_lookback: bounds of the lengths.
-        arrange: items lie in memory in every way (see `arrangements`).
+            "a/b~c", by default up to two of them.
+        with_spaces: True for an episode with its spaces, by default either.
+        reward_type: function from a number to a reward, for example `np.float32`, by default numpy's and Python's
+            types.
+        finalized: True for a finalized episode, by default either.
+        ended: True for an episode that has ended, by default either.
+        min_steps: minimal number of steps.
+        max_steps: maximal number of steps.
+        max_lookback: maximal lookback.
+        arrange: True for items in all memory layouts (see `arrangements`).
     """
     episode = SingleAgentEpisode(**draw(episode_arguments(*args, **options)))
     if draw(st.booleans()):
@@ -132,25 +139,25 @@ def lists_of_episodes(
     max_steps: int = 5,
     **options: Any,
 ) -> list[SingleAgentEpisode]:
-    """Lists of episodes that go into one pack: of one pair of spaces, with the same extra outputs.
+    """Draw a list of episodes that fit into one pack: with equal spaces and extra outputs.
 
     Args:
         options: as for `episodes`.
     """
     observed = draw(spaces()) if observation_space is None else observation_space
-    acted = draw(spaces()) if action_space is None else action_space
+    action_space_ = draw(spaces()) if action_space is None else action_space
     options.setdefault("with_spaces", draw(st.booleans()))
     options.setdefault("reward_type", draw(st.sampled_from(_REWARDS)))
     if options.get("extra_outputs") is None:
         options["extra_outputs"] = draw(st.lists(st.sampled_from(sorted(_EXTRAS)), unique=True, max_size=2))
-    found = []
+    drawn: list[SingleAgentEpisode] = []
     for number in range(draw(st.integers(min_size, max_size))):
-        episode = draw(episodes(observed, acted, max_steps=max_steps, **options))
+        episode = draw(episodes(observed, action_space_, max_steps=max_steps, **options))
         episode.id_ = f"episode{number}"
-        found.append(episode)
-    return found
+        drawn.append(episode)
+    return drawn
 
 
 def packs(*args: Any, **options: Any) -> st.SearchStrategy[EpisodePack]:
-    """Packs of episodes; arguments as for `lists_of_episodes`."""
+    """Return a strategy for packs of episodes. Arguments as for `lists_of_episodes`."""
     return lists_of_episodes(*args, **options).map(EpisodePack.from_episodes)

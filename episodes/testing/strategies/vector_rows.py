@@ -1,4 +1,4 @@
-"""Rows of vector environments in the three autoreset modes, and the episodes that they tell."""
+"""Strategy for rows of vector environments in the three autoreset modes, and for the episodes in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 @dataclass
 class EnvEpisode:
-    """An episode of one environment as it happened: lists of T + 1 and T items."""
+    """An episode of one environment: lists of T + 1 and T items."""
 
     env: int
     observations: list[Any]
@@ -31,13 +31,13 @@ class EnvEpisode:
 
     @property
     def is_done(self) -> bool:
-        """True once it ended."""
+        """Whether the episode has ended."""
         return self.terminated or self.truncated
 
 
 @dataclass(frozen=True)
 class VectorRow:
-    """One vector step: what was done, what came back, and the reset that followed it in `DISABLED` mode."""
+    """One vector step: the actions, the result, and in `DISABLED` mode the following reset."""
 
     actions: Any  # nested arrays [N, ...]
     observations: Any  # nested arrays [N, ...]
@@ -51,7 +51,7 @@ class VectorRow:
 
 @dataclass(frozen=True)
 class VectorRows:
-    """Rows of a vector environment from its reset on, and the episodes that lie in them.
+    """Rows of a vector environment from its reset on, and the episodes in them.
 
     next step     o0 -a0-> o1 -a1-> o2 END -(ignored)-> o0' -a0-> ...
     same step     o0 -a0-> o1 -a1-> o0'                (o2 in infos["final_obs"])
@@ -68,7 +68,7 @@ class VectorRows:
     episodes: Sequence[EnvEpisode]  # in the order of their resets; an episode without a step is there too
 
     def record(self, recorder: Any, rows: slice = slice(None)) -> None:
-        """Feed the rows to a recorder, with the reset first when the slice begins with row 0."""
+        """Feed the rows to a recorder, after the reset if the slice begins with row 0."""
         if not rows.start:
             recorder.reset(self.observations, self.infos)
         for row in self.rows[rows]:
@@ -96,19 +96,22 @@ def vector_rows(
     max_rows: int = 12,
     flags_on_resets: bool = False,
 ) -> VectorRows:
-    """Rows of vector environments: any mode, endings that touch, infos with masks, last observations dense or not.
+    """Draw rows of a vector environment: any mode, consecutive endings, and infos with masks.
 
     Args:
-        autoreset_mode: any of the three when None.
-        observation_space, action_space: of one environment; any when None.
-        flags_on_resets: in next-step mode, the row of a reset may repeat the flags of the ending, as some environments
-            do; a reset row is no step, whatever its flags.
+        autoreset_mode: one of the three modes, by default any.
+        observation_space: space of one environment's observations, by default any.
+        action_space: space of one environment's actions, by default any.
+        max_envs: maximal number of environments.
+        max_rows: maximal number of rows.
+        flags_on_resets: True if in next-step mode the row of a reset may repeat the flags of the ending, as some
+            environments do. A reset row is not a step, whatever its flags.
     """
     writer = _RowWriter(
         mode=autoreset_mode or draw(st.sampled_from(list(AutoresetMode))),
         num_envs=draw(st.integers(1, max_envs)),
         observed=draw(spaces()) if observation_space is None else observation_space,
-        acted=draw(spaces()) if action_space is None else action_space,
+        one_action_space=draw(spaces()) if action_space is None else action_space,
         seed=draw(st.integers(0, 2**16)),
         ending_rate=draw(st.sampled_from([0.2, 0.0, 0.5, 1.0])),
         dense_finals=draw(st.booleans()),
@@ -121,12 +124,12 @@ def vector_rows(
 
 @dataclass
 class _RowWriter:
-    """Environments that take one step after another, and the rows that a vector environment makes of it."""
+    """Simulated environments that take one step after another, and their vector rows."""
 
     mode: AutoresetMode
     num_envs: int
     observed: gym.Space
-    acted: gym.Space
+    one_action_space: gym.Space
     seed: int
     ending_rate: float
     dense_finals: bool
@@ -137,7 +140,7 @@ class _RowWriter:
     def write(self, num_rows: int) -> VectorRows:
         self.rng = np.random.default_rng(self.seed)
         self.observations = ItemSource(self.observed, self.seed, arrange=False)
-        self.actions = ItemSource(self.acted, self.seed + 1, arrange=False)
+        self.actions = ItemSource(self.one_action_space, self.seed + 1, arrange=False)
         self.count = 0
         self.going: list[EnvEpisode] = []
         self.finished: list[EnvEpisode] = []
@@ -147,14 +150,21 @@ class _RowWriter:
         infos = self.vector_info({env: episode.infos[-1] for env, episode in enumerate(self.going)})
         rows = [self.row() for _ in range(num_rows)]
         return VectorRows(
-            self.mode, self.num_envs, self.observed, self.acted, first, infos, rows, [*self.finished, *self.going]
+            self.mode,
+            self.num_envs,
+            self.observed,
+            self.one_action_space,
+            first,
+            infos,
+            rows,
+            [*self.finished, *self.going],
         )
 
     def begun(self, env: int) -> EnvEpisode:
         return EnvEpisode(env, [self.observations.next()], [self.info()])
 
     def info(self) -> dict[str, Any]:
-        """One environment's info: a number, mostly a word, sometimes a dict; nothing without infos."""
+        """Return one environment's info: a number, mostly a word, sometimes a dict. Without infos, return {}."""
         if not self.has_infos:
             return {}
         self.count += 1
@@ -166,7 +176,7 @@ class _RowWriter:
         return info
 
     def vector_info(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """What a vector environment makes of the infos of some of its environments: arrays, and masks by `_key`."""
+        """Return infos as a vector environment returns them: arrays, and masks under `_key`."""
         out: dict[str, Any] = {}
         for env, info in infos.items():
             for key, value in info.items():
@@ -228,7 +238,7 @@ class _RowWriter:
             episode.terminated, episode.truncated = ENDINGS[1 + self.rng.integers(3)]
 
     def after_endings(self) -> tuple[list[Any], dict[str, Any], Any]:
-        """The row's observations and infos, and the reset that follows it, once endings are dealt with by the mode."""
+        """Handle endings by the autoreset mode. Return the row's observations and infos, and the following reset."""
         ended = [env for env, episode in enumerate(self.going) if episode.is_done]
         lasts = list(self.going)
         if self.mode is not AutoresetMode.NEXT_STEP:
