@@ -21,41 +21,41 @@ class DatasetSteps:
         self._path = path
 
     def step(self, number: int) -> StepOrigin:
-        """The step with this number."""
-        tracks, e = self._place(number)
-        batch, row = tracks.place(e)
-        facts, length = batch.whole.facts.at(row), int(tracks.table.lengths[e])
-        started, start = facts.t_started, int(tracks.table.starts[e])
+        """Return the origin of the step with the index `number`."""
+        tracks, chunk = self._chunk_of(number)
+        table, (batch, row) = tracks.table, tracks.place(chunk)
+        facts, chain = batch.whole.facts.at(row), table.chain(chunk)
+        first, last = chain[0], chain[-1]
+        batch_of_last, last_row = tracks.place(last)
         return StepOrigin(
             facts.id_,
-            started + number - start,
+            facts.t_started + number - int(table.starts[chunk]),
             facts.agent_id,
             facts.module_id,
-            started,
-            started + length,
-            ENDINGS[int(batch.whole.facts.endings[row])],
+            int(tracks.t_started[first]),
+            int(tracks.t_started[last] + table.lengths[last]),
+            ENDINGS[int(batch_of_last.whole.facts.endings[last_row])],
             str(self),
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """The episode or chunk of the step."""
-        tracks, e = self._place(number)
-        batch, row = tracks.place(e)
-        return batch.episode(row)
+        """Return the episode of a step, joined of its chunks, as far as the data set has them."""
+        tracks, chunk = self._chunk_of(number)
+        return tracks.episode(chunk)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """The steps with these numbers [n] by episode and time."""
+        """Return the episodes and times of the steps with the indices `numbers` [n]."""
         tracks = self._tracks
         if tracks is None:
             return StepLocations([None], np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64))
-        episodes, which = np.unique(tracks.table.episodes_of(numbers), return_inverse=True)
-        at = map(tracks.place, episodes.tolist())
-        facts = [batch.whole.facts.at(row) for batch, row in at]
-        own = episodes[which]
-        times = numbers - tracks.table.starts[own] + tracks.t_started[own]
+        chunks = tracks.table.episodes_of(numbers)
+        times = numbers - tracks.table.starts[chunks] + tracks.t_started[chunks]
+        heads = tracks.table.heads[chunks] if tracks.table.is_joined else chunks
+        episodes, which = np.unique(heads, return_inverse=True)
+        facts = [batch.whole.facts.at(row) for batch, row in map(tracks.place, episodes.tolist())]
         return StepLocations([EpisodeKey(one.id_, one.agent_id, one.module_id) for one in facts], which, times)
 
-    def _place(self, number: int) -> tuple[StoredTracks, int]:
+    def _chunk_of(self, number: int) -> tuple[StoredTracks, int]:
         if self._tracks is None:
             raise EpisodeStateError(
                 f"step {number}: this batch came from another process; ask the sampler there, or sampler.at([{number}])"

@@ -9,11 +9,15 @@ import numpy as np
 from episodes.storage.sampling.step_index import (
     AFTER,
     BEFORE,
+    CHUNK_END,
+    CHUNK_LENGTH,
+    CHUNK_LOOKBACK,
     END,
     FIRST_BASE,
     FLAGS,
     LENGTH,
     LOOKBACK,
+    T_STARTED,
     LocatedSteps,
 )
 from episodes.storage.sampling.stored_tracks import StoredTracks
@@ -40,7 +44,8 @@ class _Draw:
     @cached_property
     def t(self) -> np.ndarray:
         """The time of each step in its episode [n]."""
-        return self.numbers - self.ends + self.steps.known(LENGTH) + self.tracks.t_started[self.episodes]
+        steps_of_chunk = self.numbers - self.steps.known(CHUNK_END) + self.steps.known(CHUNK_LENGTH)
+        return steps_of_chunk + self.steps.known(T_STARTED)
 
 
 class StepDraw(_Draw):
@@ -64,14 +69,17 @@ class StepDraw(_Draw):
         return self._items(place, self.steps.units(place, after=after))
 
     def at(self, place: int, numbers: np.ndarray) -> np.ndarray:
-        """The items [n, ...] or [n, k, ...] of a track with these numbers, of the rows' episodes."""
+        """Return the items [n, ...] or [n, k, ...] of a track at the positions `numbers` of the rows' episodes."""
+        table, step = self.tracks.table, self.tracks.columns[place].step
+        if table.is_joined:
+            chunks = self.episodes if numbers.ndim == 1 else self.episodes[:, None]
+            owners = table.owners(numbers, chunks)
+            return _take(self.tracks, place, table.known[FIRST_BASE + place][owners] + numbers * step, owners)
         base = self.steps.known(FIRST_BASE + place)
-        units = (base if numbers.ndim == 1 else base[:, None]) + numbers * self.tracks.columns[place].step
-        return self._items(place, units)
+        return self._items(place, (base if numbers.ndim == 1 else base[:, None]) + numbers * step)
 
     def _items(self, place: int, units: np.ndarray) -> np.ndarray:
-        take, unwritten = self.tracks.columns[place].take, self.tracks.unwritten[place]
-        return take(units) if unwritten is None else _filled(take, units, *unwritten, self.episodes)
+        return _take(self.tracks, place, units, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
         """Whether the episodes terminated and were truncated with the last steps [n]."""
@@ -108,6 +116,19 @@ class WindowDraw(_Draw):
         self.left = left
         around = steps.known(BEFORE), steps.known(AFTER)
         self.grid = WindowGrid.of(self.before, self.ends - self.numbers, left, length, around)
+        self._chunk_grid, self._others = self.grid, None
+        if tracks.table.is_joined:
+            onward = steps.known(CHUNK_END) - self.numbers
+            before = steps.known(CHUNK_LENGTH) - onward + steps.known(CHUNK_LOOKBACK)
+            grid = WindowGrid.of(np.minimum(before, self.before), onward, left, length, around)
+            others = self.grid.there & ~grid.there
+            if others.any():
+                self._chunk_grid, self._others = grid, others
+
+    @cached_property
+    def _positions(self) -> np.ndarray:
+        """Positions of the columns, int64 [B, W], also of padding."""
+        return (self.numbers - self.left)[:, None] + np.arange(self.shape[1])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,19 +137,24 @@ class WindowDraw(_Draw):
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
         """The items [B, W, ...] of a track at the steps, or what was observed after them; zeros on padding."""
         column = self.tracks.columns[place]
+        if self.tracks.unwritten[place] is not None:
+            result = np.zeros((*self.shape, *column.shape), column.dtype)
+            result[self.grid.there] = self._items_of(place, self.grid.there, after)
+            return result
         units = self.steps.units(place, after=after)
         if self.left:
             units = units - self.left * column.step
-        unwritten = self.tracks.unwritten[place]
-        if unwritten is None:
-            return column.windows(units, self.grid)
-        there, columns = self.grid.there, np.arange(self.shape[1])
-        found = np.zeros((*self.shape, *column.shape), column.dtype)
-        each = (units[:, None] + columns * column.step)[there]
-        found[there] = _filled(
-            column.take, each, *unwritten, self.of_episodes(np.arange(len(self.tracks.table)))[there]
-        )
-        return found
+        result = column.windows(units, self._chunk_grid)
+        if self._others is not None:
+            result[self._others] = self._items_of(place, self._others, after)
+        return result
+
+    def _items_of(self, place: int, cells: np.ndarray, after: bool) -> np.ndarray:
+        """Return the items [k, ...] in the cells, bool [B, W], wherever their chunks are."""
+        table, positions = self.tracks.table, self._positions[cells]
+        owners = table.owners(positions, np.repeat(self.episodes, cells.sum(1)))
+        units = table.known[FIRST_BASE + place][owners] + (positions + after) * self.tracks.columns[place].step
+        return _take(self.tracks, place, units, owners)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the episodes terminate and are truncated [B, W]."""
@@ -150,12 +176,14 @@ class WindowDraw(_Draw):
         return first
 
     def step_numbers(self) -> np.ndarray:
-        """The numbers of the steps [B, W]; -1 on padding and on lookbacks, whose steps are of earlier chunks."""
-        numbers = (self.numbers - self.left)[:, None] + np.arange(self.shape[1])
-        own = self.grid.there
+        """Return the indices of the steps, int64 [B, W]; -1 on padding and on the lookback of an episode's first chunk."""
+        positions, stored = self._positions, self.grid.there
         if self.left:
-            own = own & (numbers >= (self.ends - self.steps.known(LENGTH))[:, None])
-        return np.where(own, numbers, -1)
+            stored = stored & (positions >= (self.ends - self.steps.known(LENGTH))[:, None])
+        table = self.tracks.table
+        if table.is_joined:
+            positions = positions - table.shifts[table.owners(positions, self.episodes[:, None])]
+        return np.where(stored, positions, -1)
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
         """For each step, what is known of its episode [B, W]; None (or 0, "") on padding."""
@@ -169,7 +197,7 @@ class WindowDraw(_Draw):
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The numbers of the steps, twice, and their episodes, one after another; padding is left out."""
-        numbers = ((self.numbers - self.left)[:, None] + np.arange(self.shape[1]))[self.grid.there]
+        numbers = self._positions[self.grid.there]
         return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
 
     def laid_out(self, values: np.ndarray) -> np.ndarray:
@@ -182,6 +210,12 @@ class WindowDraw(_Draw):
 
 
 Draw = StepDraw | WindowDraw
+
+
+def _take(tracks: StoredTracks, place: int, units: np.ndarray, chunks: np.ndarray) -> np.ndarray:
+    """Return the items [..., *shape] at the units [...], which are of the `chunks` [n] or [...]."""
+    take, unwritten = tracks.columns[place].take, tracks.unwritten[place]
+    return take(units) if unwritten is None else _filled(take, units, *unwritten, chunks)
 
 
 def _filled(take, units: np.ndarray, lacking: np.ndarray, item: np.ndarray, episodes: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.storage.sampling.step_index import CHUNK_END
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks.infos.dicts import objects
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
@@ -22,7 +23,9 @@ class StoredInfos:
         self._ends = np.cumsum(sizes)
         bases = self._ends - sizes
         firsts = [base + p.observation_offsets[:-1] + p.lookbacks for base, p in zip(bases, packs, strict=True)]
-        self._firsts = np.concatenate(firsts)[tracks.numbers] - tracks.table.starts  # row of number 0
+        self._table = tracks.table
+        begins = self._table.known[CHUNK_END] - self._table.lengths
+        self._firsts = np.concatenate(firsts)[tracks.numbers] - begins  # row of position 0
         self._kinds = _kinds(self._infos)
 
     @staticmethod
@@ -59,7 +62,8 @@ class StoredInfos:
         self, numbers: np.ndarray, episodes: np.ndarray
     ) -> Iterator[tuple[ColumnInfos, np.ndarray, np.ndarray]]:
         """Of each batch that has infos: those, which of the draws [k] are there, and their rows [k]."""
-        rows = self._firsts[episodes] + numbers
+        owners = self._table.owners(numbers - 1, episodes)  # the info after a step is of the step's chunk
+        rows = self._firsts[owners] + numbers
         of = self._ends.searchsorted(rows, side="right")
         for batch in np.unique(of).tolist():
             infos = self._infos[batch]

@@ -6,63 +6,103 @@ from collections.abc import Sequence
 
 import numpy as np
 
-END, LENGTH, FLAGS, LOOKBACK, BEFORE, AFTER, FIRST_BASE = range(7)
-"""What is known of an episode: the number after its last step, its steps, how it ends (1: terminated, 2: truncated),
-its items before step 0, rows of its record batch before and after its own, and by track the unit of step number 0."""
+END, LENGTH, FLAGS, LOOKBACK, BEFORE, AFTER, CHUNK_END, CHUNK_LENGTH, CHUNK_LOOKBACK, T_STARTED, FIRST_BASE = range(11)
+"""Rows of facts about chunks: of the chunk's episode the position after its last step, its number of steps, how it ends
+(1: terminated, 2: truncated) and its lookback; rows of the record batch before and after those of the chunk; the
+position after the chunk's last step, its number of steps, its lookback and the time of its first step; for each track the unit of position 0."""
 
 _PER_EPISODE = 2  # buckets, at least
-_STEPS_ON = 8  # how many episodes on one is looked for, before it is found by bisection
+_STEPS_ON = 8  # how many chunks further is searched, before the chunk is found by bisection
 
 
 class StepTable:
-    """What is known of all episodes, whose steps are numbered 0, 1, ... `num_steps` - 1 one episode after another.
+    """Index of the steps of many chunks.
+
+    A step has an index, counted chunk after chunk in the stored order, and a position. Positions count the steps of
+    chunks that continue each other one after another:
+
+        chunk      0: a, t = 0..2    1: b, t = 0..1    2: a, t = 3..4
+        index      0 1 2             3 4               5 6
+        position   0 1 2             5 6               3 4
+
+    Without such chunks, positions are indices. The unit of an item of track k is
+    `known[FIRST_BASE + k, chunk] + position * units_of_items[k]`.
 
     Args:
-        known: int64 [FIRST_BASE + tracks, n]; bases are counted from the episode's own step 0.
-        steps: of each track, the units from one item to the next.
-
-    The unit of an item of track k is `known[FIRST_BASE + k, e] + number * steps[k]`.
+        known: facts, int64 [FIRST_BASE + tracks, n]; bases are counted from the chunk's step 0.
+        steps: for each track the units from one item to the next.
+        heads: for each chunk the first one of its episode, int64 [n]; None if no chunk continues another.
     """
 
-    def __init__(self, known: np.ndarray, steps: Sequence[int]) -> None:
-        lengths = known[LENGTH]
-        self.ends = np.cumsum(lengths)
-        self.num_steps = int(self.ends[-1]) if len(lengths) else 0
+    def __init__(self, known: np.ndarray, steps: Sequence[int], heads: np.ndarray | None = None) -> None:
+        self.lengths, self.lookbacks = known[LENGTH].copy(), known[LOOKBACK].copy()
+        self.ends = np.cumsum(self.lengths)
+        self.starts = self.ends - self.lengths
+        self.num_steps = int(self.ends[-1]) if len(self.ends) else 0
         self.known, self.units_of_items = known.copy(), [*steps]
-        self.known[END] = self.ends
-        self.known[FIRST_BASE:] -= (self.ends - lengths) * np.array(steps, np.int64)[:, None]
-        per_episode = max(self.num_steps // max(len(lengths), 1), 1)
+        self.is_joined = heads is not None
+        first = self.starts if heads is None else self._join(heads)
+        self.shifts = first - self.starts
+        self.known[CHUNK_END] = first + self.lengths
+        self.known[CHUNK_LENGTH], self.known[CHUNK_LOOKBACK] = self.lengths, self.lookbacks
+        if heads is None:
+            self.known[END] = self.ends
+        self.known[FIRST_BASE:] -= first * np.array(steps, np.int64)[:, None]
+        per_episode = max(self.num_steps // max(len(self.ends), 1), 1)
         self._shift = max(int(per_episode // _PER_EPISODE).bit_length() - 1, 0)
         self._same = [int(row[0]) if len(row) and (row == row[0]).all() else None for row in self.known]
         firsts = np.arange(0, self.num_steps, 1 << self._shift)
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
+    def _join(self, heads: np.ndarray) -> np.ndarray:
+        """Set the facts of episodes that consist of several chunks; return the position of each chunk's step 0 [n]."""
+        order = np.lexsort((self.known[T_STARTED], heads))
+        first = np.empty_like(self.starts)
+        first[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
+        tails = np.empty_like(heads)
+        tails[heads[order]] = order  # the last chunk of each episode overwrites those before it
+        lengths = np.zeros_like(self.lengths)
+        np.add.at(lengths, heads, self.lengths)
+        self.known[LENGTH] = lengths[heads]
+        self.known[END] = first[heads] + lengths[heads]
+        self.known[FLAGS] = self.known[FLAGS][tails[heads]]
+        self.known[LOOKBACK] = self.lookbacks[heads]
+        self.heads, self._order, self._heads_in_order = heads, order, heads[order]
+        self._stops = (first + self.lengths)[order]
+        return first
+
     def __len__(self) -> int:
         return len(self.ends)
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """The steps of each episode."""
-        return self.known[LENGTH]
+    def chain(self, chunk: int) -> list[int]:
+        """Return the chunks of the episode that a chunk is of, in order of time."""
+        if not self.is_joined:
+            return [chunk]
+        head = self.heads[chunk]
+        at = int(self._heads_in_order.searchsorted(head))
+        return self._order[at : int(self._heads_in_order.searchsorted(head, side="right"))].tolist()
 
-    @property
-    def lookbacks(self) -> np.ndarray:
-        """The items of each episode before its step 0."""
-        return self.known[LOOKBACK]
+    def owners(self, positions: np.ndarray, chunks: np.ndarray) -> np.ndarray:
+        """Return the chunks that have the items at `positions` [...] of the episodes that `chunks` [...] belong to.
 
-    @property
-    def starts(self) -> np.ndarray:
-        """The number of each episode's first step."""
-        return self.ends - self.lengths
+        Positions before and after the episode's steps belong to its first and its last chunk.
+        """
+        if not self.is_joined:
+            return np.broadcast_to(chunks, positions.shape)
+        ends = self.known[END][chunks]
+        steps = np.clip(positions, ends - self.known[LENGTH][chunks], ends - 1)
+        return self._order[self._stops.searchsorted(steps, side="right")]
 
     def episodes_of(self, numbers: np.ndarray) -> np.ndarray:
         """The episodes [n] of the steps with these numbers [n]."""
         return self._episodes_and_ends(numbers)[0]
 
     def located(self, numbers: np.ndarray) -> LocatedSteps:
-        """The steps with these numbers [n]."""
-        episodes, ends = self._episodes_and_ends(numbers)
-        return LocatedSteps(self, numbers, episodes, {END: ends})
+        """Return the located steps with the indices `numbers` [n]."""
+        chunks, ends = self._episodes_and_ends(numbers)
+        if self.is_joined:
+            return LocatedSteps(self, numbers + self.shifts[chunks], chunks, numbers)
+        return LocatedSteps(self, numbers, chunks, numbers, {END: ends})
 
     def _episodes_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of numbers [n] the episodes [n], and the numbers after the last steps of those [n].
@@ -95,18 +135,27 @@ class StepTable:
 
 
 class LocatedSteps:
-    """Steps by number [n], their episodes [n], and where their items are.
+    """Some steps, with their positions [n], their chunks [n], and the units of their items.
 
-    A part of them is a view of the arrays, and takes what the whole works out: at once for thousands of steps, which is
-    cheaper than for each draw of some.
+    A slice of it shares what the whole computes: for thousands of steps at once, which costs less than for each draw.
+
+    Attributes:
+        numbers: positions, int64 [n].
+        episodes: the steps' chunks, int64 [n].
+        indices: of the steps, int64 [n].
     """
 
-    __slots__ = ("_endings", "_known", "_own", "_table", "_units", "_whole", "episodes", "numbers")
+    __slots__ = ("_endings", "_known", "_own", "_table", "_units", "_whole", "episodes", "indices", "numbers")
 
     def __init__(
-        self, table: StepTable, numbers: np.ndarray, episodes: np.ndarray, known: dict[int, np.ndarray] | None = None
+        self,
+        table: StepTable,
+        numbers: np.ndarray,
+        episodes: np.ndarray,
+        indices: np.ndarray,
+        known: dict[int, np.ndarray] | None = None,
     ) -> None:
-        self.numbers, self.episodes, self._table = numbers, episodes, table
+        self.numbers, self.episodes, self.indices, self._table = numbers, episodes, indices, table
         self._known: dict[int, np.ndarray] = {} if known is None else known
         self._units: dict[tuple[int, bool], np.ndarray] = {}
         self._endings: tuple[np.ndarray, np.ndarray] | None = None
@@ -114,7 +163,7 @@ class LocatedSteps:
         self._own = slice(None)
 
     def __getitem__(self, own: slice) -> LocatedSteps:
-        part = LocatedSteps(self._table, self.numbers[own], self.episodes[own])
+        part = LocatedSteps(self._table, self.numbers[own], self.episodes[own], self.indices[own])
         part._whole, part._own = self, own
         return part
 

@@ -107,7 +107,8 @@ def states_before(draw: WindowDraw, burn_in: int) -> Any:
     Zeros where there is none: the chunk begins there, or later.
     """
     there = draw.before > burn_in
-    steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, draw.numbers[there], draw.episodes[there]))
+    numbers, indices = draw.numbers[there], draw.steps.indices[there]
+    steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[there], indices))
 
     def states(place: int) -> np.ndarray:
         column = draw.tracks.columns[place]

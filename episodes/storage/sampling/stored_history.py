@@ -41,7 +41,7 @@ class StoredHistory(History):
     ) -> None:
         super().__init__(spaces, lookback)
         self._tracks = tracks
-        self._draw = StepDraw(tracks, LocatedSteps(tracks.table, numbers, episodes))
+        self._draw = StepDraw(tracks, LocatedSteps(tracks.table, numbers, episodes, numbers))
 
     @cached_property
     def depth(self) -> np.ndarray:
@@ -52,7 +52,9 @@ class StoredHistory(History):
         return self._draw.t
 
     def newest(self) -> Any:
-        return nested.map_leaves(self._draw.items, self._tracks.structure["observations"])
+        draw = self._draw
+        take = (lambda place: draw.at(place, draw.numbers)) if self._tracks.table.is_joined else draw.items
+        return nested.map_leaves(take, self._tracks.structure["observations"])
 
     def last_observations(self, k: int) -> Any:
         return self._last(self._tracks.structure["observations"], back(k), ~self.observed(k))
@@ -86,7 +88,5 @@ class StoredHistory(History):
         return self._tracks.facts("module_ids")[self._draw.episodes]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """The chunk of row i, up to its observation."""
-        e = int(self._draw.episodes[i])
-        batch, row = self._tracks.place(e)
-        return batch.episode(row, slice(0, int(self._draw.numbers[i] - self._tracks.table.starts[e])))
+        """Return the episode of row i, up to its observation."""
+        return self._tracks.episode(int(self._draw.episodes[i]), int(self._draw.numbers[i]))

@@ -11,12 +11,24 @@ from typing import Any, Protocol
 import numpy as np
 
 from episodes.columns import Columns
+from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.compressed_tracks import rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.addresses import MappedColumn
 from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, cached_rows
-from episodes.storage.sampling.step_index import AFTER, BEFORE, FIRST_BASE, FLAGS, LENGTH, LOOKBACK, StepTable
+from episodes.storage.sampling.chunk_chains import find_heads
+from episodes.storage.sampling.step_index import (
+    AFTER,
+    BEFORE,
+    CHUNK_END,
+    FIRST_BASE,
+    FLAGS,
+    LENGTH,
+    LOOKBACK,
+    T_STARTED,
+    StepTable,
+)
 from episodes.storage.sampling.window_grid import WindowGrid
 from episodes.storage.track_schema import TrackField, assembled, is_observed
 
@@ -84,7 +96,8 @@ class StoredTracks:
             self.structure = {**extra, **tree}
             self.extra = tuple(extra)
         self.plain = self._plain()
-        self.table = StepTable(self._known()[:, numbers], [column.step for column in self.columns])
+        known = self._known()[:, numbers]
+        self.table = StepTable(known, [column.step for column in self.columns], self._heads(known))
         self.infos: Any = None  # see `StoredInfos.of`
         self.unwritten = [
             self._episodes_without_track(path, field, np.dtype(fields[path].dtype)) for path, field in told.items()
@@ -107,6 +120,13 @@ class StoredTracks:
         ]
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
+    def _heads(self, known: np.ndarray) -> np.ndarray | None:
+        """Return the first chunk of each chunk's episode, see `find_heads`."""
+        if not (known[T_STARTED] > 0).any():
+            return None
+        agents = self.facts("agent_ids")
+        return find_heads(known[T_STARTED], known[LENGTH], known[FLAGS] > 0, self.facts("ids"), agents)
+
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -118,9 +138,10 @@ class StoredTracks:
         item = field.filled(1).astype(dtype).reshape(field.shape)
         return np.repeat(lacking, [len(batch) for batch in self.batches])[self.numbers], item
 
-    @cached_property
+    @property
     def t_started(self) -> np.ndarray:
-        return self.facts("t_started")
+        """Time of each chunk's first step in its episode, int64 [n]."""
+        return self.table.known[T_STARTED]
 
     def facts(self, name: str) -> np.ndarray:
         """What a fact of `EpisodePack` says of each episode, [n]; None where nothing is known."""
@@ -132,6 +153,23 @@ class StoredTracks:
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])
+
+    def episode(self, chunk: int, stop: int | None = None) -> SingleAgentEpisode:
+        """Return the episode of a chunk, up to position `stop`: its chunks joined, or a view of the only one."""
+        table, result = self.table, None
+        for part in self.table.chain(chunk):
+            batch, row = self.place(part)
+            begin = int(table.known[CHUNK_END][part] - table.lengths[part])
+            if stop is not None and begin >= stop and result is not None:
+                break
+            steps = None if stop is None else slice(0, max(stop - begin, 0))
+            episode = batch.episode(row, steps)
+            if result is None:
+                result = episode
+            else:
+                result.concat_episode(episode)
+        assert result is not None
+        return result
 
     @cached_property
     def _batch_ends(self) -> np.ndarray:
@@ -148,7 +186,7 @@ def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], path
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
     known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
     known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
-    known[FLAGS] = pack.terminated + 2 * pack.truncated
+    known[FLAGS], known[T_STARTED] = pack.terminated + 2 * pack.truncated, pack.t_started
     known[BEFORE], known[AFTER] = pack.offsets[:-1], num_rows - pack.offsets[1:]
     for place, (path, base, column) in enumerate(zip(paths, bases, columns, strict=True), FIRST_BASE):
         first = (pack.observation_offsets if is_observed(path) else pack.offsets)[:-1] + pack.lookbacks

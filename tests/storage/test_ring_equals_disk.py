@@ -1,0 +1,212 @@
+"""The law ring == disk: a replay buffer and a data set with the same chunks return equal batches for the same steps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes import SingleAgentEpisode
+from episodes.batch import Batch
+from episodes.columns import Columns
+from episodes.errors import EpisodeError
+from episodes.history import History, HistorySpaces
+from episodes.replay import EpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.sampling.order_cursor import OrderCursor
+from episodes.storage.sampling.sampler import Sampler
+
+KEYS = [
+    "obs",
+    "new_obs",
+    "actions",
+    "rewards",
+    "terminateds",
+    "truncateds",
+    "t",
+    "policy_version",
+    "is_first",
+    "eps_id",
+    "agent_id",
+    "module_id",
+    "infos",
+]
+
+
+class LastTwo:
+    """Views: the last two observations, the last action and the time."""
+
+    given = HistorySpaces(None, None)
+    lookback = 2
+
+    def __call__(self, history: History) -> dict[str, Any]:
+        return {"last_two": history.last_observations(2), "action": history.last_steps("actions", 1), "t": history.t}
+
+
+def make_episode(i: int, num_steps: int, kind: dict[str, Any], rng: np.random.Generator) -> SingleAgentEpisode:
+    """An episode of random numbers that are all different, so that a wrong row is noticed."""
+    observations: Any = rng.random((num_steps + 1, 3)).astype(kind["obs"])
+    if kind["nested"]:
+        observations = {"a": observations, "b": {"frame": rng.integers(0, 255, (num_steps + 1, 40, 40), np.uint8)}}
+    extra = {}
+    if kind["extra"]:
+        extra = {"state_out": {"h": rng.random((num_steps, 2))}, "observations": rng.random(num_steps)}
+    infos = None
+    if kind["infos"]:
+        infos = [
+            {"n": float(rng.random()), "text": f"t{t}", "log": {"k": t}} if t % 3 else {} for t in range(num_steps + 1)
+        ]
+    ending = {"terminated": kind["ends"][i] == 1, "truncated": kind["ends"][i] == 2}
+    versions = rng.integers(0, 3, num_steps).cumsum() if kind["versions"] else None
+    return SingleAgentEpisode.from_arrays(
+        observations,
+        rng.integers(0, 9, num_steps),
+        rng.random(num_steps).astype(kind["rewards"]),
+        infos=infos,
+        extra_model_outputs=extra,
+        id_=f"e{i}",
+        agent_id=kind["agent"],
+        policy_versions=versions,
+        **ending,
+    )
+
+
+@st.composite
+def programs(draw: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any]]:
+    """Chunks of a few episodes in an order in which they may be added, and how they are written."""
+    num = draw(st.integers(1, 4))
+    kind = {
+        "obs": draw(st.sampled_from([np.float32, np.uint8])),
+        "rewards": draw(st.sampled_from([np.float32, np.float64, np.int64])),
+        "nested": draw(st.booleans()),
+        "extra": draw(st.booleans()),
+        "infos": draw(st.booleans()),
+        "versions": draw(st.booleans()),
+        "agent": draw(st.sampled_from([None, "left"])),
+        "ends": draw(st.lists(st.integers(0, 2), min_size=num, max_size=num)),
+    }
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    queues = []
+    for i in range(num):
+        length = draw(st.integers(1, 9))
+        whole = make_episode(i, length, kind, rng)
+        stops = sorted({*draw(st.lists(st.integers(1, length), max_size=3)), length})
+        queues.append(
+            [cut(whole, start, stop, draw(st.integers(0, 2))) for start, stop in zip([0, *stops], stops, strict=False)]
+        )
+    chunks = []
+    while any(queues):
+        queue = queues[draw(st.integers(0, num - 1))]
+        if queue:
+            chunks.append(queue.pop(0))
+    options = {
+        "shard_bytes": draw(st.sampled_from([1, 1 << 28])),
+        "compression": draw(st.sampled_from(["auto", "zstd", "none"])),
+        "flush": draw(st.booleans()),
+    }
+    return chunks, options
+
+
+def cut(whole: SingleAgentEpisode, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
+    """A chunk of an episode, with a lookback of the steps before."""
+    return whole.slice(slice(start, stop), len_lookback_buffer=min(lookback, start))
+
+
+def filled(
+    chunks: list[SingleAgentEpisode], options: dict[str, Any], path: Path
+) -> tuple[EpisodeReplayBuffer, Sampler]:
+    buffer = EpisodeReplayBuffer(sum(map(len, chunks)), seed=0)
+    buffer.add(chunks)
+    with EpisodeWriter(path, compression=options["compression"], shard_bytes=options["shard_bytes"]) as writer:
+        for chunk in chunks:
+            writer.add([chunk])
+            if options["flush"]:
+                writer.flush()
+    return buffer, EpisodeDataset(path).sampler(steps=4, order="drawn", seed=1)
+
+
+def assert_equal(disk: Any, ring: Any, where: str) -> None:
+    if isinstance(ring, (Batch, dict)):
+        assert sorted(disk) == sorted(ring), where
+        for key in ring:
+            assert_equal(disk[key], ring[key], f"{where}/{key}")
+        return
+    assert disk.dtype == ring.dtype or disk.dtype.kind == ring.dtype.kind == "U", (where, disk.dtype, ring.dtype)
+    assert disk.shape == ring.shape, (where, disk.shape, ring.shape)
+    if ring.dtype == object:
+        assert disk.tolist() == ring.tolist(), where
+    elif ring.dtype.kind == "f":
+        np.testing.assert_allclose(disk, ring, rtol=1e-5 if ring.dtype == np.float32 else 1e-12, err_msg=where)
+    else:
+        np.testing.assert_array_equal(disk, ring, err_msg=where)
+
+
+STEP_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "n_step": st.one_of(st.integers(1, 6), st.just(np.int64(3))),
+        "gamma": st.sampled_from([0.0, 0.9, 1.0, np.float32(0.5)]),
+        "include_infos": st.sampled_from([False, True, "columns"]),
+        "views": st.just(LastTwo()),
+        "keys": st.one_of(st.none(), st.lists(st.sampled_from(KEYS), unique=True, min_size=1)),
+    },
+)
+WINDOW_OPTIONS = st.fixed_dictionaries(
+    {"length": st.integers(1, 6), "burn_in": st.integers(0, 3), "lookback": st.integers(0, 3)},
+    optional={
+        "boundary": st.sampled_from(["pad", "stop"]),
+        "include_infos": st.sampled_from([False, True, "columns"]),
+        "views": st.just(LastTwo()),
+        "keys": st.one_of(st.none(), st.lists(st.sampled_from(KEYS), unique=True, min_size=1)),
+    },
+)
+
+
+class Fixed:
+    """An order of given steps, over and over."""
+
+    def __init__(self, steps: np.ndarray) -> None:
+        self.num, self._steps = len(steps), steps
+
+    def at(self, start: int, stop: int) -> np.ndarray:
+        return self._steps[start % self.num : start % self.num + stop - start]
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), STEP_OPTIONS, st.lists(st.integers(-1, 100), max_size=6))
+def test_steps_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any], indices: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as cleanup:
+        buffer, sampler = filled(*program, Path(folder) / "data")
+        cleanup.callback(lambda: None)
+        steps = np.array([i if i < 0 else i % len(buffer) for i in indices], np.int64)
+        if options.get("keys") is None:
+            options = options | ({"keys": KEYS} if len(indices) % 2 else {})
+        disk, ring = sampler.at(steps, **options), buffer.at(steps, **options)
+        assert_equal(disk, ring, "at")
+        own = sampler.sample(5, **options)
+        assert_equal(own, buffer.at(own["indices"], **options), "sample")
+        assert sampler.num_sampled == 5
+        for row in range(5):
+            assert own.origin[row][:6] == buffer.at(own["indices"], **options).origin[row][:6]
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), WINDOW_OPTIONS, st.integers(1, 5))
+def test_sequences_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any], num: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        buffer, sampler = filled(*program, Path(folder) / "data")
+        if options.get("keys") is None and num % 2:
+            options = options | {"keys": KEYS}
+        starts = np.random.default_rng(num).integers(0, len(buffer), num)
+        buffer._draw = lambda n: (starts % buffer.capacity, np.ones(n, np.float32))  # type: ignore[method-assign]
+        sampler._ahead = OrderCursor(Fixed(starts), sampler._tracks.table.located)
+        disk, ring = sampler.sample_sequences(num, **options), buffer.sample_sequences(num, **options)
+        assert_equal(disk, ring, "sequences")
+        assert sampler.num_sampled == buffer.num_sampled
