@@ -1,7 +1,7 @@
 """Chunks that continue each other, so that their steps are sampled as steps of one episode.
 
-    chunk   0: a, t = 0..4     1: b, t = 0..2     2: a, t = 5..7        chunk 2 continues chunk 0
-    head    0                  1                  0
+chunk   0: a, t = 0..4     1: b, t = 0..2     2: a, t = 5..7        chunk 2 continues chunk 0
+head    0                  1                  0
 """
 
 from __future__ import annotations

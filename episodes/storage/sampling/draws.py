@@ -88,6 +88,10 @@ class StepDraw(_Draw):
         terminated, truncated = self.steps.endings()
         return terminated.copy(), truncated.copy()
 
+    def step_indices(self) -> np.ndarray:
+        """Return the indices of the steps, int64 [n]."""
+        return self.steps.indices
+
     def is_first(self) -> np.ndarray:
         """Whether there is no step before [n]."""
         return self.before == 0
@@ -175,8 +179,8 @@ class WindowDraw(_Draw):
         first[np.flatnonzero(shown), at[shown]] = True
         return first
 
-    def step_numbers(self) -> np.ndarray:
-        """Return the indices of the steps, int64 [B, W]; -1 on padding and on the lookback of an episode's first chunk."""
+    def step_indices(self) -> np.ndarray:
+        """Return the indices of the steps, int64 [B, W]; -1 on padding and on the lookback of a first chunk."""
         positions, stored = self._positions, self.grid.there
         if self.left:
             stored = stored & (positions >= (self.ends - self.steps.known(LENGTH))[:, None])

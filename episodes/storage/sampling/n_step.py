@@ -19,7 +19,7 @@ def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[St
     onward = draw.ends - draw.numbers
     counts = np.minimum(onward, n_step)
     place = draw.tracks.structure[REWARDS]
-    ahead = WindowDraw(draw.tracks, draw.steps, 0, int(counts.max()))
+    ahead = WindowDraw(draw.tracks, draw.steps, 0, int(counts.max(initial=1)))
     rewards = as_sums(ahead.items(place))
     total = rewards[:, 0].copy()
     with np.errstate(invalid="ignore"):  # inf - inf

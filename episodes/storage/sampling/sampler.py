@@ -10,16 +10,23 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from episodes.batch.batch import Batch, batch_of
-from episodes.batch.sampling_checks import INDICES, check_counts, check_n_step, checked_keys
+from episodes.batch.sampling_checks import (
+    INDICES,
+    check_counts,
+    check_n_step,
+    check_sequences,
+    checked_keys,
+    checked_step_indices,
+)
 from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import (
     EpisodeStateError,
     InvalidArgument,
-    ShapeMismatch,
     StateMismatch,
     StepOutOfRange,
     UnreadableData,
 )
+from episodes.facts.policy_versions import UNKNOWN
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
 from episodes.storage.header import Header
@@ -40,14 +47,17 @@ from episodes.storage.sampling.orders import (
     runs_of,
     uniforms,
 )
-from episodes.storage.sampling.step_index import LocatedSteps
+from episodes.storage.sampling.step_index import LocatedSteps, shifted_back
 from episodes.storage.sampling.stored_columns import KEYS_OF_STEPS, columns_of, states_before
 from episodes.storage.sampling.stored_history import BoundViews
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.time_windows import Moments
 from episodes.storage.sampling.weights import find_episodes, find_steps
+from episodes.tracks import nested
 from episodes.tracks.filling import ones
 
+PADDING = -1
+"""Index of a row without a step."""
 ORDERS = ("shuffled", "blocks", "drawn", "stored")
 POOL_BYTES = 1 << 28  # of memory for what is decoded of compressed tracks
 _RUN_BLOCKS = 4  # of compressed items that a run of steps is in: what is observed after its last one is in another
@@ -81,6 +91,7 @@ class Sampler:
         what: `StepBatches`, `WindowBatches` or `EpisodeBatches`.
         seed: of the order.
         source: of the steps by number, which the batches' `origin` asks.
+        num_sampled: number of steps that were ever sampled to learn from.
     """
 
     def __init__(
@@ -109,6 +120,7 @@ class Sampler:
         self._pool_bytes, self._cache = pool_bytes, None if cache is None else Path(cache)
         self._given_order = order
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
+        self.num_sampled = 0
         self._open()
 
     def _open(self) -> None:
@@ -179,6 +191,7 @@ class Sampler:
             num = min(self.what.size, self._ahead.left)
             if isinstance(self.what, EpisodeBatches):
                 batch: Any = self.dataset.pack(self._ahead.take(num))
+                self.num_sampled += batch.num_steps
             elif isinstance(self.what, Moments):
                 batch = self._moments(self.what, num)
             elif isinstance(self.what, StepBatches):
@@ -192,8 +205,8 @@ class Sampler:
     def _moments(self, what: Moments, num: int) -> Batch:
         steps = self._ahead.take(num)
         columns = what.columns(StepDraw(self._tracks, steps))
-        columns[INDICES] = numbers = steps.numbers.copy()
-        return batch_of(columns, (self.source, numbers))
+        columns[INDICES] = indices = steps.indices.copy()
+        return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
         """Go on without drawing: what another worker draws."""
@@ -213,16 +226,26 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """The next `n` transitions, as `EpisodeReplayBuffer.sample` gives them; `indices` are step numbers."""
+        """Return the next `n` transitions, like `EpisodeReplayBuffer.sample`; `indices` are step indices."""
         check_counts(n=n)
-        check_n_step(n_step)
-        check_fraction("gamma", gamma)
-        names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
+        names = self._checked_keys(n_step, gamma, include_infos, keys)
         with self._lock:
             start = self._ahead.position
             steps = self._ahead.take(n)
-        most = n_step if isinstance(n_step, int) else self._random_steps(n_step, start, n)
-        return self._transitions(steps, most, gamma, views, names)
+            self.num_sampled += n
+        return self._transitions(steps, self._num_steps_of(n_step, start, n), gamma, views, names)
+
+    def _checked_keys(
+        self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
+    ) -> Sequence[str]:
+        """Check the arguments of `sample` and `at`, and return the names of the columns."""
+        check_n_step(n_step)
+        check_fraction("gamma", gamma)
+        return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
+
+    def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
+        """Return the `n_step` of `num` transitions from position `start` on: one for all, or random ones [num]."""
+        return self._random_steps(n_step, start, num) if isinstance(n_step, tuple) else int(n_step)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
         low, high = bounds
@@ -245,8 +268,8 @@ class Sampler:
         columns = columns_of(draw, keys, known, views)
         columns[Columns.N_STEP] = counts
         columns[Columns.WEIGHTS] = ones(len(steps.numbers), np.float32)
-        columns[INDICES] = numbers = steps.numbers.copy()
-        return batch_of(columns, (self.source, numbers))
+        columns[INDICES] = indices = steps.indices.copy()
+        return batch_of(columns, (self.source, indices))
 
     def at(
         self,
@@ -258,21 +281,44 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """The transitions of the steps with these numbers [n], as `sample` gives them.
+        """Return the transitions of the steps `indices` [n], like `sample`.
+
+        A row with index -1 is padding: zeros in the tracks.
 
         Raises:
-            StepOutOfRange: there is no such step.
+            StepOutOfRange: a step is not in the data set.
         """
-        numbers = np.asarray(indices, np.int64)
-        if numbers.ndim != 1:
-            raise ShapeMismatch(f"indices of shape {numbers.shape}; give step numbers [n]")
-        gone = (numbers < 0) | (numbers >= self._tracks.table.num_steps)
+        names = self._checked_keys(n_step, gamma, include_infos, keys)
+        numbers = checked_step_indices(indices, ndim=1)
+        num_steps = self._tracks.table.num_steps
+        gone = (numbers < PADDING) | (numbers >= num_steps)
         if gone.any():
-            there = self._tracks.table.num_steps - 1
-            raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers 0..{there}")
-        most = n_step if isinstance(n_step, int) else self._random_steps(n_step, 0, len(numbers))
-        names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
-        return self._transitions(self._tracks.table.located(numbers), most, gamma, views, names)
+            message = f"step {int(numbers[gone][0])}: the steps that are there have numbers 0..{num_steps - 1}"
+            raise StepOutOfRange(message)
+        most = self._num_steps_of(n_step, 0, len(numbers))
+        padded = numbers == PADDING
+        located = self._tracks.table.located(np.where(padded, 0, numbers))
+        batch = self._transitions(located, most, gamma, views, names)
+        return self._with_padding(batch, padded) if padded.any() else batch
+
+    def _with_padding(self, batch: Batch, padded: np.ndarray) -> Batch:
+        """Return the batch with padding in the rows `padded`, bool [n]."""
+        columns = batch.to_dict()
+        for key, column in columns.items():
+            fill: Any = {
+                Columns.N_STEP: 1,
+                Columns.WEIGHTS: 1.0,
+                Columns.POLICY_VERSION: UNKNOWN,
+                INDICES: PADDING,
+            }.get(key)
+            for leaf in nested.leaves(column):
+                if key == Columns.INFOS and leaf is column:
+                    leaf[padded] = [{} for _ in range(int(padded.sum()))]
+                else:
+                    leaf[padded] = (
+                        (None if leaf.dtype == object else np.zeros((), leaf.dtype)) if fill is None else fill
+                    )
+        return batch_of(columns, (self.source, columns[INDICES]))
 
     def sample_sequences(
         self,
@@ -281,25 +327,29 @@ class Sampler:
         *,
         burn_in: int = 0,
         lookback: int = 0,
+        boundary: str = "pad",
         views: BoundViews | None = None,
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """The next windows, as `EpisodeReplayBuffer.sample_sequences` gives them."""
-        check_counts(batch_size=batch_size, length=length)
-        check_counts(0, burn_in=burn_in, lookback=lookback)
+        """Return the next windows, like `EpisodeReplayBuffer.sample_sequences`, which explains the arguments."""
+        check_sequences(batch_size, length, burn_in, lookback, boundary, None)
         names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
             steps = self._ahead.take(batch_size)
+        if boundary == "stop":
+            steps = shifted_back(steps, self._tracks.table, length)
         draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
         columns = columns_of(draw, names, views=views)
         grid = draw.grid
         learned = grid.there
         if draw.left:
             learned = learned & (np.arange(draw.shape[1]) >= draw.left)
+        with self._lock:
+            self.num_sampled += int(np.count_nonzero(learned))
         columns[Columns.LOSS_MASK] = learned
         columns[Columns.SEQ_LENS] = grid.stops - lookback
-        columns[INDICES] = indices = draw.step_numbers()
+        columns[INDICES] = indices = draw.step_indices()
         if Columns.STATE_OUT in self._tracks.structure:
             columns[Columns.STATE_IN] = states_before(draw, burn_in)
         columns[Columns.IS_FIRST] = draw.is_first()
@@ -317,6 +367,7 @@ class Sampler:
             "order": self.order,
             "num": self._ahead.order.num,
             "shards": [list(shard) for shard in self.dataset.snapshot()],
+            "num_sampled": self.num_sampled,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -332,6 +383,7 @@ class Sampler:
             position, seed, num = (int(state[name]) for name in ("position", "seed", "num"))
             snapshot = [(str(name), int(count)) for name, count in state["shards"]]
             told = {name: state[name] for name in mine}
+            num_sampled = int(state.get("num_sampled", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise StateMismatch(f"not the state of a sampler, lacking or wrong: {error}") from None
         if told != mine:
@@ -349,7 +401,7 @@ class Sampler:
                 self.dataset, self.seed = before
                 self._open()
                 raise StateMismatch(f"the state is of {num} {told['kind']}, there are {there}; select the same")
-            self._ahead.position = position
+            self._ahead.position, self.num_sampled = position, num_sampled
 
     def refresh(self) -> int:
         """Draw from all that the data set has now, in a new epoch; how many episodes came. If none did, go on.
@@ -394,7 +446,7 @@ class Sampler:
         return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("dataset", "what", "weights", "collate", "seed", "_given_order", "_pool_bytes", "_cache")
+        kept = ("dataset", "what", "weights", "collate", "seed", "num_sampled", "_given_order", "_pool_bytes", "_cache")
         return {**{name: getattr(self, name) for name in kept}, "position": self._ahead.position}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

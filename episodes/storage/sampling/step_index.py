@@ -9,7 +9,8 @@ import numpy as np
 END, LENGTH, FLAGS, LOOKBACK, BEFORE, AFTER, CHUNK_END, CHUNK_LENGTH, CHUNK_LOOKBACK, T_STARTED, FIRST_BASE = range(11)
 """Rows of facts about chunks: of the chunk's episode the position after its last step, its number of steps, how it ends
 (1: terminated, 2: truncated) and its lookback; rows of the record batch before and after those of the chunk; the
-position after the chunk's last step, its number of steps, its lookback and the time of its first step; for each track the unit of position 0."""
+position after the chunk's last step, its number of steps, its lookback and the time of its first step; for each track
+the unit of position 0."""
 
 _PER_EPISODE = 2  # buckets, at least
 _STEPS_ON = 8  # how many chunks further is searched, before the chunk is found by bisection
@@ -132,6 +133,14 @@ class StepTable:
         if same is None:
             return units + self.known[FIRST_BASE + place].take(episodes)
         return units + same if same else units
+
+
+def shifted_back(steps: LocatedSteps, table: StepTable, length: int) -> LocatedSteps:
+    """Return the steps moved back in their episodes until `length` steps follow from each, as far as there are any."""
+    ends, lengths = steps.known(END), steps.known(LENGTH)
+    positions = np.minimum(steps.numbers, np.maximum(ends - length, ends - lengths))
+    chunks = table.owners(positions, steps.episodes)
+    return LocatedSteps(table, positions, chunks, positions - table.shifts[chunks])
 
 
 class LocatedSteps:

@@ -20,7 +20,7 @@ from episodes.tracks import nested
 from episodes.tracks.infos.dicts import objects
 
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
-KEYS_OF_STEPS = (Columns.T, Columns.IS_FIRST, *_FACTS)
+KEYS_OF_STEPS = (Columns.T, Columns.POLICY_VERSION, Columns.IS_FIRST, *_FACTS)
 """Names of columns that draws have on request, beside those of transitions, infos and extra model outputs."""
 
 
@@ -74,9 +74,11 @@ def _column(draw: Draw, key: str) -> Any:
     if key in tracks.structure:
         return nested.map_leaves(draw.items, tracks.structure[key])
     if key == Columns.OBS:
-        return nested.map_leaves(draw.items, tracks.structure["observations"])
+        return nested.map_leaves(draw.items, tracks.structure[Columns.OBS])
     if key == Columns.NEXT_OBS:
-        return nested.map_leaves(partial(draw.items, after=True), tracks.structure["observations"])
+        return nested.map_leaves(partial(draw.items, after=True), tracks.structure[Columns.OBS])
+    if key == Columns.POLICY_VERSION:
+        return tracks.versions_at(draw.step_indices())
     if key == Columns.T:
         return draw.times()
     if key == Columns.IS_FIRST:

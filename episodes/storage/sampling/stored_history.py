@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from episodes.columns import Columns
 from episodes.history import History, HistorySpaces, back, zeroed
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling.draws import StepDraw
@@ -54,10 +55,10 @@ class StoredHistory(History):
     def newest(self) -> Any:
         draw = self._draw
         take = (lambda place: draw.at(place, draw.numbers)) if self._tracks.table.is_joined else draw.items
-        return nested.map_leaves(take, self._tracks.structure["observations"])
+        return nested.map_leaves(take, self._tracks.structure[Columns.OBS])
 
     def last_observations(self, k: int) -> Any:
-        return self._last(self._tracks.structure["observations"], back(k), ~self.observed(k))
+        return self._last(self._tracks.structure[Columns.OBS], back(k), ~self.observed(k))
 
     def last_steps(self, track: str, k: int) -> Any:
         places = self._tracks.structure.get(track)

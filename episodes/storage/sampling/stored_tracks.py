@@ -11,13 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from episodes.columns import Columns
+from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.compressed_tracks import rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.addresses import MappedColumn
-from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, cached_rows
 from episodes.storage.sampling.chunk_chains import find_heads
+from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, cached_rows
 from episodes.storage.sampling.step_index import (
     AFTER,
     BEFORE,
@@ -59,8 +60,8 @@ class StoredTracks:
 
     Attributes:
         columns: one for each track.
-        structure: columns of batches by name ("observations", "actions", "rewards", extra model outputs by key), as
-            nested places in `columns`.
+        structure: columns of batches by name ("obs", "actions", "rewards", extra model outputs by key), as nested
+            indices into `columns`.
         plain: of the columns that are one track as it is stored, its place, and whether its items are those after.
         table: whose each step is, and where its items are.
         t_started: the time in its episode at which each chunk begins, [n].
@@ -93,7 +94,7 @@ class StoredTracks:
         if header.knows_steps:
             tree = assembled(header.structure, {path: place for place, path in enumerate(self.paths)})
             extra = tree.pop("extra_model_outputs", {})
-            self.structure = {**extra, **tree}
+            self.structure = {**extra, Columns.OBS: tree.pop("observations"), **tree}
             self.extra = tuple(extra)
         self.plain = self._plain()
         known = self._known()[:, numbers]
@@ -107,9 +108,8 @@ class StoredTracks:
         found = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
         if Columns.REWARDS in found and self.columns[found[Columns.REWARDS][0]].dtype not in SUMS:
             del found[Columns.REWARDS]
-        if "observations" in found:
-            observed, _ = found["observations"]
-            found |= {Columns.OBS: (observed, False), Columns.NEXT_OBS: (observed, True)}
+        if Columns.OBS in found:
+            found[Columns.NEXT_OBS] = (found[Columns.OBS][0], True)
         return found
 
     def _known(self) -> np.ndarray:
@@ -153,6 +153,23 @@ class StoredTracks:
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])
+
+    def versions_at(self, indices: np.ndarray) -> np.ndarray:
+        """Return the policy versions of the steps with these indices, int64 [...]; -1 if unknown or padding."""
+        begins, versions = self._version_runs
+        if not len(begins):
+            return np.full(indices.shape, UNKNOWN)
+        return np.where(indices < 0, UNKNOWN, versions[begins.searchsorted(indices, side="right") - 1])
+
+    @cached_property
+    def _version_runs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The step indices at which runs of one policy version begin, ascending, and these versions, int64 [k] each."""
+        parts = [batch.whole.facts.policy_versions for batch in self.batches]
+        column = VersionColumn.concat(parts, [len(batch) for batch in self.batches])
+        column = None if column is None else column[self.numbers]
+        if column is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return self.table.starts.repeat(column.counts()) + column.all_begins(), column.versions
 
     def episode(self, chunk: int, stop: int | None = None) -> SingleAgentEpisode:
         """Return the episode of a chunk, up to position `stop`: its chunks joined, or a view of the only one."""

@@ -17,10 +17,9 @@ from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
 
 IS_PAD = "is_pad"
-_NAMES = MappingProxyType({"obs": "observations", "observation": "observations", "action": "actions"})
+_NAMES = MappingProxyType({"observation": Columns.OBS, "observations": Columns.OBS, "action": Columns.ACTIONS})
 _MOST_SECONDS = 1e9  # of a time from its step
 _MOST_FPS = 1e6
-_COLUMNS = MappingProxyType({"observations": Columns.OBS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +141,10 @@ def _first_not_before(
 def _named(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
     """The places of the items that a name means, the name of their column, and whether they are observed."""
     head, *parts = name.split(".")
-    track = _NAMES.get(head, head)
+    track = head if head in tracks.structure else _NAMES.get(head, head)
     places = tracks.structure.get(track)
     for part in parts:
         places = places.get(part) if isinstance(places, dict) else None
     if places is None:
-        there = [_COLUMNS.get(key, key) for key in tracks.structure]
-        raise UnknownKey(f"delta_timestamps[{name!r}]: there is no such column; there are {there}")
-    return places, ".".join([_COLUMNS.get(track, track), *parts]), track == "observations"
+        raise UnknownKey(f"delta_timestamps[{name!r}]: there is no such column; there are {[*tracks.structure]}")
+    return places, ".".join([track, *parts]), track == Columns.OBS
