@@ -10,7 +10,7 @@ import numpy as np
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.track_ring import put
 from episodes.tracks.infos.dicts import objects
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn, copy_mutable
+from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 
 
 class HasInfos(Protocol):
@@ -77,10 +77,22 @@ class InfoColumns:
         self._seen = stop
 
     def _put(self, path: str, row: int, column: Column) -> None:
+        column = _typed(column)
         own_column = self._paths.get(path)
         if own_column is None:
             own_column = self._paths[path] = _PathColumn(column, self._num_rows)
         self.are_exact &= own_column.put(row % self._num_rows, column)
+
+
+def _typed(column: Column) -> Column:
+    """Return a packed column of Python strings as a typed one, other columns as they are."""
+    dtype = column.text_dtype() if isinstance(column, PackedColumn) else None
+    if dtype is None:
+        return column
+    present = column.present
+    values = np.zeros(len(present), dtype)
+    values[present] = column.list(present)
+    return TypedColumn(values, present, True)
 
 
 class _PathColumn:

@@ -92,23 +92,8 @@ def _kinds(parts: list[Any]) -> dict[str, Kind]:
 def _kind(column: Column) -> Kind:
     if isinstance(column, TypedColumn):
         return None if column.holds_objects else (column.values.dtype, column.values.shape[1:])
-    present = column.present
-    starts, stops = column.starts[present], column.ends[present]
-    if not len(starts):
-        return None
-    first, last = column.buffer[starts], column.buffer[stops - 1]
-    is_text = ((first & 0xE0) == 0xA0) | ((first >= 0xD9) & (first <= 0xDB))  # how msgpack begins text
-    ends_with_nul = (last == 0) & (stops > starts + 1)  # numpy's text would lose it
-    if not is_text.all() or ends_with_nul.any():
-        return None
-    texts = starts + _HEADER_BYTES[first]
-    begins_character = np.append((column.buffer & 0xC0) != 0x80, False)  # of UTF-8
-    counts = np.add.reduceat(begins_character, np.stack([texts, stops], 1).ravel(), dtype=np.int64)[::2]
-    return np.dtype(f"<U{max(int(counts[stops > texts].max(initial=1)), 1)}"), ()
-
-
-_HEADER_BYTES = np.ones(256, np.int64)  # of a msgpack text, by its first byte
-_HEADER_BYTES[0xD9:0xDC] = 2, 3, 5
+    dtype = column.text_dtype()
+    return None if dtype is None else (dtype, ())
 
 
 def _values(column: Column, rows: np.ndarray, as_objects: bool) -> np.ndarray:

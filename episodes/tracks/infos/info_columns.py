@@ -114,6 +114,20 @@ class PackedColumn:
         """Return all arrays of the column."""
         return [self.buffer, self.starts, self.ends]
 
+    def text_dtype(self) -> np.dtype | None:
+        """Return the dtype of text that holds all values, or None if some are no Python strings, or none is there."""
+        starts, stops = self.starts[self.present], self.ends[self.present]
+        if not len(starts):
+            return None
+        first, last = self.buffer[starts], self.buffer[stops - 1]
+        is_text = ((first & 0xE0) == 0xA0) | ((first >= 0xD9) & (first <= 0xDB))  # how msgpack begins text
+        texts = starts + _HEADER_BYTES[first]
+        if not is_text.all() or ((last == 0) & (stops > texts)).any():  # numpy's text loses a NUL at its end
+            return None
+        begins_character = np.append((self.buffer & 0xC0) != 0x80, False)  # of UTF-8
+        counts = np.add.reduceat(begins_character, np.stack([texts, stops], 1).ravel(), dtype=np.int64)[::2]
+        return np.dtype(f"<U{max(int(counts[stops > texts].max(initial=1)), 1)}")
+
     def list(self, rows: Any) -> list[Any]:
         """Return the values of the rows, None for rows without a value."""
         bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
@@ -134,6 +148,9 @@ class PackedColumn:
         whole = self.buffer[first : first + int(bounds[-1])] if in_a_row else self.buffer[ranges(self.starts, sizes)]
         return np.ascontiguousarray(whole), bounds
 
+
+_HEADER_BYTES = np.ones(256, np.int64)  # of a msgpack text, by its first byte
+_HEADER_BYTES[0xD9:0xDC] = 2, 3, 5
 
 Column = TypedColumn | PackedColumn
 
