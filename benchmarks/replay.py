@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import cycle
 from statistics import median
 from time import perf_counter, sleep
+from types import FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -187,6 +189,39 @@ def prefetched(size: Size) -> Counted:
     return Counted(median(waits))
 
 
+def library_calls(act: Callable[[Any, Callable[[], None]], None]) -> Callable[[Size], Counted]:
+    """Count the calls of functions of this library in one `act(buffer, step)` on a buffer that 8 environments fill."""
+
+    def prepare(size: Size) -> Counted:
+        buffer, step = fed_buffer(8, 2 * size(STORED))
+        for _ in range(3):
+            step()
+            act(buffer, step)
+        count = 0
+
+        def note(frame: FrameType, event: str, _: Any) -> None:
+            nonlocal count
+            count += event == "call" and frame.f_globals["__name__"].startswith("episodes.")
+
+        sys.setprofile(note)
+        try:
+            act(buffer, step)
+        finally:
+            sys.setprofile(None)
+        return Counted(count)
+
+    return prepare
+
+
+def draw_only(buffer: Any, step: Callable[[], None]) -> None:
+    buffer.sample(BATCH)
+
+
+def step_and_draw(buffer: Any, step: Callable[[], None]) -> None:
+    step()
+    buffer.sample(BATCH)
+
+
 def bare_adding(size: Size) -> Timed:
     """One assignment of a vector step's rows to each column that our buffer keeps, those that link steps too."""
     count = size(ADDING_ENVS)
@@ -333,4 +368,12 @@ FIGURES = (
     *adding_figures(),
     Figure("replay/uniform, its lock", UNIFORM, Side("without", unlocked), at_most(1.05), "us"),
     Figure("replay/prefetch, wait", Side("ours", prefetched), limit("0.2 ms", LONGEST_WAIT), at_most(1), "us"),
+    Figure("replay/calls, draw", Side("ours", library_calls(draw_only)), limit("20", 20), at_most(1), "operations"),
+    Figure(
+        "replay/calls, step and draw",
+        Side("ours", library_calls(step_and_draw)),
+        limit("90", 90),
+        at_most(1),
+        "operations",
+    ),
 )

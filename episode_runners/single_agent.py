@@ -312,7 +312,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return pack
 
     def _put_interrupted_aside(self) -> None:
-        if self._sink is self._recorder and self._needs_reset and self._recorder.num_steps:
+        if self._sink is self._recorder and self._needs_reset and self._recorder.count_steps():
             self._interrupted.append(self._recorder.take())
 
     def _record_into_packs(self) -> None:
@@ -411,11 +411,11 @@ class SingleAgentEnvRunner(EnvRunner):
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
         """So many steps at least, in as few vector steps as that takes; how many they were."""
         counted = self._sink if self._buffer is None else self._running
-        stop, missing = counted.num_steps + num_timesteps, num_timesteps
+        stop, missing = counted.count_steps() + num_timesteps, num_timesteps
         while missing > 0:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
-            missing = stop - counted.num_steps
+            missing = stop - counted.count_steps()
         return num_timesteps - missing
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
@@ -454,7 +454,7 @@ class SingleAgentEnvRunner(EnvRunner):
             observations = self._rows(observations)
         self._raw_observations = observations
         if self._rewrites:
-            row = self._boundaries.look(terminateds, truncateds)
+            row = self._boundaries.classify(terminateds, truncateds)
             self._boundaries.commit(row)
             if last is not None:
                 told, _ = infos_at_ends(infos)

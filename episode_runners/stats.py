@@ -107,9 +107,8 @@ class RunningReturns:
         if len(waiting) == _MOST_WAITING:
             self._settle()
 
-    @property
-    def num_steps(self) -> int:
-        """How many steps of environments the rows so far were; without an ending, all of each row."""
+    def count_steps(self) -> int:
+        """Return the number of steps, over all environments."""
         boundaries = self._boundaries
         if self._has_flags or len(boundaries.waiting):
             self._settle()
@@ -136,7 +135,7 @@ class RunningReturns:
 
     def _count(self, rewards: np.ndarray, done: np.ndarray) -> None:
         """Count a row in which episodes may end, or in which environments are reset."""
-        row = self._boundaries.look(done, done)
+        row = self._boundaries.classify(done, done)
         self._boundaries.commit(row)
         self._returns += rewards
         self._lengths += 1

@@ -9,6 +9,7 @@ import numpy as np
 
 from episodes.columns import TRANSITION_KEYS, Columns
 from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, UnknownKey, WrongType
+from episodes.tracks.validation import checked_number
 
 INDICES = "indices"
 LARGEST_COUNT = 1 << 40
@@ -22,7 +23,7 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 def check_counts(least: int = 1, **counts: Any) -> None:
     """Raise `InvalidArgument` unless all counts are ints of at least `least`."""
     for name, count in counts.items():
-        if not is_int(count):
+        if type(count) is not int and not is_int(count):
             raise InvalidArgument(f"{name}={count!r}: give an int")
         if not least <= count <= LARGEST_COUNT:
             raise InvalidArgument(f"{name}={count!r}: give at least {least}, and at most {LARGEST_COUNT}")
@@ -37,6 +38,15 @@ def check_n_step(n_step: Any) -> None:
         raise InvalidArgument(
             f"n_step={n_step!r}: give at least 1, or the bounds (least, most) of random ones, both included"
         )
+
+
+def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: int | None) -> None:
+    """Raise `InvalidArgument` unless transitions can be sampled with these arguments of `sample`."""
+    check_counts(n=n)
+    check_n_step(n_step)
+    checked_number("gamma", gamma, 0.0, 1.0)
+    if max_age is not None:
+        check_counts(0, max_age=max_age)
 
 
 def check_sequences(

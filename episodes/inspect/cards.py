@@ -365,7 +365,7 @@ def replay_card(buffer: Any, name: str = "") -> Card:
 
 def _stored_steps(buffer: Any) -> list[Series]:
     """Return the columns of the stored steps: all steps of small columns, evenly spaced ones of large columns."""
-    ring, total = buffer.ring, len(buffer)
+    ring, total = buffer.get_ring(), len(buffer)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
         slots = (ring.tail + places) % buffer.capacity

@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
 
 class Boundaries:
-    """Follows N environments, a row at a time (`look`, `commit`) or many at once (`classify_rows`, `commit_rows`).
+    """Follows N environments, a row at a time (`classify`, `commit`) or many at once (`classify_rows`, `commit_rows`).
 
     Nothing is done per environment. Who must know each row as it comes (which environments stepped, whose last
     observation lies apart) looks at each, 3 us; who only keeps rows asks about many of them at a time.
@@ -117,7 +117,7 @@ class Boundaries:
                 "reset them and call reset(observations, infos, reset_mask)"
             )
 
-    def look(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
+    def classify(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
         """What a row with these flags, bool [N], is. Nothing is remembered until `commit`, so that a row may fail."""
         reset, done = self.waiting, terminateds | truncateds
         if not len(reset):
@@ -161,7 +161,7 @@ class Boundaries:
         return Rows(np.ones_like(dones), dones)
 
     def last_row(self, rows: Rows) -> Row:
-        """What the last one of the rows is, as `look` would have said."""
+        """What the last one of the rows is, as `classify` would have said."""
         stepped, ended = rows.stepped[-1], rows.ended[-1].nonzero()[0]
         reset = (~stepped).nonzero()[0]
         return Row(stepped.nonzero()[0], reset, ended, ended if self.last_lies_apart else reset)

@@ -119,11 +119,11 @@ class InfoRows:
 
     def keep(self, slots: np.ndarray) -> np.ndarray:
         """Forget all but the slots [k]; where they are now, [k]."""
-        move, moved = self.keeping(slots)
+        move, moved = self.prepare_trim(slots)
         move()
         return moved
 
-    def keeping(self, slots: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
+    def prepare_trim(self, slots: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
         """What forgets all but the slots [k], and may be called twice; where they are then, [k]."""
         if self.num_slots == 1:
             return _nothing, slots

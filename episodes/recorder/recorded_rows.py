@@ -117,13 +117,19 @@ class RecordedRows:
             self._start_columns(at, rows[1], rows[2], extras, base)
         span, others = slice(at * self.num_envs, (at + 1) * self.num_envs), []
         for blocks, row in zip(self._in_order, (*rows, *map(extras.__getitem__, self.extras)), strict=True):
-            if type(blocks) is not RowBlock or blocks.numbers is None or type(row) is not _ARRAY:
-                others.append((blocks, row))
-                continue
-            try:  # half the time of `put`: a memoryview accepts nothing of another shape or dtype
-                blocks.numbers[span] = row
-            except (TypeError, ValueError, NotImplementedError):
-                others.append((blocks, row))
+            if type(row) is _ARRAY and type(blocks) is RowBlock:
+                if blocks.numbers is not None:
+                    try:  # half the time of an array: a memoryview accepts nothing of another shape or dtype
+                        blocks.numbers[span] = row
+                        continue
+                    except (TypeError, ValueError, NotImplementedError):
+                        pass
+                elif row.dtype is blocks.dtype and row.shape == blocks.shape:
+                    blocks.data[at] = row
+                    continue
+            others.append((blocks, row))
+        if not others:
+            return
         fitted = [fitted_row(blocks, row) for blocks, row in others]  # before any block changes its dtype
         for (blocks, _), row in zip(others, fitted, strict=True):
             put_fitted(blocks, at, row)
@@ -134,7 +140,7 @@ class RecordedRows:
         self.info_slots[at:] = (info_slot,)  # no call from here on, so that an interrupt leaves all or nothing
         self.num_rows = at + 1
 
-    def give_up(self, at: int) -> None:
+    def discard_uncommitted(self, at: int) -> None:
         """Row `at`, which is not counted, does not come: columns that began with it do not keep its shapes."""
         before = self._started
         if before is not None and before.row == at:
@@ -212,9 +218,9 @@ class RecordedRows:
 
     def keep(self, first: int) -> None:
         """Forget the rows before `first`."""
-        self.keeping(first)()
+        self.prepare_trim(first)()
 
-    def keeping(self, first: int) -> Callable[[], None]:
+    def prepare_trim(self, first: int) -> Callable[[], None]:
         """What forgets the rows before `first`, worked out. It may be called twice, before anything else changes."""
         stop = self.num_rows
         kept = [(block, block.data[first:stop].copy()) for block in self._all_blocks()]
@@ -227,7 +233,7 @@ class RecordedRows:
         }
         resets = [replace(one, row=one.row - first) for one in self.reset_infos if one.row >= first]
         own = self.info_slots[first:stop]
-        move_infos, moved = self.infos.keeping(np.array([*own, *(one.info_slot for one in resets)]))
+        move_infos, moved = self.infos.prepare_trim(np.array([*own, *(one.info_slot for one in resets)]))
         slots = moved.tolist()
         numbers["info_slots"] = slots[: len(own)]
         numbers["reset_infos"] = [replace(one, info_slot=at) for one, at in zip(resets, slots[len(own) :], strict=True)]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -71,8 +70,8 @@ class VectorRecorder:
         self.num_envs = num_envs
         self.observation_space = checked_space("observation_space", observation_space)
         self.action_space = checked_space("action_space", action_space)
-        self._boundaries = Boundaries(num_envs, autoreset_mode)
-        self.autoreset_mode = self._boundaries.mode
+        boundaries = Boundaries(num_envs, autoreset_mode)
+        self.autoreset_mode = boundaries.mode
         self.len_lookback_buffer = len_lookback_buffer
         self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
         self.episodes = OngoingEpisodes(self, self._all_ongoing)
@@ -89,11 +88,10 @@ class VectorRecorder:
         self._last_observations: list[LastObservations] = []
         self._steps_at_take = 0
         self._versions = [(0, UNKNOWN)]  # (row, version): the policy that acted from that row on
-        # With next-step autoreset rows are only kept; what they are is settled when somebody asks.
-        self._settles_late = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        self._num_settled = 1  # rows that the boundaries know of; row 0 is no step
-        self._newest: Row | Rows | None = None  # what the newest of these is, or those settled last
-        self._work: Callable[[], None] | None = None  # see `_finish`
+        self._needs_resets = self.autoreset_mode is AutoresetMode.DISABLED
+        self._last_lies_apart = boundaries.last_lies_apart
+        self._classified = _Classified(1, boundaries)  # row 0 is no step
+        self._carry_over: Callable[[], None] | None = None  # see `_finish_take`
 
     def seed(self, seed: Any) -> None:
         """Draw the ids of the episodes to come from a generator of this seed (as of `numpy.random.default_rng`)."""
@@ -109,7 +107,7 @@ class VectorRecorder:
     def policy_version(self, version: int | None) -> None:
         number = checked_version(version)
         if number != self._versions[-1][1]:
-            self._finish()  # rows have their numbers
+            self._finish_take()
             self._versions.append((self._rows.num_rows, number))
 
     # --- recording ---------------------------------------------------------------------------------------------
@@ -121,53 +119,41 @@ class VectorRecorder:
 
         An episode that was going on there stops: as it ended if its last step was an ending, as a cut chunk if not.
         """
-        mask, infos = self._boundaries.checked_mask(reset_mask), checked_infos(infos)
+        mask, infos = self._classified.boundaries.checked_mask(reset_mask), checked_infos(infos)
         if self._rows.num_rows:
-            self._settle()
-            self._work = self._prepare_replacement(observations, infos, mask)
-            self._finish()
+            self._replace_newest(observations, infos, mask)
         elif mask.all():
             self._rows.begin(observations, infos)
-            self._boundaries.reset(mask)
         else:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
 
-    def _finish(self) -> None:
-        """Write what was decided: `_work`, which may be broken off anywhere and is then called again by who comes next.
+    def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
+        """Store reset observations in the newest row, and keep the observations there that end a step.
 
-        So an interrupt leaves all of a call or nothing, and rows are not moved before their pack is handed out.
+        The order of the writes makes it safe to repeat a reset that was interrupted.
         """
-        if self._work is not None:
-            self._work()
-            self._work = None
-
-    def _prepare_replacement(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> Callable[[], None]:
-        """What puts the newest observations of environments aside (if they end a step), and reset ones in place."""
-        at, envs = self._rows.num_rows - 1, np.flatnonzero(mask)
-        ended = np.flatnonzero(mask & (self._boundaries.ages > 0)) if at > self._base else envs[:0]
-        last = gather(self._rows.observations, at * self.num_envs + ended) if len(ended) else None
-        slot, slot_before = self._rows.infos.add(info), self._rows.info_slots[at]
-        fresh = nested.take(self._rows.fitted_observations(observations, self.num_envs), envs)
-        aside = [LastObservations(at, ended, last, slot_before)] if len(ended) else []
-        resets = [ResetInfo(at, envs, slot)] if slot or slot_before else []
-        lists = ((self._last_observations, aside), (self._rows.reset_infos, resets))
-        longer = [(kept, len(kept), more) for kept, more in lists]
-        return partial(self._replace_newest, mask, at, envs, fresh, longer)
-
-    def _replace_newest(
-        self, mask: np.ndarray, at: int, envs: np.ndarray, fresh: Any, longer: list[tuple[list[Any], int, list[Any]]]
-    ) -> None:
-        self._rows.put_observations(at, envs, fresh)
-        for kept, num_kept, more in longer:
-            kept[num_kept:] = more
-        self._rows.mark_replaced(at, envs)
+        boundaries, rows = self._classify().copy(), self._rows
+        at, envs = rows.num_rows - 1, np.flatnonzero(mask)
+        fresh = nested.take(rows.fitted_observations(observations, self.num_envs), envs)
+        ended = envs[:0]
+        if at > self._base:
+            ended = np.flatnonzero(mask & (boundaries.ages > 0) & ~rows.replaced.data[at])
+        slot, slot_before = rows.infos.add(info), rows.info_slots[at]
+        if len(ended):
+            last = gather(rows.observations, at * self.num_envs + ended)
+            self._last_observations.append(LastObservations(at, ended, last, slot_before))
+        if slot or slot_before:
+            rows.reset_infos.append(ResetInfo(at, envs, slot))
+        rows.mark_replaced(at, envs)
+        rows.put_observations(at, envs, fresh)
         if at == self._base:
             self._base_ages[envs] = 0
             self._ids[envs] = ""
         for env in envs.tolist() if self._named or self._custom else ():
             self._named.pop((at, env), None)
             self._custom.pop((at, env), None)
-        self._boundaries.reset(mask)
+        boundaries.reset(mask)
+        self._classified = self._classified._replace(boundaries=boundaries)
 
     def step(
         self,
@@ -187,85 +173,78 @@ class VectorRecorder:
             final_observations: the true last observations [k, ...] of the k environments that are done, in order,
                 when they are not the ones in `infos["final_obs"]` (same-step autoreset only).
         """
-        if self._work is not None:
-            self._finish()
+        if self._carry_over is not None:
+            self._finish_take()
         rows = self._rows
         at = rows.num_rows
         if not at:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        infos = _NOTHING if infos is None else checked_infos(infos)
-        outputs = checked_outputs(extra_model_outputs)
+        if type(infos) is not dict:
+            infos = checked_infos(infos)
+        outputs = _NOTHING if extra_model_outputs is None else checked_outputs(extra_model_outputs)
         row = (observations, actions, rewards, terminateds, truncateds)
         try:
-            if self._settles_late:
-                rows.write(at, row, outputs, self._base)
-                slot = rows.infos.add(infos) if infos else 0
+            if self._needs_resets and np.count_nonzero(rows.done(at - 1)):
+                self._classify().check_step_may_come()
+            rows.write(at, row, outputs, self._base)
+            if self._last_lies_apart:
+                slot = self._put_last_observations_aside(at, infos, final_observations)
             else:
-                self._boundaries.check_step_may_come()
-                rows.write(at, row, outputs, self._base)
-                slot = self._settle_with(at, infos, final_observations)
+                slot = rows.infos.add(infos) if infos else 0
         except BaseException:
-            rows.give_up(at)
+            rows.discard_uncommitted(at)
             raise
         rows.info_slots[at:] = (slot,)
-        rows.num_rows = at + 1
+        rows.num_rows = at + 1  # from here on the row counts
 
-    def _settle_with(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
-        """Tell the boundaries of row `at`, which is written; the slot of its infos."""
-        rows = self._rows
-        row, work = self._boundaries.look(rows.terminateds.data[at], rows.truncateds.data[at]), None
-        if self._boundaries.last_lies_apart and len(row.ended):
-            slot, work = self._keeping_last_observations(at, row.ended, infos, final_observations)
-        else:
-            slot = rows.infos.add(infos)
-        self._settle_newest(at, row)  # no call after it until the row counts
-        self._work = work
+    def _put_last_observations_aside(self, at: int, infos: dict[str, Any], given: Any) -> int:
+        """Store the last observations of the episodes that end in row `at`. Return the slot of the row's infos."""
+        rows, kept = self._rows, self._last_observations
+        while kept and kept[-1].row >= at:  # of a step that was interrupted
+            kept.pop()
+        ended = rows.done(at)
+        envs = ended.nonzero()[0]
+        rows.replaced.data[at] = ended
+        if not len(envs):
+            return rows.infos.add(infos) if infos else 0
+        rows.any_replaced = True
+        last = final_observations_of(infos, envs, self.observation_space) if given is None else given
+        last = nested.map_leaves(np.array, rows.fitted_observations(last, len(envs)))
+        last_infos, infos = infos_at_ends(infos)
+        slot_of_last, slot = rows.infos.add(last_infos), rows.infos.add(infos)
+        kept.append(LastObservations(at, envs, last, slot_of_last))
         return slot
 
-    def _keeping_last_observations(
-        self, at: int, envs: np.ndarray, infos: dict[str, Any], given: Any
-    ) -> tuple[int, Callable[[], None]]:
-        """The slot of the infos that stay with the row, and what puts the last observations and their infos aside."""
-        last = final_observations_of(infos, envs, self.observation_space) if given is None else given
-        last = self._rows.fitted_observations(last, len(envs))
-        last_infos, infos = infos_at_ends(infos)
-        slot_of_last, slot = self._rows.infos.add(last_infos), self._rows.infos.add(infos)
-        aside = LastObservations(at, envs, nested.map_leaves(np.array, last), slot_of_last)
-        return slot, partial(self._put_aside, aside, len(self._last_observations))
-
-    def _put_aside(self, aside: LastObservations, num_kept: int) -> None:
-        self._last_observations[num_kept:] = [aside]
-        self._rows.mark_replaced(aside.row, aside.envs)
-
-    def _settle_newest(self, at: int, row: Row) -> None:
-        self._boundaries.commit(row)
-        self._newest, self._num_settled = row, at + 1
-
-    def _settle(self) -> None:
-        """Tell the boundaries of the rows that they do not know yet, of many at once."""
-        self._finish()
-        rows, first, last = self._rows, self._num_settled, self._rows.num_rows - 1
+    def _classify(self) -> Boundaries:
+        """Return the boundaries after the newest row. Rows are classified here, many at once."""
+        self._finish_take()
+        rows, known = self._rows, self._classified
+        first, last = known.num_rows, rows.num_rows - 1
+        if first > last:
+            return known.boundaries
+        boundaries = known.boundaries.copy()
+        newest: Row | Rows
         if first < last:
             span = slice(first, last + 1)
-            told = self._boundaries.classify_rows(rows.done(span))
-            rows.mark_steps(span, told.stepped)
-            self._boundaries.commit_rows(told)
-            self._newest, self._num_settled = told, last + 1  # no call since they are committed
-        elif first == last:
-            row = self._boundaries.look(rows.terminateds.data[last], rows.truncateds.data[last])
-            if len(row.reset):
+            newest = boundaries.classify_rows(rows.done(span))
+            rows.mark_steps(span, newest.stepped)
+            boundaries.commit_rows(newest)
+        else:
+            newest = boundaries.classify(rows.terminateds.data[last], rows.truncateds.data[last])
+            if len(newest.reset):
                 steps = np.ones(self.num_envs, bool)
-                steps[row.reset] = False
+                steps[newest.reset] = False
                 rows.mark_steps(last, steps)
-            self._settle_newest(last, row)
+            boundaries.commit(newest)
+        self._classified = _Classified(last + 1, boundaries, newest)
+        return boundaries
 
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 
     @property
     def ages(self) -> np.ndarray:
         """Steps so far [N] of the ongoing episodes; one that ended counts on until its reset."""
-        self._settle()
-        return self._boundaries.ages
+        return self._classify().ages
 
     @property
     def depths(self) -> np.ndarray:
@@ -275,12 +254,11 @@ class VectorRecorder:
     @property
     def newest(self) -> Row:
         """Which environments stepped, ended and began with the newest row; no step before the first one."""
-        self._settle()
-        if self._newest is None:
+        boundaries = self._classify()
+        newest = self._classified.newest
+        if newest is None:
             raise EpisodeStateError("no row yet; call step first")
-        if isinstance(self._newest, Rows):
-            self._newest = self._boundaries.last_row(self._newest)
-        return self._newest
+        return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         """See `OngoingEpisodes.recent`."""
@@ -315,7 +293,7 @@ class VectorRecorder:
 
     def _newest_chunks(self) -> Chunks:
         """The chunks that ended with the newest step."""
-        self._settle()
+        self._classify()
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
         chunks = self._find_chunks(envs)
@@ -329,11 +307,9 @@ class VectorRecorder:
             episode.custom_data = self._custom.setdefault(key, {})
         return episodes
 
-    @property
-    def num_steps(self) -> int:
-        """How many steps of environments were recorded since the last take."""
-        self._settle()
-        return self._boundaries.num_steps - self._steps_at_take
+    def count_steps(self) -> int:
+        """Return the number of steps, over all environments, since the last take."""
+        return self._classify().num_steps - self._steps_at_take
 
     # --- taking --------------------------------------------------------------------------------------------------
 
@@ -347,10 +323,16 @@ class VectorRecorder:
             raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
         chunks = self._find_chunks(slice(None))
         pack = self._pack(chunks)
-        work = self._going_on(chunks, pack) if self._rows.num_rows - 1 > self._base else None
+        carry_over = self._prepare_carry_over(chunks, pack) if self._rows.num_rows - 1 > self._base else None
         self.taken_envs = chunks.envs
-        self._work = work  # no call after it, so that who is interrupted has the pack or its rows
+        self._carry_over = carry_over
         return pack
+
+    def _finish_take(self) -> None:
+        """Drop the rows of the last take. The next call does it, so that an interrupted take loses nothing."""
+        if self._carry_over is not None:
+            self._carry_over()  # may be called twice
+            self._carry_over = None
 
     def go_on(
         self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
@@ -366,12 +348,10 @@ class VectorRecorder:
         rows = recent.rows()
         rows.stand_ins, base = self.stand_ins, rows.num_rows - 1
         self.__dict__.update(
-            _work=None,
+            _carry_over=None,
             _rows=rows,
-            _boundaries=boundaries,
+            _classified=_Classified(base + 1, boundaries),
             _base=base,
-            _num_settled=base + 1,
-            _newest=None,
             _base_ages=boundaries.ages,
             _ids=np.asarray(ids, "U32"),
             _steps_at_take=boundaries.num_steps,
@@ -382,7 +362,7 @@ class VectorRecorder:
         )
 
     def _find_chunks(self, envs: Any) -> Chunks:
-        self._settle()
+        self._classify()
         span = slice(self._base, self._rows.num_rows)
         room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
         return find_chunks(
@@ -464,8 +444,8 @@ class VectorRecorder:
                 self._named.setdefault(key, random_ids(1, self._id_generator).item())
             ids[i] = self._named.get(key, ids[i])
 
-    def _going_on(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
-        """What moves the newest row, and those that lookbacks reach, to the front."""
+    def _prepare_carry_over(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
+        """Return a function that moves the newest row and the lookback rows to the front. It may be called twice."""
         last = self._rows.num_rows - 1
         is_open = chunks.last_rows == last
         if self._rows.any_replaced:
@@ -477,14 +457,36 @@ class VectorRecorder:
         for (row, env), id_ in self._named.items():
             if row == last:
                 ids[env] = id_
-        ages, first = self._boundaries.ages, max(last - self._history, 0)
+        boundaries = self._classified.boundaries
+        ages, first = boundaries.ages, max(last - self._history, 0)
         began, base = last - np.minimum(ages, last - self._base) if self._custom else ages, last - first
         custom = {(base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
-        afterwards = {"_base": base, "_num_settled": base + 1, "_base_ages": ages, "_ids": ids, "_custom": custom}
-        afterwards |= {"_steps_at_take": self._boundaries.num_steps, "_named": {}, "_last_observations": []}
-        afterwards["_versions"] = [(0, self._versions[-1][1])]
-        return partial(self._move_on, self._rows.keeping(first), afterwards)
+        newest = self._classified.newest
+        if isinstance(newest, Rows):
+            newest = boundaries.last_row(newest)
+        afterwards = {
+            "_base": base,
+            "_classified": _Classified(base + 1, boundaries, newest),
+            "_base_ages": ages,
+            "_ids": ids,
+            "_custom": custom,
+            "_steps_at_take": boundaries.num_steps,
+            "_named": {},
+            "_last_observations": [],
+            "_versions": [(0, self._versions[-1][1])],
+        }
+        trim_rows = self._rows.prepare_trim(first)
 
-    def _move_on(self, move: Callable[[], None], afterwards: dict[str, Any]) -> None:
-        move()
-        self.__dict__.update(afterwards)
+        def carry_over() -> None:
+            trim_rows()
+            self.__dict__.update(afterwards)
+
+        return carry_over
+
+
+class _Classified(NamedTuple):
+    """Result of `VectorRecorder._classify`: the number of rows, the boundaries after them, and the newest rows."""
+
+    num_rows: int
+    boundaries: Boundaries
+    newest: Row | Rows | None = None

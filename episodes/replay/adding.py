@@ -60,7 +60,7 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
     check_pack(ring, pack)
     if not pack.num_steps:
         return
-    ring.prepare(pack.observations, tracks_of(pack), pack.facts.policy_versions is not None)
+    ring.create_missing(pack.observations, tracks_of(pack), pack.facts.policy_versions is not None)
     ids = pack.ids.tolist()
     if len(set(ids)) == len(ids) and pack.num_steps <= ring.capacity:
         ring.add(_addition(ring, pack, order))

@@ -16,8 +16,9 @@ from gymnasium.vector import AutoresetMode
 from episodes.batch import Batch
 from episodes.batch.sampling_checks import (
     INDICES,
+    LARGEST_COUNT,
     check_counts,
-    check_n_step,
+    check_sample,
     check_sequences,
     checked_keys,
     checked_step_indices,
@@ -42,13 +43,12 @@ from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.mapped_files import MappedFiles
 from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
-from episodes.replay.ring.track_ring import Allocator
+from episodes.replay.ring.track_ring import Allocator, numbers
 from episodes.replay.ring_columns import KEYS_OF_STEPS, columns_of, followed, states_before
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
 from episodes.replay.stored_steps import drawn
-from episodes.returns.checks import check_fraction
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import read_header
@@ -154,7 +154,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     def __len__(self) -> int:
         """The number of steps that are there."""
-        return len(self.ring)
+        return len(self.get_ring())
 
     def __repr__(self) -> str:
         if self._ring.is_closed:
@@ -164,9 +164,8 @@ class EpisodeReplayBuffer(SampleCounts):
             f"{self.nbytes} bytes; {self.counts})"
         )
 
-    @property
-    def ring(self) -> LinkedRing:
-        """Where the steps lie; all that were added."""
+    def get_ring(self) -> LinkedRing:
+        """Return the ring of steps. Staged rows are written to it first."""
         ring = self._ring
         if ring.work is not None or ring.staged is not None:
             with ring.lock:
@@ -176,12 +175,13 @@ class EpisodeReplayBuffer(SampleCounts):
     @property
     def num_episodes(self) -> int:
         """The number of episodes that have steps here."""
-        return len(self.ring.table)
+        return len(self.get_ring().table)
 
     @property
     def num_added(self) -> int:
         """The number of steps ever added."""
-        return self.ring.head - self.ring.skipped
+        ring = self.get_ring()
+        return ring.head - ring.skipped
 
     @property
     def action_space(self) -> spaces.Space | None:
@@ -191,7 +191,7 @@ class EpisodeReplayBuffer(SampleCounts):
     @property
     def nbytes(self) -> int:
         """Bytes of all tracks and links."""
-        return self.ring.nbytes
+        return self.get_ring().nbytes
 
     @locked
     def add(
@@ -218,7 +218,7 @@ class EpisodeReplayBuffer(SampleCounts):
         if keys is not None:
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         check_same_units(self._spaces[1], pack.action_space, "EpisodeReplayBuffer.add")
-        add_pack(self.ring, pack)
+        add_pack(self.get_ring(), pack)
         self._spaces = tuple(map(_known, self._spaces, (pack.observation_space, pack.action_space)))
 
     @locked
@@ -240,7 +240,7 @@ class EpisodeReplayBuffer(SampleCounts):
             keys: the extra model outputs that are stored; all by default.
         """
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
-        recorder = ReplayRecorder(self.ring, num_envs, autoreset_mode, observation_space, action_space, **options)
+        recorder = ReplayRecorder(self.get_ring(), num_envs, autoreset_mode, observation_space, action_space, **options)
         check_same_units(self._spaces[1], action_space, "EpisodeReplayBuffer.recorder")
         self._spaces = tuple(map(_known, self._spaces, (observation_space, action_space)))
         return recorder
@@ -285,7 +285,10 @@ class EpisodeReplayBuffer(SampleCounts):
         nothing is stored, `UnknownKey` for a column that there is not.
         """
         with self.lock:  # here, for a decorator hands arguments on: that takes longer than the lock itself
-            keys = self.checked_sample_keys(n, n_step, gamma, include_infos, keys, max_age)
+            is_plain = type(n) is type(n_step) is int and type(gamma) is float and max_age is None
+            if not (is_plain and 0 < n <= LARGEST_COUNT and 0 < n_step <= LARGEST_COUNT and 0 <= gamma <= 1):
+                check_sample(n, n_step, gamma, max_age)
+            keys = checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
             if max_age is None:
                 slots, weights = self._draw(n)
             else:
@@ -304,12 +307,8 @@ class EpisodeReplayBuffer(SampleCounts):
         max_age: int | None = None,
     ) -> Sequence[str]:
         """Check arguments of `sample`, and return the names of the columns to sample."""
-        check_counts(n=n)
-        check_n_step(n_step)
-        check_fraction("gamma", gamma)
-        if max_age is not None:
-            check_counts(0, max_age=max_age)
-        return checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
+        check_sample(n, n_step, gamma, max_age)
+        return checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
 
     @locked
     def at(
@@ -328,26 +327,28 @@ class EpisodeReplayBuffer(SampleCounts):
             StepOutOfRange: a step is not there.
         """
         keys = self.checked_sample_keys(1, n_step, gamma, include_infos, keys)
-        numbers = checked_step_indices(indices, ndim=1)
-        if not self.ring.tracks:
+        indices = checked_step_indices(indices, ndim=1)
+        ring = self._ring
+        if not ring.tracks:
             raise self.empty_error()
-        gone = (numbers != NONE) & ((numbers < self.ring.tail) | (numbers >= self.ring.head))
+        gone = (indices != NONE) & ((indices < ring.tail) | (indices >= ring.head))
         if gone.any():
-            there = f"{self.ring.tail}..{self.ring.head - 1}" if len(self) else "none"
-            raise StepOutOfRange(f"step {int(numbers[gone][0])}: the steps that are there have numbers {there}")
-        slots = np.where(numbers == NONE, self.capacity, numbers % self.capacity)
+            there = f"{ring.tail}..{ring.head - 1}" if len(ring) else "none"
+            raise StepOutOfRange(f"step {int(indices[gone][0])}: the steps that are there have numbers {there}")
+        slots = np.where(indices == NONE, self.capacity, indices % self.capacity)
         weights = np.ones(len(slots), np.float32)
         batch = self._transitions(slots, weights, n_step, gamma, views, keys)
-        batch[INDICES][numbers == NONE] = NONE
+        batch[INDICES][indices == NONE] = NONE
         return batch
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions [n] of drawn steps, and their importance weights."""
-        size = len(self._ring)
+        tail = self._ring.tail
+        size = self._ring.head - tail
         if not size:
             raise self.empty_error()
         slots = (self.generator.random(n) * float(size)).astype(_INDEX)
-        if size < self.capacity and (first := self._ring.tail % self.capacity):
+        if size < self.capacity and (first := tail % self.capacity):
             slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
         return slots, ones(n, np.float32)
 
@@ -358,8 +359,8 @@ class EpisodeReplayBuffer(SampleCounts):
         begins = self._grids.setdefault(period, SequenceGrid(period)).there(self._ring)
         if not len(begins):
             raise self._no_sequence()
-        numbers = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
-        return numbers % self.capacity, ones(n, np.float32)
+        picked = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
+        return picked % self.capacity, ones(n, np.float32)
 
     def empty_error(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
@@ -388,8 +389,8 @@ class EpisodeReplayBuffer(SampleCounts):
             columns = columns_of(ring, keys, slots, last, sums, views)
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
-        columns[INDICES] = numbers = ring.slot_numbers(slots)
-        return drawn(columns, ring, numbers)
+        columns[INDICES] = indices = numbers(slots, ring.head, ring.capacity)
+        return drawn(columns, ring, indices)
 
     def _random_steps(self, bounds: tuple[int, int], n: int) -> np.ndarray:
         return self.generator.integers(bounds[0], bounds[1], n, endpoint=True)
@@ -431,7 +432,7 @@ class EpisodeReplayBuffer(SampleCounts):
         """
         period = self.period if period is None else period
         check_sequences(batch_size, length, burn_in, lookback, boundary, period)
-        keys = checked_keys(keys, include_infos, self.ring.tracks, KEYS_OF_STEPS)
+        keys = checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
         begins, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
         slots, extents = begins, link_traversal.extents(self._ring, begins)
         if boundary == "stop":
@@ -440,10 +441,10 @@ class EpisodeReplayBuffer(SampleCounts):
         columns = self._sequences(found, lookback, views, keys)
         columns[Columns.IS_FIRST] = found.first
         columns[Columns.WEIGHTS] = weights
-        numbers = columns[INDICES]
-        columns[INDICES] = self._sequence_indices(begins, numbers)
+        indices = columns[INDICES]
+        columns[INDICES] = self._sequence_indices(begins, indices)
         self.num_sampled += int(np.count_nonzero(found.learned))
-        return drawn(columns, self._ring, numbers)
+        return drawn(columns, self._ring, indices)
 
     def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
         """The column `indices`, of the positions of the drawn steps [B] and the numbers of all steps [B, W]."""
@@ -473,7 +474,7 @@ class EpisodeReplayBuffer(SampleCounts):
         read them before their steps are evicted, or copy them. The others are gathered.
         """
         check_counts(n=n)
-        order = self.ring.table.order
+        order = self.get_ring().table.order
         if not len(order):
             raise self.empty_error()
         picked = (self.generator.random(n) * len(order)).astype(np.int64)
@@ -483,7 +484,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
         """All stored episodes, the one with the oldest step first; views where `sample_episodes` gives views."""
-        for entry in entries_in_order(self.ring).tolist():
+        for entry in entries_in_order(self.get_ring()).tolist():
             yield self._episode(entry)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
@@ -493,7 +494,7 @@ class EpisodeReplayBuffer(SampleCounts):
         evicted.
         """
         check_counts(num_steps=num_steps)
-        return packs_of(self.ring, self._spaces, num_steps)
+        return packs_of(self.get_ring(), self._spaces, num_steps)
 
     @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
@@ -507,10 +508,10 @@ class EpisodeReplayBuffer(SampleCounts):
         folder = path.path if isinstance(path, EpisodeWriter) else Path(path)
         first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
         with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
-            for pack in packs_of(self.ring, self._spaces, _PACK_STEPS, first):
+            for pack in packs_of(self.get_ring(), self._spaces, _PACK_STEPS, first):
                 writer.add(pack)
             writer.flush()
-        self._written[_place(folder)] = self.ring.head
+        self._written[_place(folder)] = self.get_ring().head
 
     @classmethod
     def from_dataset(
@@ -536,23 +537,23 @@ class EpisodeReplayBuffer(SampleCounts):
         buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed, **options)
         try:
             for pack in episodes.packs():
-                for chunks in addable_packs(buffer.ring, pack):
+                for chunks in addable_packs(buffer.get_ring(), pack):
                     buffer.add(chunks)
         except BaseException:
             buffer.close()
             raise
-        buffer._written[_place(episodes.path)] = buffer.ring.head
+        buffer._written[_place(episodes.path)] = buffer.get_ring().head
         return buffer
 
     def _episode(self, entry: int) -> SingleAgentEpisode:
-        return episode_at(self.ring, entry, *self._spaces)
+        return episode_at(self.get_ring(), entry, *self._spaces)
 
     # --- state -------------------------------------------------------------------------------------------------
 
     @locked
     def get_state(self) -> dict[str, Any]:
         """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
-        return {"ring": ring_state(self.ring), **self._rest_of_state()}
+        return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
         return {
@@ -628,7 +629,7 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: a buffer without a path.
             WrongType: names the info or the custom data that msgpack cannot hold.
         """
-        ring = self.ring
+        ring = self.get_ring()
         if ring.resume_point is None:
             raise EpisodeStateError("this buffer has no files; give it a path, or use get_state or to_dataset")
         save(ring, ring.resume_point, self._rest_of_state())

@@ -125,7 +125,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         held, module_of = self._stored, dict(self._module_of)
         pieces = [EpisodePart(part, module_of) for episode in given for part in self._parts(episode)]
         buffers = self._checked_buffers(pieces)
-        rings = {module_id: buffer.ring for module_id, buffer in buffers.items()}
+        rings = {module_id: buffer.get_ring() for module_id, buffer in buffers.items()}
         writes = (partial(piece.write, rings, held.env_steps) for piece in pieces)
         self._work = (partial(held.welcome, buffers, module_of), *writes)
         self._finish()
@@ -147,7 +147,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             chunks = [own for piece in pieces for _, own in piece.agents.get(module_id, ())]
             if chunks:
                 pack = EpisodePack.from_episodes(chunks)
-                check_pack(buffer.ring, pack)
+                check_pack(buffer.get_ring(), pack)
                 assign_packs(module_id, pack, pieces)
         return buffers
 
@@ -245,7 +245,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     def _draw_rows(self, n: int) -> np.ndarray:
         """Positions [n] of drawn env steps."""
-        tails = {agent_id: self.modules[module_id].ring.tail for agent_id, module_id in self._module_of.items()}
+        tails = {agent_id: self.modules[module_id].get_ring().tail for agent_id, module_id in self._module_of.items()}
         rows = self._random_rows(n)
         while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):
             if len(missed) == n:

@@ -86,7 +86,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def _prioritize_new_steps(self) -> None:
         """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
-        ring = self.ring
+        ring = self.get_ring()
         head, tail = ring.head, ring.tail
         if tail > max(self._num_gone, head - self.capacity):  # evicted, and nothing came in their place
             for first, last in self._stretches(max(self._num_gone, head - self.capacity), tail):
@@ -104,7 +104,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             self._tree.fill(first, last, share)
         if self.period is not None:
             slots = positions(start, head - start, self.capacity)
-            self._tree.set(slots[self.ring.links.t[slots] % self.period != 0], 0.0)
+            self._tree.set(slots[ring.links.t[slots] % self.period != 0], 0.0)
         self._num_known = head
 
     def _stretches(self, number: int, stop: int) -> list[tuple[int, int]]:
@@ -172,7 +172,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         least, most = given.min(), given.max()
         if not (least >= 0 and most < np.inf):  # nor is one of them NaN
             raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
-        ring, newest = self.ring, numbers.max()
+        ring, newest = self.get_ring(), numbers.max()
         if newest >= ring.head:
             raise StepOutOfRange(f"step {int(newest)}: the steps that were added have numbers 0..{ring.head - 1}")
         if self.period is not None:
@@ -186,7 +186,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def set_checked_priorities(self, numbers: np.ndarray, given: np.ndarray, shares: np.ndarray) -> None:
         """Set what `checked_priorities` returned."""
-        tail = self.ring.tail
+        tail = self.get_ring().tail
         if numbers.size and numbers.min() < tail:
             there = numbers >= tail
             self.num_stale += int(np.count_nonzero(~there & (numbers >= 0)))
@@ -213,8 +213,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """p ** alpha of the steps with these numbers, which must be there."""
         numbers = checked_step_indices(indices)
         self._prioritize_new_steps()
-        if numbers.size and (numbers.min() < self.ring.tail or numbers.max() >= self.ring.head):
-            raise StepOutOfRange(f"the steps that are there have numbers {self.ring.tail}..{self.ring.head - 1}")
+        if numbers.size and (numbers.min() < self.get_ring().tail or numbers.max() >= self.get_ring().head):
+            raise StepOutOfRange(
+                f"the steps that are there have numbers {self.get_ring().tail}..{self.get_ring().head - 1}"
+            )
         return self._tree.get(numbers % self.capacity)
 
     def _rest_of_state(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from episodes.tracks.validation import checked_count, checked_items, checked_spa
 _PLAIN = StagedRow()
 OBSERVATIONS = "observations"
 _NOTHING: dict[str, Any] = {}
+_NO_ENVIRONMENTS = np.zeros(0, np.intp)
 
 
 class ReplayRecorder:
@@ -164,7 +165,7 @@ class ReplayRecorder:
             self._check_can_continue(0)
         ring.check(observations, {})
         slot = self._staged.infos.add(infos)
-        ring.prepare(observations, {})
+        ring.create_missing(observations, {})
         room = ring.room(0, len(envs))
         behind = self._staged.tails
         rows, previous, boundaries = behind.rows.copy(), behind.previous.copy(), behind.boundaries.copy()
@@ -231,57 +232,57 @@ class ReplayRecorder:
         self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
     ) -> None:
         """Stage a row of any kind."""
-        ring, given = self._ring, tracks
-        if ring.staged is not self._staged or ring.work is not None:
+        ring, staged, given = self._ring, self._staged, tracks
+        if ring.staged is not staged or ring.work is not None:
             ring.flush_staged()
         if not self._is_current:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
-        boundaries = self._staged.classify()
-        boundaries.check_step_may_come()
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            staged.classify().check_step_may_come()
         stored = outputs if self.keys is None else chosen_outputs(outputs, self.keys)
         tracks = {name: self._arrays(name, items) for name, items in (tracks | checked_extra(stored)).items()}
-        observations = self._arrays(OBSERVATIONS, observations)
-        ring.check(observations, tracks)
-        if self._staged.stage is None or not self._staged.stage.fits(observations, tracks):
+        observations, stage = self._arrays(OBSERVATIONS, observations), staged.stage
+        if stage is None or not stage.fits(observations, tracks):
+            ring.check(observations, tracks)
             ring.flush_staged()
-            self._staged.stage = StagedRows(observations, tracks, max(ring.capacity // self.num_envs - 1, 1))
-        if not self._staged.rows:
+            stage = StagedRows(observations, tracks, max(ring.capacity // self.num_envs - 1, 1))
+        if not staged.rows:
             others_wrote = self._check_can_continue(self.num_envs)
-            self._limit = 1 if others_wrote else self._staged.stage.size
-        classified = None
-        if boundaries.last_lies_apart:
-            classified = boundaries.look(tracks[TERMINATEDS], tracks[TRUNCATEDS])
-        row = self._staged_row(classified, infos, finals)
+            self._limit = 1 if others_wrote else stage.size
+        ended = _NO_ENVIRONMENTS
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            ended = (tracks[TERMINATEDS] | tracks[TRUNCATEDS]).nonzero()[0]
+        row = self._staged_row(ended, infos, finals)
         if self._recent_rows().is_looked_at:
-            columns = (
-                observations,
-                *(given[name] for name in (ACTIONS, REWARDS)),
-                tracks[TERMINATEDS],
-                tracks[TRUNCATEDS],
-            )
-            self._recent.write(columns, outputs)
-        ring.prepare(observations, tracks, self._staged.version is not None)
-        self._staged.stage.put(len(self._staged.rows), observations, tracks)
-        ring.staged = self._staged
-        self._staged.rows.append(row)
+            flags = (tracks[TERMINATEDS], tracks[TRUNCATEDS])
+            self._recent.write((observations, given[ACTIONS], given[REWARDS], *flags), outputs)
+        ring.create_missing(observations, tracks, staged.version is not None)
+        stage.put(len(staged.rows), observations, tracks)
+        ring.staged, staged.stage = staged, stage
+        staged.rows.append(row)
         self._recent.commit(observations, infos)
         self._newest = None
-        is_plain = self._can_classify_later and self._staged.stage.is_plain and not self._recent.is_looked_at
-        self._plain = self._staged.stage if is_plain else None
+        is_plain = self._can_classify_later and stage.is_plain and not self._recent.is_looked_at
+        self._plain = stage if is_plain else None
 
-    def _staged_row(self, row: Row | None, infos: dict[str, Any], finals: Any) -> StagedRow:
-        """What is kept of a row apart from its columns; in same-step autoreset, `row` says what ended."""
-        if row is None or not len(row.ended):
-            return StagedRow(self._staged.infos.add(infos)) if infos else _PLAIN
+    def _staged_row(self, ended: np.ndarray, infos: dict[str, Any], finals: Any) -> StagedRow:
+        """Return what a staged row has besides its columns.
+
+        Args:
+            ended: environments [k] whose last observations are not in the row (same-step autoreset).
+        """
+        staged = self._staged
+        if not len(ended):
+            return StagedRow(staged.infos.add(infos)) if infos else _PLAIN
         if finals is None:
-            finals = final_observations_of(infos, row.ended, self._spaces[0])
+            finals = final_observations_of(infos, ended, self._spaces[0])
         finals = nested.map_leaves(lambda leaf: as_numbers("final_observations", leaf).copy(), finals)
         for leaf in nested.leaves(finals):
-            if leaf.shape[:1] != (len(row.ended),):
-                raise ShapeMismatch(f"final observations have shape {leaf.shape} for {len(row.ended)} endings")
+            if leaf.shape[:1] != (len(ended),):
+                raise ShapeMismatch(f"final observations have shape {leaf.shape} for {len(ended)} endings")
         self._ring.observations.check(finals)
         last_infos, infos = infos_at_ends(infos)
-        return StagedRow(self._staged.infos.add(infos), self._staged.infos.add(last_infos), finals)
+        return StagedRow(staged.infos.add(infos), staged.infos.add(last_infos), finals)
 
     def _recent_rows(self) -> RecentRows:
         """The newest rows, for who looks back at them; from now on each row may have to be kept."""
@@ -292,9 +293,8 @@ class ReplayRecorder:
 
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 
-    @property
-    def num_steps(self) -> int:
-        """How many steps of environments were recorded so far."""
+    def count_steps(self) -> int:
+        """Return the number of steps that were recorded, over all environments."""
         with self._ring.lock:
             return self._staged.classify().num_steps
 
@@ -396,7 +396,8 @@ class ReplayRecorder:
         if not is_known and name in self._dtypes:
             items = as_rows(items, self._spaces[name == ACTIONS])
             is_known = dtypes is not None and nested.same_structure(items, dtypes)
-        arrays = nested.map_leaves(partial(as_numbers, name), items)
+        is_plain = type(items) is np.ndarray and items.dtype.kind in "biufc"
+        arrays = items if is_plain else nested.map_leaves(partial(as_numbers, name), items)
         if name in (TERMINATEDS, TRUNCATEDS):
             if not isinstance(arrays, np.ndarray) or arrays.dtype.kind not in "biuf" or arrays.ndim != 1:
                 raise ShapeMismatch(f"{name} are {nested.describe(arrays)}; give a bool array [{self.num_envs}]")

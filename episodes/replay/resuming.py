@@ -72,7 +72,7 @@ def _open(ring: LinkedRing, point: ResumePoint, state: dict[str, Any], tail: int
     ring.num_rows = numbers["num_rows"]
     point.files.expect(state["files"])
     if state["observations"] is not None:
-        ring.prepare(state["observations"], state["tracks"])
+        ring.create_missing(state["observations"], state["tracks"])
         if state["newest_version"] is not None:
             ring.versions.reopen(state["newest_version"])
     point.files.finish_expected()

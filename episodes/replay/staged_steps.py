@@ -93,7 +93,7 @@ class StagedSteps:
             else:
                 rows = None
                 boundaries.commit_steps(last - classified.num_rows)
-                row = boundaries.look(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
+                row = boundaries.classify(stage.tracks[TERMINATEDS][last], stage.tracks[TRUNCATEDS][last])
                 boundaries.commit(row)
             self.classified = ClassifiedRows(stop, boundaries, row, None if classified.num_rows else rows)
         return self.classified.boundaries

@@ -128,7 +128,7 @@ def test_a_drawn_row_is_found_again(episodes: list[SingleAgentEpisode], n: int, 
         assert assert_read_again(Batch.cat([part[::-1] for part in batch.split(4)])) == 9
         sequences = buffer.sample_sequences(4, 3, burn_in=1)
         assert assert_read_again(sequences) == int((sequences.origin.numbers >= 0).sum()) >= 4
-        assert buffer.at(np.array([-1, buffer.ring.head - 1])).origin[0] is None
+        assert buffer.at(np.array([-1, buffer.get_ring().head - 1])).origin[0] is None
 
 
 @given(shapes, shapes)
@@ -295,9 +295,9 @@ def test_a_log_names_what_was_drawn_when_it_is_gone(
             buffer.clear()
     for batch, (were, _) in zip(drawn, times, strict=True):
         for row, (number, was) in enumerate(zip(batch.origin.numbers.tolist(), were, strict=True)):
-            is_known = number >= buffer.ring.head - lineage or number >= buffer.ring.tail
+            is_known = number >= buffer.get_ring().head - lineage or number >= buffer.get_ring().tail
             assert (batch.origin.ids[row], batch.origin.t[row]) == (was if is_known else (None, None))
-            if number < buffer.ring.tail:
+            if number < buffer.get_ring().tail:
                 words = f"step t={was[1]} of episode {was[0]} is gone" if is_known else f"step {number} is gone"
                 with pytest.raises(EpisodeStateError, match=words):
                     batch.origin.episode(row)
@@ -325,10 +325,10 @@ def test_a_log_forgets_the_names_of_what_it_does_not_reach() -> None:
     buffer = EpisodeReplayBuffer(10, lineage=50)
     for n in range(1100):
         buffer.add([chunk(n, 1)])
-    first = buffer.at(buffer.ring.head - 1 - np.arange(3))
+    first = buffer.at(buffer.get_ring().head - 1 - np.arange(3))
     buffer.add([chunk(-1, 10)])
     assert list(first.origin.ids) == [f"episode {n}" for n in (1099, 1098, 1097)]
-    assert len(pickle.dumps(buffer.ring.log)) < 20_000
+    assert len(pickle.dumps(buffer.get_ring().log)) < 20_000
 
 
 # --- memories, views and agents in replay -----------------------------------------------------------------------------

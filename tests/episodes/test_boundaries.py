@@ -50,7 +50,7 @@ def test_a_row_is_what_the_mode_says_also_where_reset_rows_have_flags(
     dones = np.random.default_rng(seed).random((num_rows, num_envs)) < often
     boundaries, told = Boundaries(num_envs, mode), [by_hand(mode, column.tolist()) for column in dones.T]
     for number, done in enumerate(dones):
-        row = boundaries.look(*flags(done))
+        row = boundaries.classify(*flags(done))
         boundaries.commit(row)
         expected = [env[number] for env in told]
         for found, place in ((row.stepped, 0), (row.ended, 1), (row.begun, 2)):
@@ -74,7 +74,7 @@ def test_many_rows_at_once_are_told_as_row_by_row(
         rows = many.classify_rows(dones.copy())
         many.commit_rows(rows)
         for number, done in enumerate(dones):
-            row = one.look(*flags(done))
+            row = one.classify(*flags(done))
             one.commit(row)
             assert rows.stepped[number].nonzero()[0].tolist() == row.stepped.tolist()
             assert rows.ended[number].nonzero()[0].tolist() == row.ended.tolist()
@@ -85,13 +85,13 @@ def test_many_rows_at_once_are_told_as_row_by_row(
 def test_a_row_that_was_looked_at_and_failed_changes_nothing() -> None:
     boundaries = Boundaries(2, NEXT)
     done = np.array([True, False])
-    boundaries.look(done, ~done)
+    boundaries.classify(done, ~done)
     assert (len(boundaries.waiting), boundaries.num_steps, boundaries.ages.tolist()) == (0, 0, [0, 0])
 
 
 def test_without_autoreset_no_step_comes_before_the_reset() -> None:
     boundaries, done = Boundaries(3, DISABLED), np.array([False, True, True])
-    boundaries.commit(boundaries.look(done, done))
+    boundaries.commit(boundaries.classify(done, done))
     boundaries.reset(np.array([False, True, False]))
     with pytest.raises(EpisodeStateError, match=r"episodes of environments \[2\] have ended and autoreset is disabled"):
         boundaries.check_step_may_come()

@@ -103,7 +103,7 @@ def broken_off(scene: Scene, work: Callable[[], None], breaking: Breaking) -> No
         work()
     elif work == scene.look:
         work()
-    elif not scene.recorder.num_steps and work == scene.reset and scene.time == 1:
+    elif not scene.recorder.count_steps() and work == scene.reset and scene.time == 1:
         scene.time = 0
         work()
     elif work == scene.step and scene.mode == "Disabled" and scene.newest() % 100 == scene.time:

@@ -339,10 +339,10 @@ def test_the_environments_of_the_chunks_are_known():
     step(recorder, 1, done=(1,))
     step(recorder, 2)
     step(recorder, 3)
-    assert recorder.num_steps == 8
+    assert recorder.count_steps() == 8
     assert recorder.take().lengths.tolist() == [3, 1, 1, 3]
     assert recorder.taken_envs.tolist() == [0, 1, 1, 2]
-    assert recorder.num_steps == 0
+    assert recorder.count_steps() == 0
 
 
 def test_ids_are_unique():
@@ -543,7 +543,7 @@ def test_an_ending_flag_that_is_repeated_on_the_reset_row_loses_no_step(taken_af
         if t == taken_after:
             found += recorder.take()
     assert len(recorder.episodes[0]) == 2 or taken_after == 4
-    assert recorder.num_steps + sum(map(len, found)) == 4
+    assert recorder.count_steps() + sum(map(len, found)) == 4
     found += recorder.take()
     starts = [(e.get_observations(0)[0], len(e), e.is_terminated) for e in found]
     whole = [(0.0, 2, True), (3.0, 2, False)]

@@ -378,7 +378,7 @@ def test_a_loop_that_asks_keeps_within_the_samples_per_insert() -> None:
 def test_an_episode_in_a_row_is_a_view_and_cannot_be_written_to() -> None:
     buffer = buffer_of(episode(5, terminated=True))
     (drawn,) = buffer.sample_episodes(1)
-    ring = buffer.ring
+    ring = buffer.get_ring()
     assert np.shares_memory(drawn.get_observations(), ring.observations.data)
     assert np.shares_memory(drawn.get_rewards(), ring.track("rewards"))
     assert not drawn.get_observations().flags.writeable
@@ -581,7 +581,7 @@ def test_short_episodes_take_more_room_only_for_their_first_observations() -> No
     assert buffer.num_episodes == 1000
     batch = buffer.sample(500)
     assert np.array_equal(batch.new_obs, batch.obs + 1)
-    rows = len(buffer.ring.observations.data)
+    rows = len(buffer.get_ring().observations.data)
     assert rows < 2.1 * 1000
 
 

@@ -322,7 +322,12 @@ def test_links_that_contradict_each_other_raise(tmp_path: Path) -> None:
     with EpisodeReplayBuffer(40, path=tmp_path) as buffer:
         buffer.add([chunk(1, 0, 8, kind="image")])
         buffer.flush()
-        for array in (buffer.ring.links.t, buffer.ring.links.entry, buffer.ring.links.row, buffer.ring.links.next_row):
+        for array in (
+            buffer.get_ring().links.t,
+            buffer.get_ring().links.entry,
+            buffer.get_ring().links.row,
+            buffer.get_ring().links.next_row,
+        ):
             array[3] ^= 1 << 20
             (tmp_path / "lock").rename(tmp_path / "old lock")
             with pytest.raises(UnreadableData, match="links"):
@@ -493,7 +498,7 @@ def test_moved_observations_are_found_in_one_of_both_files(
         for number in range(15):
             buffer.add([chunk(number, 0, 1)])
         buffer.flush()
-        num_rows, put_rows = buffer.ring.num_rows, LinkedRing._put_rows
+        num_rows, put_rows = buffer.get_ring().num_rows, LinkedRing._put_rows
 
         def torn(ring: LinkedRing, observations: Any, size: int, first: int, rows: Any) -> None:
             if interrupted == "while":
@@ -509,7 +514,7 @@ def test_moved_observations_are_found_in_one_of_both_files(
             buffer.add([chunk(number, 0, 1) for number in range(100, 115)])
     for _ in range(2):
         with EpisodeReplayBuffer(40, path=tmp_path, resume=True) as again:
-            assert again.ring.num_rows > num_rows
+            assert again.get_ring().num_rows > num_rows
             assert [episode.id_ for episode in again.iter_episodes()] == [str(number) for number in range(15)]
             check_whole(again)
             again.flush()

@@ -160,7 +160,7 @@ def of_two_agents(buffer: MultiAgentEpisodeReplayBuffer) -> UnderFire:
 
 @contextmanager
 def without_lock(buffer: EpisodeReplayBuffer) -> Iterator[None]:
-    buffer.lock = buffer.ring.lock = nullcontext()  # type: ignore[assignment]
+    buffer.lock = buffer.get_ring().lock = nullcontext()  # type: ignore[assignment]
     yield
 
 

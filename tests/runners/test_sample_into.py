@@ -190,7 +190,7 @@ def test_a_share_of_random_actions_is_the_policys_epsilon_whoever_draws_them(num
         buffer = EpisodeReplayBuffer(2000, seed=0)
         asked.clear()
         one.sample_into(buffer, num_timesteps=2000, extra_model_outputs=keys)
-        drawn = [buffer.ring.track("actions")[:2000] == action for action in range(4)]
+        drawn = [buffer.get_ring().track("actions")[:2000] == action for action in range(4)]
         assert [one.mean() for one in drawn] == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.04)
         saves = num_envs == 1 and not keys
         assert len(asked) * num_envs == pytest.approx(1200 if saves else 2000, abs=120 if saves else 0)
@@ -198,7 +198,7 @@ def test_a_share_of_random_actions_is_the_policys_epsilon_whoever_draws_them(num
         assert len(pack.extra_model_outputs["action_logp"]) == len(pack.rewards)
         policy.epsilon = 0.0
         one.sample_into(buffer, num_timesteps=100, extra_model_outputs=keys)
-        assert (buffer.ring.track("actions")[:100] == 2).all()
+        assert (buffer.get_ring().track("actions")[:100] == 2).all()
 
 
 def test_a_policy_with_a_way_of_its_own_to_explore_is_always_asked() -> None:
@@ -322,14 +322,14 @@ def test_a_recorder_goes_on_with_the_episodes_of_a_buffers_as_if_it_had_seen_the
 
     play(num_rows)
     assert straight.ages.tolist() == saw_all.ages.tolist()
-    assert straight.num_steps == saw_all.num_steps
+    assert straight.count_steps() == saw_all.count_steps()
     ids = [episode.id_ for episode in straight.episodes] if num_rows % 2 else []
     saw_all.take()
     straight.pass_on_to(goes_on)
     assert not straight.is_reset
     recorders[1] = goes_on
     assert goes_on.ages.tolist() == saw_all.ages.tolist()
-    assert goes_on.num_steps == 0
+    assert goes_on.count_steps() == 0
     going_on = goes_on.ages > 0
     play(1)
     going_on &= goes_on.ages > 1
@@ -338,7 +338,7 @@ def test_a_recorder_goes_on_with_the_episodes_of_a_buffers_as_if_it_had_seen_the
             id_ for id_, on in zip(ids, going_on, strict=True) if on
         ]
     play(9)
-    assert goes_on.num_steps == saw_all.num_steps
+    assert goes_on.count_steps() == saw_all.count_steps()
     assert [all_of(e) for e in goes_on.take()] == [all_of(e) for e in saw_all.take()]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import isfinite
 from threading import RLock
 from typing import Any
 
@@ -50,7 +49,7 @@ class LinkedRing:
         lost_rows: observation rows with smaller numbers were gone when the ring was made larger or cleared.
         skipped: how many step numbers no step has: a cleared ring goes on at its beginning with new ones.
         versions: of the policies that made the steps.
-        rewards_are_finite: False once one was infinite, NaN, or so large that its square is.
+        rewards_are_finite: False once a reward was infinite or NaN.
         generation: changes when what is stored is replaced as a whole, so that writers know.
         lock: held by whoever reads or writes.
         kept_from: a row number that is at most `oldest_row(tail)`.
@@ -195,8 +194,8 @@ class LinkedRing:
             for name, items in tracks.items():
                 self.tracks[name].check(items)
 
-    def prepare(self, observations: Any, tracks: dict[str, Any], has_versions: bool = False) -> None:
-        """Check items [k, ...] as `check` does, and create the arrays that the ring lacks for them.
+    def create_missing(self, observations: Any, tracks: dict[str, Any], has_versions: bool = False) -> None:
+        """Create the arrays that the ring lacks for items [k, ...] like these, which `check` accepts.
 
         Args:
             tracks: the step tracks by name; empty before the first step.
@@ -205,7 +204,8 @@ class LinkedRing:
         Raises:
             OSError: an array cannot be created, for example because the disk is full. The ring stays as it was.
         """
-        self.check(observations, tracks)
+        if self.tracks and not (has_versions and self.versions.told is None):
+            return
         names = self.allocator.names
         try:
             created = self._created(observations, tracks, has_versions)
@@ -424,7 +424,7 @@ class LinkedRing:
                 self.tracks[name].write(start, items, block.step_rows)
         self._write_endings(start, block)
         if self.rewards_are_finite:
-            self.rewards_are_finite = _has_finite_squares(block.tracks[REWARDS])
+            self.rewards_are_finite = _are_finite(block.tracks[REWARDS])
         self.versions.write(start, block.links.shape[1], block.versions)
         self.links.append(start, block.links)
         if self.log is not None:
@@ -480,8 +480,5 @@ class LinkedRing:
 _NOTHING = np.zeros(0, np.int64)
 
 
-def _has_finite_squares(rewards: np.ndarray) -> bool:
-    if rewards.dtype.char not in "fd":
-        rewards = rewards.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # warnings may be errors
-        return isfinite(rewards.dot(rewards))
+def _are_finite(rewards: np.ndarray) -> bool:
+    return bool(np.count_nonzero(np.isfinite(rewards)) == rewards.size)

@@ -43,7 +43,7 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
     ring.num_rows = numbers["num_rows"]
     stored, versions = state["observations"], state["versions"]
     if stored is not None:
-        ring.prepare(stored, state["tracks"], versions is not None)
+        ring.create_missing(stored, state["tracks"], versions is not None)
         ring.observations.write(0, stored)
     for name, items in state["tracks"].items():
         ring.tracks[name].write(0, items)
