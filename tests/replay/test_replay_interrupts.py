@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from episodes.errors import StateMismatch
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay import (
     EpisodeReplayBuffer,
     MultiAgentEpisodeReplayBuffer,
     MultiAgentPrioritizedEpisodeReplayBuffer,
-    PrioritizedEpisodeReplayBuffer,
     ReplayRecorder,
 )
 from episodes.single_agent import SingleAgentEpisode
@@ -230,10 +228,7 @@ GAMES: dict[str, Callable[[MultiAgentEpisodeReplayBuffer], None]] = {
     "first": lambda buffer: buffer.add(game(3, 12)),
     "full": lambda buffer: buffer.add([*game(3, 12), *game(4, 9)]),
     "prioritized": lambda buffer: buffer.add([*game(3, 12), *game(4, 9)]),
-    "clear": lambda buffer: buffer.clear(),
-    "set_state": lambda buffer: buffer.set_state(OTHER),
 }
-OTHER = several("first").get_state()
 
 
 @pytest.mark.parametrize("kind", GAMES)
@@ -258,56 +253,4 @@ def test_a_call_of_several_agents_that_is_broken_off_has_done_all_or_nothing(kin
             call(buffer)
         buffer.add(game(9, 14))
         assert held(buffer) == later, (at, again)
-    assert len(set(outcomes)) == 2 or kind in ("clear", "set_state")  # which change all at once
-
-
-# --- clear and set_state --------------------------------------------------------------------------------------------
-
-MAKERS = {"uniform": EpisodeReplayBuffer, "prioritized": PrioritizedEpisodeReplayBuffer}
-
-
-def filled(make: Any, first: int, path: Any = None) -> Any:
-    buffer = make(CAPACITY, seed=first, path=path)
-    buffer.add([episode(number, 4) for number in range(first, first + 7)])
-    buffer.sample(3)
-    return buffer
-
-
-@pytest.mark.parametrize("call", ["clear", "set_state", "set_state of files"])
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_clearing_and_restoring_that_is_broken_off_has_done_all_or_nothing(make: Any, call: str, tmp_path: Any) -> None:
-    state, rng, folders = filled(make, 20).get_state(), np.random.default_rng(0), iter(range(10_000))
-
-    def scene() -> tuple[Any, Callable[[], None]]:
-        buffer = filled(make, 1, tmp_path / str(next(folders)) if call == "set_state of files" else None)
-        return buffer, buffer.clear if call == "clear" else lambda: buffer.set_state(state)
-
-    buffer, work = scene()
-    before = stored(buffer)
-    work()
-    after = stored(buffer)
-    buffer.close()
-    buffer, work = scene()
-    counting = Breaking(KeyboardInterrupt, -1)
-    counting.run(work)
-    buffer.close()
-    for at in rng.integers(1, counting.num_seen + 1, 16).tolist():
-        buffer, work = scene()
-        assert Breaking(KeyboardInterrupt, at).run(work)
-        assert stored(buffer) in (before, after), at
-        buffer.add([episode(number, 4) for number in range(40, 50)])
-        assert sorted(e.id_ for e in buffer.iter_episodes()) == [f"e{number}" for number in range(44, 50)]
-        assert len(buffer.sample(5).obs) == 5
-        buffer.close()
-
-
-def test_a_state_that_is_none_leaves_the_buffer_as_it_was() -> None:
-    buffer = filled(EpisodeReplayBuffer, 1)
-    before, state = stored(buffer), filled(EpisodeReplayBuffer, 20).get_state()
-    for wrong in (
-        {**state, "ring": {**state["ring"], "table": {}}},
-        {k: v for k, v in state.items() if k != "written"},
-    ):
-        with pytest.raises((KeyError, StateMismatch)):
-            buffer.set_state(wrong)
-        assert stored(buffer) == before
+    assert len(set(outcomes)) == 2
