@@ -48,15 +48,20 @@ def test_ratings_and_payoffs_equal_slow_formulas(games: list[tuple[str, str, flo
 def ppo(seed: int = 0, **numbers: Any) -> PPO:
     game = TicTacToe()
     spaces = game.observation_spaces["x"], game.action_spaces["x"]
-    policy = EncoderPolicy(*spaces, hidden_sizes=(32,), generator=torch.Generator().manual_seed(seed))
+    policy = EncoderPolicy(*spaces, hidden_sizes=(64, 64), generator=torch.Generator().manual_seed(seed))
     return PPO(
         policy, PPOConfig(**{"num_epochs": 2, "minibatch_size": 64, "learning_rate": 3e-3, **numbers}), seed=seed
     )
 
 
-def trainer(seed: int = 0, rule: Any = "prioritized", config: Any = None, **more: Any) -> OnPolicyTrainer:
+def trainer(
+    seed: int = 0, rule: Any = "prioritized", config: Any = None, numbers: Any = None, **more: Any
+) -> OnPolicyTrainer:
+    settings = numbers or {}
     league = League(["main"], ["one", "two"], rule=rule, every=2, seed=seed)
-    algorithm = MultiAgentAlgorithm({"main": ppo(seed), "one": ppo(seed + 1), "two": ppo(seed + 2)}, train=["main"])
+    algorithm = MultiAgentAlgorithm(
+        {name: ppo(seed + i, **settings) for i, name in enumerate(("main", "one", "two"))}, train=["main"]
+    )
     runner = MultiAgentEnvRunner(
         TicTacToe,
         algorithm.policies,
@@ -64,8 +69,8 @@ def trainer(seed: int = 0, rule: Any = "prioritized", config: Any = None, **more
         agent_to_module_mapping_fn=league.mapping_fn(TicTacToe.possible_agents),
         seed=seed,
     )
-    numbers = {"steps_per_epoch": 120, "steps_per_collect": 60, "num_test_episodes": 2, "shows_progress": False}
-    return OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**numbers, **(config or {})}), hooks=[league], **more)
+    lengths = {"steps_per_epoch": 120, "steps_per_collect": 60, "num_test_episodes": 2, "shows_progress": False}
+    return OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**lengths, **(config or {})}), hooks=[league], **more)
 
 
 @pytest.mark.parametrize("rule", ["latest", "uniform", "prioritized"])
@@ -123,11 +128,10 @@ def test_wrong_rules_and_trained_opponents_are_refused():
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_tic_tac_toe_is_learned_by_self_play(seed: int):
     """The goal: at least 0.85 points per game against a random player, over both sides."""
-    run = trainer(
-        seed,
-        config={"max_epochs": 20, "steps_per_epoch": 4_000, "steps_per_collect": 1_000, "num_test_episodes": 0},
-    )
-    run.hooks[0].every = 8
+    numbers = {"num_epochs": 4, "minibatch_size": 128, "learning_rate": 2e-3, "entropy_coefficient": 0.01}
+    config = {"max_epochs": 30, "steps_per_epoch": 4_000, "steps_per_collect": 2_000, "num_test_episodes": 0}
+    run = trainer(seed, config=config, numbers=numbers)
+    run.hooks[0].every = 5
     run.run()
 
     class Uniform(EncoderPolicy):
