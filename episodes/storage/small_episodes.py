@@ -1,4 +1,4 @@
-"""Small episodes that are added one by one wait, copied, to be packed together."""
+"""Small episodes that are added one by one are copied and queued, to be packed together."""
 
 from __future__ import annotations
 
@@ -7,79 +7,89 @@ from typing import Any
 
 import numpy as np
 
+from episodes.facts.facts import EpisodeFacts
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks import Tracks
 
 
 class SmallEpisodes:
-    """Episodes of one kind, which is known to fit into the data set.
+    """Queue of small episodes of one kind, which is known to fit into the data set.
 
-    A pack and a record batch for each would cost ten times what copying its arrays does. Only those are taken with
-    which nothing can go wrong later: finished, flat, of the very dtypes and shapes, without custom data, and with infos
-    that are arrays.
+    A pack and a record batch for each episode would cost ten times as much as copying its arrays. Only episodes that
+    cannot fail later are queued: finished, flat, with the dtypes and shapes of the kind, without custom data, and with
+    infos that are arrays.
+
+    Attributes:
+        kind: spaces, and the path, dtype and item shape of each array; None if no kind is known.
+        nbytes: size of the queued arrays.
     """
 
     def __init__(self) -> None:
         self.kind: Any = None
         self.nbytes = 0
-        self._episodes: list[SingleAgentEpisode] = []
+        self._queue: list[tuple[EpisodeFacts, Tracks, dict[str, np.ndarray]]] = []
 
     def take(self, episodes: Sequence[Any], limit: int) -> bool:
-        """Take the episodes if they are of the kind, and smaller than `limit` bytes together; else none of them."""
+        """Queue the episodes if all are of the kind and smaller than `limit` bytes together. Return True if so."""
         if self.kind is None or type(episodes) is not list:
             return False
-        nbytes = 0
+        nbytes, copies = 0, []
         for episode in episodes:
             arrays = _plain_arrays(episode)
             if arrays is None or _kind_of(episode, arrays) != self.kind:
                 return False
-            nbytes += sum(array.nbytes for array in arrays.values())
+            for array in arrays.values():
+                nbytes += array.nbytes
             if nbytes >= limit:
                 return False
-        self._episodes += map(_copied, episodes)
+            copies.append((episode.facts, episode.tracks, arrays))
+        for _, _, arrays in copies:
+            for path, array in arrays.items():
+                arrays[path] = array.copy()
+        self._queue += copies
         self.nbytes += nbytes
         return True
 
-    def learn(self, episodes: Sequence[Any]) -> None:
-        """From now on, take episodes like the first of these, which were found to fit."""
+    def accept_like(self, episodes: Sequence[Any]) -> None:
+        """Accept only episodes of the kind of `episodes[0]` from now on, or none if that is not plain enough."""
         arrays = _plain_arrays(episodes[0]) if type(episodes) is list else None
-        self.kind = None if arrays is None else _kind_of(episodes[0], arrays)
+        tracks = [] if arrays is None else episodes[0].tracks.all()
+        is_flat = arrays is not None and all(track.field.path in arrays for track in tracks if track is not tracks[1])
+        self.kind = _kind_of(episodes[0], arrays) if arrays is not None and is_flat else None
 
     def __len__(self) -> int:
-        return len(self._episodes)
+        return len(self._queue)
 
     def pack(self) -> EpisodePack | None:
-        """Return the waiting episodes as one pack, or None if there are none."""
-        return EpisodePack.from_episodes(self._episodes) if self._episodes else None
+        """Return the queued episodes as one pack, or None if there are none."""
+        return EpisodePack.from_episodes([_episode(*item) for item in self._queue]) if self._queue else None
 
     def clear(self) -> None:
-        """Remove the waiting episodes."""
-        self._episodes, self.nbytes = [], 0
+        """Remove the queued episodes."""
+        self._queue, self.nbytes = [], 0
 
 
 def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:
-    """The arrays by path of an episode that is plain enough to wait, None of others."""
+    """Return the arrays of an episode by path, or None if the episode cannot be queued."""
     if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:
         return None
     facts, tracks = episode.facts, episode.tracks
-    ids = (facts.agent_id, facts.module_id, facts.multi_agent_episode_id)
-    if not _is_text(facts.id_) or any(id_ is not None and not _is_text(id_) for id_ in ids):
+    for id_ in (facts.id_, facts.agent_id, facts.module_id, facts.multi_agent_episode_id):
+        if id_ is not None and not (type(id_) is str and (id_.isascii() or _is_utf8(id_))):
+            return None
+    if facts.id_ is None or not tracks.rewards.total or tracks.infos.whole().holds_objects:
         return None
-    if not tracks.rewards.total or tracks.infos.whole().holds_objects:
-        return None
-    arrays = tracks.arrays()
-    is_flat = all(track.field.path in arrays for track in tracks.all() if track is not tracks.infos)
-    return arrays if is_flat else None
+    return tracks.arrays()
 
 
-def _is_text(id_: Any) -> bool:
-    """Whether a file can hold the id: a text without lone surrogates."""
-    if type(id_) is not str:
-        return False
+def _is_utf8(text: str) -> bool:
+    """Return False for a text with lone surrogates, which no file can hold."""
     try:
-        return id_.isascii() or bool(id_.encode())
+        text.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
@@ -87,5 +97,6 @@ def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
     return episode.observation_space, episode.action_space, items
 
 
-def _copied(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    return SingleAgentEpisode.of(episode.facts, episode.tracks.map_tracks(lambda track: track.copied()), {})
+def _episode(facts: EpisodeFacts, tracks: Tracks, arrays: dict[str, np.ndarray]) -> SingleAgentEpisode:
+    """Return the episode whose arrays are `arrays`, by path."""
+    return SingleAgentEpisode.of(facts, tracks.map_arrays(lambda path, _: arrays[path]), {})

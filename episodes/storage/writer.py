@@ -151,7 +151,7 @@ class EpisodeWriter:
         pack = self._packed(episodes)
         self._pack_small()
         self._take(*self._batch_of(pack))
-        self._small.learn(episodes)
+        self._small.accept_like(episodes)
 
     def _batch_of(self, pack: EpisodePack) -> tuple[Any, int, bool]:
         """Return the pack as a record batch of the current layout, its size, and whether it may wait to be written.
