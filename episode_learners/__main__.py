@@ -158,9 +158,12 @@ def _play(chosen: argparse.Namespace) -> int:
     from episodes.storage.header import NAME as DATASET_FILE
 
     target = chosen.out or chosen.folder / "episodes"
-    known = set(EpisodeDataset(target).metadata["id"]) if (target / DATASET_FILE).exists() else set()
+    known: set[str] = set()
+    if (target / DATASET_FILE).exists():
+        stored = EpisodeDataset(target).metadata  # the id of an agent's episode, and of its multi-agent episode
+        known = {*stored["id"], *stored["multi_agent_episode_id"]} - {None}
     found = _found(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
-    twice = [id_ for id_ in found.episodes.ids if id_ in known]
+    twice = [episode.id_ for episode in found.episodes if episode.id_ in known]
     if twice:
         raise InvalidArgument(
             f"{target} has {len(twice)} of the {found.num_episodes} episodes of this seed already, such as {twice[0]}: "
@@ -204,7 +207,9 @@ def _enough(run: Run, goal: float | None) -> Any:
     import gymnasium as gym
 
     is_tested = bool(run.trainer.get("num_test_episodes", 1))
-    threshold = gym.spec(run.env.rpartition(":")[2]).reward_threshold if goal is None else goal
+    threshold = goal
+    if goal is None and not run.modules:
+        threshold = gym.spec(run.env.rpartition(":")[2]).reward_threshold
     return None if threshold is None or (goal is None and not is_tested) else lambda score: score >= threshold
 
 

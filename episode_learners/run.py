@@ -19,6 +19,7 @@ from connectors.views import TransformerContext, View
 from episode_learners import algorithms, policies, trainers
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
+from episode_learners.multi_agent_run import make_multi_agent_trainer
 from episode_learners.networks import Autoregressive
 from episode_runners import GroupRunner, RayRunnerGroup, SingleAgentEnvRunner, make_vector_env
 from episodes.errors import InvalidArgument, UnknownKey, UnreadableData
@@ -27,6 +28,7 @@ from episodes.storage import EpisodeDataset
 
 __all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
 
+MULTI_AGENT = "multi-agent"  # `algo` of a run with modules
 SETTINGS = Path(__file__).parent / "settings"
 
 
@@ -68,7 +70,7 @@ NETWORKS: dict[str, Callable[..., policies.Policy]] = {
 }
 # what reads observations of any space; others read flat ones
 _READ_ANY = (policies.EncoderPolicy, policies.LSTMPolicy, policies.GRUPolicy, policies.QPolicy, policies.LSTMQPolicy)
-_TABLES = ("policy", "algorithm", "trainer", "buffer")
+_TABLES = ("policy", "algorithm", "trainer", "buffer", "modules", "agents", "env_kwargs")
 _KINDS = {str: "string", dict: "table"}
 _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
 
@@ -91,6 +93,10 @@ class Run:
             arrives, others from one sample per runner); 0 uses one runner in this process.
         data: directory of a data set, for offline algorithms.
         ledger: whether to record what each update learned from (`episodes.storage.ledger`) in the run's folder.
+        modules: with several agents, the settings of each module: `algo`, `policy`, `algorithm`, `decay_over` and
+            `frozen`. `algo` of the run is then "multi-agent", and `env` is "package.module:function".
+        agents: with several agents, the module id of each pattern of agent ids; by default the first module.
+        env_kwargs: with several agents, the arguments of the environment's function.
     """
 
     algo: str
@@ -106,13 +112,18 @@ class Run:
     algorithm: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
     buffer: dict[str, Any] = field(default_factory=dict)
+    modules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    agents: dict[str, str] = field(default_factory=dict)
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, kind in {"algo": str, "env": str, "device": str, **dict.fromkeys(_TABLES, dict)}.items():
             if not isinstance(getattr(self, name), kind):
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be a {_KINDS[kind]}")
         check_numbers(self, counts=("num_envs", "decay_over"), whole=("seed", "num_runners"), flags=("ledger",))
-        if self.algo not in ALGORITHMS:
+        if self.modules and self.algo != MULTI_AGENT:
+            raise InvalidArgument(f"algo is {self.algo!r} and there are modules: set algo = {MULTI_AGENT!r}")
+        if self.algo not in ALGORITHMS and not self.modules:
             raise UnknownKey(f"no algorithm {self.algo!r}; there are {', '.join(ALGORITHMS)}")
 
     @classmethod
@@ -164,25 +175,50 @@ class Run:
             InvalidArgument: an offline algorithm has no data, or an online one has; a buffer is given for an algorithm
                 without one; or the device does not exist.
         """
+        if self.modules:
+            return make_multi_agent_trainer(self, Run, **self._with_ledger(of_trainer))
         kind = ALGORITHMS[self.algo]
         config = kind.trainer(**self.trainer)
         if self.buffer and not issubclass(cast(type, kind.algorithm), ReplayAlgorithm):
             raise InvalidArgument(f"{self.algo} learns from no buffer: leave buffer out")
-        if self.ledger and of_trainer.get("folder") is not None:
-            of_trainer = {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
+        of_trainer = self._with_ledger(of_trainer)
         if isinstance(config, trainers.OfflineConfig) != (self.data is not None):
             wants = "learns from a data set: give its directory as data"
             raise InvalidArgument(f"{self.algo} {wants if self.data is None else 'samples for itself: leave data out'}")
         if self.num_runners and not isinstance(config, trainers.OnPolicyConfig):
             raise InvalidArgument(f"{self.algo} does not sample with several runners: leave num_runners out")
         runner = self.runner()
-        scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
-        algorithm = kind.algorithm(runner.actor, kind.config(**self.algorithm), scheduler=scheduler, seed=self.seed)
+        algorithm = self.make_algorithm(runner.actor)
         if isinstance(config, trainers.OnPolicyConfig):
             return trainers.OnPolicyTrainer(algorithm, self._together(runner), config, **of_trainer)
         if isinstance(config, trainers.OffPolicyConfig):
             return trainers.OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
         return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
+
+    def _with_ledger(self, of_trainer: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the trainer, with the path of the ledger if the run has one."""
+        if not self.ledger or of_trainer.get("folder") is None:
+            return of_trainer
+        return {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
+
+    @property
+    def trainer_config(self) -> Any:
+        """Class of the trainer's configuration."""
+        kind = ALGORITHMS[self.algo].trainer
+        return kind.func if isinstance(kind, partial) else kind
+
+    def make_algorithm(self, actor: Actor) -> algorithms.Algorithm:
+        """Return the algorithm that trains the actor's policy."""
+        kind = ALGORITHMS[self.algo]
+        scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
+        return kind.algorithm(actor, kind.config(**self.algorithm), scheduler=scheduler, seed=self.seed)
+
+    def make_actor(self, observation_space: gym.Space, action_space: gym.Space, device: str | None = None) -> Actor:
+        """Return an actor with a policy of these settings. All actors of a run have the same initial weights."""
+        generator = torch.Generator().manual_seed(self.seed)
+        make_policy = partial(self._policy_class(), generator=generator, **self._policy_arguments(action_space))
+        actor = Actor(make_policy, observation_space, action_space, pieces=self._pieces(observation_space))
+        return actor.to(_there(device or self.device))
 
     def runner(
         self, seed: int | None = None, device: str | None = None, draws_with_torch: bool = False
@@ -194,12 +230,8 @@ class Run:
             device: device of the policy; by default that of the run.
             draws_with_torch: sample actions with torch's global generator.
         """
-        device = _there(device or self.device)
         env = make_vector_env(self.env, self.num_envs)
-        spaces = (env.single_observation_space, env.single_action_space)
-        generator = torch.Generator().manual_seed(self.seed)
-        make_policy = partial(self._policy_class(), generator=generator, **self._policy_arguments(spaces[1]))
-        actor = Actor(make_policy, *spaces, pieces=self._pieces(spaces[0])).to(device)
+        actor = self.make_actor(env.single_observation_space, env.single_action_space, device)
         seed = self.seed if seed is None else seed
         if not draws_with_torch:
             return SingleAgentEnvRunner(env, actor, seed=seed)

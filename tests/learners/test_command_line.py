@@ -319,3 +319,56 @@ def test_setting_of_run_json_changes_only_if_allowed(settings: Path, tmp_path: P
         main(resume)
     assert "trainer.steps_per_collect '32'" in capsys.readouterr().err
     assert main([*resume, "--allow", "trainer.steps_per_collect"]) == 0
+
+
+SEVERAL = """
+algo = "multi-agent"
+env = "tests.learners.games:Targets"
+num_envs = 2
+[agents]
+"a" = "first"
+"*" = "second"
+[modules.first]
+algo = "dqn"
+policy = {hidden_sizes = [8]}
+algorithm = {batch_size = 16}
+[modules.second]
+algo = "ppo"
+policy = {hidden_sizes = [8]}
+algorithm = {num_epochs = 1}
+[trainer]
+max_epochs = 2
+steps_per_epoch = 64
+steps_per_collect = 16
+warmup_steps = 16
+num_test_episodes = 2
+"""
+
+
+def test_several_modules_are_trained_resumed_and_evaluated(tmp_path: Path, capsys):
+    config, folder = tmp_path / "several.toml", tmp_path / "run"
+    config.write_text(SEVERAL)
+    assert main(["train", "--config", str(config), "--logdir", str(folder), "--quiet", "--epochs", "1"]) == 0
+    assert main(["train", "--resume", str(folder), "--quiet", "--epochs", "2"]) == 0
+    assert "2 epochs" in capsys.readouterr().out
+    assert {"loss/module/first", "policy_loss/module/second"} <= set(CSVLogger(folder).rows("update")[-1])
+    assert main(["evaluate", str(folder), "--episodes", "3"]) == 0
+    assert "Evaluation(3 episodes" in capsys.readouterr().out
+    assert main(["play", str(folder), "--episodes", "2"]) == 0
+    assert len(EpisodeDataset(folder / "episodes")) == 4  # two agents each
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"*" = "second"', '"*" = "third"', "third"),
+        ('"*" = "second"', '"b" = "first"', "no agent is mapped to module 'second'"),
+        ('"*" = "second"', '"c" = "second"', "'b' matches no pattern"),
+        ("games:Targets", "games:Nothing", "package.module:function"),
+        ('algo = "ppo"', 'algo = "bc"', "learns offline"),
+        ('algo = "ppo"', 'algo = "ppo"\nspeed = 3', "speed"),
+        ('algo = "multi-agent"', 'algo = "ppo"', "set algo = 'multi-agent'"),
+    ],
+)
+def test_wrong_setting_of_several_modules_is_named(old: str, new: str, message: str, tmp_path: Path, capsys):
+    assert message in refusal_of(SEVERAL.replace(old, new, 1), tmp_path, capsys)

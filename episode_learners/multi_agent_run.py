@@ -1,0 +1,132 @@
+"""Trainers of several agents from a table of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from episode_learners import trainers
+from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_runners import MultiAgentEnvRunner
+from episode_runners.multi_agent_envs import MultiAgentEnv, as_multi_agent_env
+from episodes.errors import InvalidArgument, UnknownKey
+from episodes.replay import MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer
+
+__all__ = ["PatternMapping", "make_multi_agent_trainer"]
+
+_MODULE_SETTINGS = ("algo", "policy", "algorithm", "decay_over", "frozen")
+
+
+class PatternMapping:
+    """Mapping function that maps an agent to the module of the first pattern that matches its id.
+
+    Args:
+        patterns: a module id for each pattern, such as `{"wolf_*": "wolves", "*": "sheep"}`.
+
+    >>> PatternMapping({"wolf_*": "wolves", "*": "sheep"})("wolf_3")
+    'wolves'
+    """
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self.patterns = dict(patterns)
+
+    def __call__(self, agent_id: Any, episode: Any = None) -> str:
+        for pattern, module_id in self.patterns.items():
+            if fnmatchcase(str(agent_id), pattern):
+                return module_id
+        raise UnknownKey(f"agent {agent_id!r} matches no pattern of [agents]: {', '.join(self.patterns)}")
+
+
+def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_trainer: Any) -> trainers.Trainer[Any]:
+    """Return the trainer of a run with modules.
+
+    Args:
+        run: the `Run`. Its `env` is "package.module:function", where the function returns an environment of several
+            agents; `env_kwargs` are its arguments.
+        make_part: function of the settings of one module that returns an object with `make_actor(spaces)` and
+            `make_algorithm(actor)`.
+        of_trainer: arguments of `Trainer`.
+
+    Raises:
+        InvalidArgument: no agent is mapped to a module, or a module learns offline.
+        UnknownKey: a setting does not exist, or an agent is mapped to a module that does not exist.
+    """
+    make_env = environment_maker(run.env, run.env_kwargs)
+    env = make_env()
+    agents = list(getattr(env, "possible_agents", ()))
+    if not agents:
+        raise InvalidArgument(f"{run.env} has no possible_agents, so the spaces of its modules are not known")
+    mapping = PatternMapping(run.agents or {"*": next(iter(run.modules))})
+    parts = {module_id: _make_part(run, make_part, module_id, number) for number, module_id in enumerate(run.modules)}
+    kinds = [part.trainer_config for part in parts.values()]
+    if trainers.OfflineConfig in kinds:
+        raise InvalidArgument("a module of several learns offline: give the trainer its data in Python")
+    spaces = _spaces_of(run, as_multi_agent_env(env), agents, mapping)
+    actors = {module_id: part.make_actor(*spaces[module_id]) for module_id, part in parts.items()}
+    algorithms = {module_id: part.make_algorithm(actors[module_id]) for module_id, part in parts.items()}
+    trained = [module_id for module_id, table in run.modules.items() if not table.get("frozen")]
+    algorithm = MultiAgentAlgorithm(algorithms, train=trained if len(trained) < len(parts) else None)
+    options: dict[str, Any] = {"num_envs": run.num_envs, "agent_to_module_mapping_fn": mapping, "seed": run.seed}
+    runner = MultiAgentEnvRunner(make_env, actors, **options)
+    if trainers.OffPolicyConfig in kinds:
+        config = trainers.OffPolicyConfig(**run.trainer)
+        return trainers.OffPolicyTrainer(algorithm, runner, _make_buffer(run), config, **of_trainer)
+    return trainers.OnPolicyTrainer(algorithm, runner, trainers.OnPolicyConfig(**run.trainer), **of_trainer)
+
+
+def _make_part(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
+    """Return the settings of one module as a run of its own."""
+    table = run.modules[module_id]
+    wrong = set(table) - set(_MODULE_SETTINGS)
+    if wrong or "algo" not in table:
+        raise UnknownKey(
+            f"[modules.{module_id}] has {', '.join(table)}: it needs algo, and may have {', '.join(_MODULE_SETTINGS)}"
+        )
+    settings = {name: value for name, value in table.items() if name != "frozen"}
+    return make_part(env=run.env, seed=run.seed + number, device=run.device, **settings)
+
+
+def _spaces_of(run: Any, env: MultiAgentEnv, agents: list[Any], mapping: PatternMapping) -> dict[str, tuple[Any, Any]]:
+    """Return the observation and action space of each module: those of its first agent."""
+    unknown = {mapping(agent) for agent in agents} - set(run.modules)
+    if unknown:
+        raise UnknownKey(f"[agents] names modules {sorted(unknown)}; there are {', '.join(run.modules)}")
+    first = {mapping(agent): agent for agent in reversed(agents)}
+    unused = [module_id for module_id in run.modules if module_id not in first]
+    if unused:
+        raise InvalidArgument(
+            f"no agent is mapped to module {unused[0]!r}: the agents are {', '.join(map(str, agents))}"
+        )
+    spaces = {
+        module_id: (env.space("observation_space", agent), env.space("action_space", agent))
+        for module_id, agent in first.items()
+    }
+    env.close()
+    return spaces
+
+
+def environment_maker(name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return a function that makes the environment `name`, "package.module:function", with `arguments`.
+
+    Raises:
+        InvalidArgument: there is no such function.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgument(
+            f"env is {name!r}: with modules it must be package.module:function, such as "
+            f"'mpe2.simple_spread_v3:parallel_env' ({error})"
+        ) from error
+    return partial(found, **arguments)
+
+
+def _make_buffer(run: Any) -> MultiAgentEpisodeReplayBuffer:
+    numbers = {"capacity": 50_000, **run.buffer}
+    is_prioritized = numbers.pop("prioritized", False)
+    kind = MultiAgentPrioritizedEpisodeReplayBuffer if is_prioritized else MultiAgentEpisodeReplayBuffer
+    return kind(numbers.pop("capacity"), seed=run.seed, **numbers)
