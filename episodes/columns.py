@@ -87,7 +87,7 @@ RESERVED_COLUMNS: Final = frozenset(
 """Column names that this library writes itself. An extra model output cannot have one of them."""
 
 
-def check_extra_output_names(names: Iterable[str], where: str) -> None:
+def check_extra_output_names(names: Iterable[str], label: str) -> None:
     """Raise `TrackMismatch` if an extra model output has the name of a column that this library writes itself.
 
     Call it before outputs are stored and before they become columns of a batch: one of the two would overwrite the
@@ -95,16 +95,16 @@ def check_extra_output_names(names: Iterable[str], where: str) -> None:
 
     Args:
         names: the names of the extra model outputs.
-        where: the first words of the error message, such as `"episode 3f2a"`.
+        label: the first words of the error message, such as `"episode 3f2a"`.
 
     >>> check_extra_output_names(["action_logp", "my_output"], "policy")
     >>> check_extra_output_names(["loss_mask"], "policy")
     Traceback (most recent call last):
     episodes.errors.TrackMismatch: policy: extra model outputs ['loss_mask'] have names of columns ...
     """
-    taken = RESERVED_COLUMNS.intersection(names)
-    if taken:
+    reserved = RESERVED_COLUMNS.intersection(names)
+    if reserved:
         raise TrackMismatch(
-            f"{where}: extra model outputs {sorted(taken)} have names of columns that batches get anyway; one would "
+            f"{label}: extra model outputs {sorted(reserved)} have names of columns that batches get anyway; one would "
             "overwrite the other, so rename these outputs"
         )

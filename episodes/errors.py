@@ -1,4 +1,4 @@
-"""All errors of this library. A message says what was given, what is allowed, and what to do.
+"""All errors of this library. A message describes the fault, the allowed values, and the remedy.
 
 Each class derives from `EpisodeError` and from the built-in error that a caller would catch.
 """
@@ -66,8 +66,11 @@ class MissingExtra(EpisodeError, ImportError):
 
 @contextmanager
 def needing(extra: str, why: str) -> Iterator[None]:
-    """Context manager for imports of an extra's packages: a failed import raises `MissingExtra`, which says why it is
-    needed.
+    """Return a context manager for imports of an extra's packages. A failed import raises `MissingExtra`.
+
+    Args:
+        extra: name of the extra.
+        why: what needs the extra.
     """
     try:
         yield

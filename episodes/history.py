@@ -31,7 +31,7 @@ __all__ = ["History", "HistorySpaces", "OtherObservations", "zeroed"]
 
 @dataclass(frozen=True, eq=False)
 class HistorySpaces:
-    """The spaces of a history's observations and actions, and the functions that flatten them."""
+    """The spaces of a history's observations and actions, and functions that flatten items."""
 
     observation_space: gym.Space | None = None  # after a view: the space of that view's "obs"
     action_space: gym.Space | None = None
@@ -48,14 +48,14 @@ class HistorySpaces:
 
     @property
     def known_observation_space(self) -> gym.Space:
-        """The observation space. `InvalidArgument` if there is none."""
+        """The observation space. `InvalidArgument` if it is missing."""
         if self.observation_space is None:
             raise InvalidArgument("flat observations need the observation space; give it to the pipeline")
         return self.observation_space
 
     @property
     def known_action_space(self) -> gym.Space:
-        """The action space. `InvalidArgument` if there is none."""
+        """The action space. `InvalidArgument` if it is missing."""
         if self.action_space is None:
             raise InvalidArgument("previous actions need the action space; give it to the pipeline")
         return self.action_space
@@ -94,7 +94,7 @@ class History(ABC):
 
     @abstractmethod
     def last_observations(self, k: int) -> Any:
-        """Return the last k observations up to each row, nested arrays [B, k, ...], with zeros for missing ones."""
+        """Return the last k observations up to each row, nested arrays [B, k, ...], with zeros before the start."""
 
     @abstractmethod
     def last_steps(self, track: str, k: int) -> Any:
@@ -196,7 +196,7 @@ class History(ABC):
         return self.spaces.flat_observations(self.newest())
 
     def _reaches(self, num_steps: int) -> bool:
-        """Return True if every row has `num_steps` steps before it."""
+        """Return True if every row has at least `num_steps` earlier steps."""
         return self._least_depth >= num_steps
 
     @cached_property

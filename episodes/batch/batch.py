@@ -211,18 +211,18 @@ class Batch:
         return cls._join(batches, "cat", fill)
 
     @classmethod
-    def _join(cls, batches: Sequence[Batch | Mapping[str, Any]], how: str, fill: Any) -> Batch:
+    def _join(cls, batches: Sequence[Batch | Mapping[str, Any]], mode: str, fill: Any) -> Batch:
         if not batches:
-            raise InvalidArgument(f"{how}: there are no batches to join")
+            raise InvalidArgument(f"{mode}: there are no batches to join")
         parts = [batch if isinstance(batch, Batch) else Batch(batch) for batch in batches]
-        lengths = [len(part) for part in parts] if how == "cat" else [0] * len(parts)
+        lengths = [len(part) for part in parts] if mode == "cat" else [0] * len(parts)
         columns = [part._columns for part in parts]
         if fill is not None:
-            columns = _filled(columns, [(length,) if how == "cat" else () for length in lengths], fill, how)
-        columns = _same_columns([cls._of(c) for c in columns], how)
+            columns = _filled(columns, [(length,) if mode == "cat" else () for length in lengths], fill, mode)
+        columns = _same_columns([cls._of(c) for c in columns], mode)
         flat = [nested.flatten(c) for c in columns]
-        leaves = [batch_leaves.join([one[path] for one in flat], path, how) for path in flat[0]]
-        came = concat_origins([part._came for part in parts], np.concatenate if how == "cat" else np.stack)
+        leaves = [batch_leaves.join([columns_of_one[path] for columns_of_one in flat], path, mode) for path in flat[0]]
+        came = concat_origins([part._came for part in parts], np.concatenate if mode == "cat" else np.stack)
         return cls._of(nested.unflatten_like(columns[0], leaves), came)
 
     # Arithmetic: column by column, paired by name
@@ -335,7 +335,7 @@ _set_columns, _set_came = (vars(Batch)[slot].__set__ for slot in ("_columns", "_
 
 
 def _shown(value: Any) -> Any:
-    """Return a column as users see it: dicts as batches of the same memory."""
+    """Return a column for users, with dicts as batches of the same memory."""
     if isinstance(value, dict):
         return Batch._of(value)
     if isinstance(value, tuple):
@@ -344,7 +344,7 @@ def _shown(value: Any) -> Any:
 
 
 def _adopt(value: Any, path: str) -> Any:
-    """Return a value as a batch stores it: new dicts around shared leaves."""
+    """Return a value for storage in a batch: new dicts around shared leaves."""
     if isinstance(value, Batch):
         value = value._columns
     if isinstance(value, (dict, Mapping)):
@@ -365,30 +365,32 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
     for i, batch in enumerate(batches):
         paths = nested.flatten(batch._columns).keys()
         if paths != first:
-            lacking = ", ".join(f"batch {i} lacks {path!r}" for path in first if path not in paths)
+            missing = ", ".join(f"batch {i} lacks {path!r}" for path in first if path not in paths)
             extra = ", ".join(f"batch 0 lacks {path!r}" for path in paths if path not in first)
             raise TrackMismatch(
-                f"{call}: {'; '.join(filter(None, (lacking, extra)))}; stack and cat take fill= to fill it"
+                f"{call}: {'; '.join(filter(None, (missing, extra)))}; stack and cat take fill= to fill it"
             )
     return [batch._columns for batch in batches]
 
 
 def _filled(
-    columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, how: str, prefix: str = ""
+    columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, mode: str, prefix: str = ""
 ) -> list[dict[str, Any]]:
     """Return the columns, where columns that some batches lack are filled."""
-    cut = 1 if how == "cat" else 0
+    cut = 1 if mode == "cat" else 0
     complete: list[dict[str, Any]] = [{} for _ in columns]
-    for name in dict.fromkeys(name for one in columns for name in one):
+    for name in dict.fromkeys(name for columns_of_one in columns for name in columns_of_one):
         path = f"{prefix}{name}"
-        like = next(one[name] for one in columns if name in one)
+        like = next(columns_of_one[name] for columns_of_one in columns if name in columns_of_one)
         if isinstance(like, dict):
-            inner = _filled([one.get(name, {}) for one in columns], leading, fill, how, f"{path}/")
-            for one, values in zip(complete, inner, strict=True):
-                one[name] = values
+            inner = _filled(
+                [columns_of_one.get(name, {}) for columns_of_one in columns], leading, fill, mode, f"{path}/"
+            )
+            for columns_of_one, values in zip(complete, inner, strict=True):
+                columns_of_one[name] = values
             continue
-        for one, columns_of_batch, rows in zip(complete, columns, leading, strict=True):
-            one[name] = (
+        for columns_of_one, columns_of_batch, rows in zip(complete, columns, leading, strict=True):
+            columns_of_one[name] = (
                 columns_of_batch[name]
                 if name in columns_of_batch
                 else nested.map_leaves(

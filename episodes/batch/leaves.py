@@ -50,16 +50,16 @@ def take(leaf: Any, rows: Any) -> Any:
     return leaf[rows if is_tensor else as_numpy(rows)]
 
 
-def join(parts: Sequence[Any], path: str, how: str) -> Any:
+def join(parts: Sequence[Any], path: str, mode: str) -> Any:
     """Return the parts stacked along a new first axis (`"stack"`), or concatenated (`"cat"`)."""
     first = parts[0]
     torch = torch_of(first)
     if any(torch_of(part) is not torch for part in parts):
         raise TrackMismatch(f"{path!r} is an array in one batch and a tensor in another; call to_numpy or to_torch")
-    cut = 1 if how == "cat" else 0
+    cut = 1 if mode == "cat" else 0
     for part in parts:
         if not part.ndim >= cut or part.shape[cut:] != first.shape[cut:]:
-            raise ShapeMismatch(f"{how}: {path!r} is {describe(first)} in one batch and {describe(part)} in another")
+            raise ShapeMismatch(f"{mode}: {path!r} is {describe(first)} in one batch and {describe(part)} in another")
     if torch:
         return (torch.cat if cut else torch.stack)(list(parts))
     return (np.concatenate if cut else np.stack)(parts)
@@ -109,13 +109,13 @@ def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
         fits = np.can_cast(value.dtype, target.dtype, "same_kind")
     if not fits:
         raise WrongType(f"{path!r} holds {target.dtype}; {value.dtype} cannot be put into it without loss")
-    wanted, shape = tuple(rows.shape), tuple(value.shape)
+    expected, shape = tuple(rows.shape), tuple(value.shape)
     try:
-        fits = np.broadcast_shapes(wanted, shape) == wanted
+        fits = np.broadcast_shapes(expected, shape) == expected
     except ValueError:
         fits = False
     if not fits:
-        raise ShapeMismatch(f"{path!r}: {list(shape)} cannot be put into rows of shape {list(wanted)}")
+        raise ShapeMismatch(f"{path!r}: {list(shape)} cannot be put into rows of shape {list(expected)}")
 
 
 def put(target: Any, rows: Any, value: Any) -> None:

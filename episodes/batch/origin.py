@@ -86,7 +86,7 @@ class Origin:
         return None if numbers == PADDING else self.source.step(int(numbers))
 
     def episode(self, row: Any = ()) -> Any:
-        """Return the episode of a row as it is stored now. For a row of a sequence, return that of its first step.
+        """Return the stored episode of a row, or of the first step of a sequence's row.
 
         Raises:
             EpisodeStateError: the episode is not stored any more, or the row is padding.
@@ -177,7 +177,7 @@ class _Taken(NamedTuple):
 def concat_origins(
     cames: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]], np.ndarray]
 ) -> LazyOrigin | None:
-    """Return the origin of joined batches, or None if that of a batch is unknown."""
+    """Return the origin of joined batches, or None if a batch has no origin."""
     known = [came for came in cames if came is not None]
     if len(known) < len(cames):
         return None
@@ -197,7 +197,7 @@ def concat_origins(
 
 
 class _CombinedSource(NamedTuple):
-    """Several sources as one: step `number` of source i has index `number * len(sources) + i`."""
+    """Combination of several sources. Step `number` of source i has index `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
 

@@ -64,9 +64,9 @@ def check_sequences(
 
 
 def checked_keys(
-    keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], others: Sequence[str]
+    keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], other_columns: Sequence[str]
 ) -> Sequence[str]:
-    """Return the names of the columns to sample: those of transitions, infos, the `tracks` and the `others`.
+    """Return the names of the columns to sample: columns of transitions, infos, `tracks` and `other_columns`.
 
     Raises:
         UnknownKey: there is no such column.
@@ -82,7 +82,7 @@ def checked_keys(
         keys = TRANSITION_KEYS
     elif not isinstance(keys, Collection) or isinstance(keys, (str, bytes)) or not all(type(k) is str for k in keys):
         raise WrongType(f"keys={keys!r}: give a list of column names")
-    known = (*TRANSITION_KEYS, Columns.INFOS, *others)
+    known = (*TRANSITION_KEYS, Columns.INFOS, *other_columns)
     for key in keys:
         if key not in known and key not in tracks:
             if key in _ALWAYS:

@@ -31,7 +31,7 @@ Flags = Annotated[Any, "booleans"]  # [B], one array or tensor
 
 
 class BatchView(Protocol):
-    """Methods of a batch that every view has."""
+    """Methods of a batch, which every view has."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -105,8 +105,8 @@ def check_view(columns: Mapping[str, Any], view: type) -> None:
     """Raise `TrackMismatch` unless the columns fit the annotations of the view."""
     problems = _problems(columns, view, "")
     if problems:
-        there = ", ".join(nested.flatten(dict(columns))) or "nothing"
-        raise TrackMismatch(f"this batch is no {view.__name__}: {'; '.join(problems)}; it has {there}")
+        names = ", ".join(nested.flatten(dict(columns))) or "nothing"
+        raise TrackMismatch(f"this batch is no {view.__name__}: {'; '.join(problems)}; it has {names}")
 
 
 @functools.cache
@@ -121,16 +121,16 @@ def _fields(view: type) -> dict[str, Any]:
 
 def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
     problems = []
-    for name, wanted in _fields(view).items():
+    for name, kind in _fields(view).items():
         path = f"{prefix}{name}"
         if name not in columns:
             problems.append(f"no {path!r}")
-        elif isinstance(wanted, type) and Protocol in wanted.__mro__:
+        elif isinstance(kind, type) and Protocol in kind.__mro__:
             inner = columns[name]
             is_dict = isinstance(inner, dict)
-            problems += _problems(inner, wanted, f"{path}/") if is_dict else [f"{path!r} is not nested"]
-        elif get_origin(wanted) is Annotated:
-            problems += _kind_problem(columns[name], get_args(wanted)[1], path)
+            problems += _problems(inner, kind, f"{path}/") if is_dict else [f"{path!r} is not nested"]
+        elif get_origin(kind) is Annotated:
+            problems += _kind_problem(columns[name], get_args(kind)[1], path)
     return problems
 
 

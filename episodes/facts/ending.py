@@ -11,7 +11,7 @@ from episodes.errors import WrongType
 
 
 class Ending(Enum):
-    """How a chunk stops. Arrays and files store `code`: bit 0 means terminated, bit 1 truncated.
+    """The ending of a chunk. Arrays and files store `code`: bit 0 means terminated, bit 1 truncated.
 
     >>> Ending.of(True, False), Ending.TERMINATED.in_window(reaches_end=False)
     (Ending.TERMINATED, Ending.OPEN)

@@ -24,7 +24,7 @@ _CODE = attrgetter("code")
 
 
 class Kind(Enum):
-    """Kind of a fact, which determines how arrays and files store it."""
+    """Kind of a fact, which determines the type of arrays and file columns."""
 
     ID = "id"  # a string, or any other hashable value
     OPTIONAL_ID = "optional id"  # an ID or None
@@ -105,7 +105,7 @@ class EpisodeFacts(NamedTuple):
             raise InvalidArgument(f"episode {self.id_}: {error}") from None
 
     def followed_by(self, other: EpisodeFacts) -> EpisodeFacts:
-        """Return the facts of this chunk joined with the chunk `other` that follows it."""
+        """Return the facts of this chunk joined with the next chunk `other`."""
         versions = join_runs(self.policy_versions, other.policy_versions, other.t_started - self.t_started)
         return self._replace(ending=other.ending, policy_versions=versions)
 
@@ -202,7 +202,7 @@ class PackFacts(NamedTuple):
 
     @property
     def optional(self) -> tuple[Any, ...]:
-        """The columns that are None if no episode has a value."""
+        """The columns of optional values, which may be None."""
         return tuple(column for column, kind in zip(self, FACTS.values(), strict=False) if kind in OPTIONAL)
 
     def at(self, i: int) -> EpisodeFacts:
@@ -317,7 +317,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def in_band(column: Any) -> Any:
-    """Return a column as pickles store it: bytes, or a list of objects."""
+    """Return a column in its pickled form: bytes, or a list of objects."""
     if column is None:
         return None
     if isinstance(column, VersionColumn):
@@ -335,9 +335,9 @@ def from_band(band: Any) -> Any:
     return np.frombuffer(band[1], band[0]) if len(band) == 2 else VersionColumn.from_band(*band)
 
 
-def _unpickled(bands: Sequence[Any], *rest: Any) -> PackFacts:
+def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
     later = [None] * (len(_COLUMNS) - len(bands))  # facts that are newer than the pickle
-    return PackFacts._make([*map(from_band, bands), *later, *rest])
+    return PackFacts._make([*map(from_band, bands), *later, *values])
 
 
 # --- columns of values -------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def codes(endings: Any) -> np.ndarray:
 
 
 def objects(values: Any) -> np.ndarray | None:
-    """Return a column of any values, or None if all are None."""
+    """Return a column of any values, or None if every value is None."""
     return None if values is None or list(values).count(None) == len(values) else _object_array(values)
 
 

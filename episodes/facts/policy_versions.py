@@ -85,12 +85,12 @@ class VersionRuns(NamedTuple):
 
     def extended_by(self, versions: VersionRuns, step: int) -> VersionRuns:
         """Return these runs up to step `step`, followed by other runs."""
-        kept = self._part(0, step)
-        if kept is None:
+        earlier = self._part(0, step)
+        if earlier is None:
             return versions
-        same = kept.versions[-1] == versions.versions[0]
-        begins = (*kept.begins, *(() if same else (step,)), *(step + begin for begin in versions.begins))
-        return VersionRuns(kept.versions[: len(kept.versions) - same] + versions.versions, begins)
+        same = earlier.versions[-1] == versions.versions[0]
+        begins = (*earlier.begins, *(() if same else (step,)), *(step + begin for begin in versions.begins))
+        return VersionRuns(earlier.versions[: len(earlier.versions) - same] + versions.versions, begins)
 
     def steps(self, num_steps: int) -> np.ndarray:
         """Return the version of each of `num_steps` steps, int64 [T]."""
@@ -232,9 +232,11 @@ class VersionColumn(Sequence[VersionRuns | None]):
         begins, starts_of_runs = self.all_begins(), starts[owners]
         ends = np.append(begins[1:], 0)
         ends[self.bounds[1:] - 1] = np.iinfo(np.int64).max  # the last run of a chunk has no end
-        kept = (ends > starts_of_runs) & (begins < starts_of_runs + lengths[owners]) & (lengths[owners] > 0)
-        begins = np.maximum(begins - starts_of_runs, 0)[kept]
-        return VersionColumn.of_runs(self.versions[kept], begins, np.bincount(owners[kept], minlength=len(self)))
+        overlaps = (ends > starts_of_runs) & (begins < starts_of_runs + lengths[owners]) & (lengths[owners] > 0)
+        begins = np.maximum(begins - starts_of_runs, 0)[overlaps]
+        return VersionColumn.of_runs(
+            self.versions[overlaps], begins, np.bincount(owners[overlaps], minlength=len(self))
+        )
 
     def __len__(self) -> int:
         return len(self.versions) if self.bounds is None else len(self.bounds) - 1
@@ -304,8 +306,8 @@ class VersionColumn(Sequence[VersionRuns | None]):
     @classmethod
     def from_band(cls, *band: bytes | None) -> VersionColumn:
         """Return the column of an `in_band` value."""
-        versions, *rest = (None if column is None else np.frombuffer(column, np.int64) for column in band)
-        return cls(np.zeros(0, np.int64) if versions is None else versions, *rest)
+        versions, *arrays = (None if column is None else np.frombuffer(column, np.int64) for column in band)
+        return cls(np.zeros(0, np.int64) if versions is None else versions, *arrays)
 
     def __reduce__(self) -> Any:
         return VersionColumn.from_band, self.in_band()

@@ -1,4 +1,4 @@
-"""Episodes of several agents, and packs of them."""
+"""Multi-agent episodes, and their packs."""
 
 from __future__ import annotations
 

@@ -263,10 +263,10 @@ class Agents:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Agents:
-        """Return the agents' parts of a range of env steps. O(agents); finalized timelines give views."""
+        """Return the agents' parts of a range of env steps in O(agents). Finalized timelines give views."""
         begin, end, lookback, _ = chunk
-        gone, apart = self.departed, self.rewards_apart
-        departed = {a: departure for a, departure in gone.items() if departure.env_t <= end} if gone else {}
+        all_departed, apart = self.departed, self.rewards_apart
+        departed = {a: departure for a, departure in all_departed.items() if departure.env_t <= end}
         timelines = {}
         for agent_id, timeline in self.timelines.items():
             part = timeline.window(chunk)
@@ -332,12 +332,12 @@ class Agents:
             following = {agent_id: timeline.as_finished() for agent_id, timeline in following.items()}
             continued = [a for a in following if a in self.timelines and self.timelines[a].phase != ENDED]
             tracks = {a: self.timelines[a].episode.joined_tracks(following[a].episode) for a in continued}
-        for agent_id, theirs in following.items():
+        for agent_id, following_timeline in following.items():
             timeline = self.timelines.get(agent_id)
             if timeline is not None:
-                timeline.append(theirs, tracks.get(agent_id))
+                timeline.append(following_timeline, tracks.get(agent_id))
                 continue
-            entered = theirs.window(chunk)
+            entered = following_timeline.window(chunk)
             if entered is not None:
                 self.timelines[agent_id] = entered if is_numpy else entered.as_growing()
         self.rewards_apart += later.rewards_apart
@@ -355,7 +355,7 @@ class Agents:
 
     def record(self) -> dict[str, Any]:
         """Return all that belongs to no timeline as plain values, not copied."""
-        departed = {agent_id: (gone.ending.code, gone.env_t) for agent_id, gone in self.departed.items()}
+        departed = {agent_id: (departure.ending.code, departure.env_t) for agent_id, departure in self.departed.items()}
         rest = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
         return {"departed": departed, **rest}
 
@@ -367,7 +367,7 @@ class Agents:
         return cls(episode_id, timelines, departed=departed, **rest)
 
     def get_state(self) -> dict[str, Any]:
-        """Return all agents as plain values and arrays that share no memory with them."""
+        """Return all agents as plain values and arrays, without shared memory."""
         episodes = {agent_id: timeline.episode.get_state() for agent_id, timeline in self.timelines.items()}
         timelines = {
             a: {"episode": episodes[a], **deepcopy(timeline.record())} for a, timeline in self.timelines.items()
@@ -391,10 +391,12 @@ class Agents:
 
     def equals(self, other: Agents) -> bool:
         """Return True if timelines, departed agents, loose infos and separate rewards are equal."""
-        mine, theirs = ((agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, other))
+        own_items, other_items = (
+            (agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, other)
+        )
         return (
             self.timelines.keys() == other.timelines.keys()
-            and same_info(list(mine), list(theirs))
+            and same_info(list(own_items), list(other_items))
             and all(timeline.equals(other.timelines[agent_id]) for agent_id, timeline in self.timelines.items())
         )
 

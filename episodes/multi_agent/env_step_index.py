@@ -45,14 +45,14 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
     return first, len(times) if times[-1] < end else bisect_left(times, end, first)
 
 
-def rows_of(times: Sequence[int], wanted: Iterable[int], earliest: int) -> list[int]:
-    """Return the row of each env step in `wanted`, or `MISSING` if it has no item or is before `earliest`.
+def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> list[int]:
+    """Return the row of each env step in `env_steps`, or `MISSING` if it has no item or is before `earliest`.
 
     >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
     [2, -1, 1, -1]
     """
     times = ints(times)
-    return [row_at(times, t) if t >= earliest else MISSING for t in wanted]
+    return [row_at(times, t) if t >= earliest else MISSING for t in env_steps]
 
 
 def chunk_rows(
@@ -86,7 +86,7 @@ def chunk_rows(
 
 
 def _newest_row(times: Sequence[int], t: int, low: int = 0) -> int:
-    """Return the last row at or before env step `t`, from row `low` on, or `low - 1` if there is none."""
+    """Return the last row at or before env step `t`, from row `low` on. `low - 1` means no row."""
     row = low + t - times[low]  # the row if no env step was skipped; otherwise it is earlier
     if low <= row < len(times) and times[row] == t:
         return row

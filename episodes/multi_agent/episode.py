@@ -1,4 +1,4 @@
-"""`MultiAgentEpisode`: several agents in one environment, each with an episode of its own steps.
+"""`MultiAgentEpisode`: several agents in one environment, each with an episode of its steps.
 
 The agents are in `agents` (`Agents`), with a `Timeline` for each; timeline.py draws a timeline and explains pending
 actions. This module has the rest: env steps, ids, endings; growing, slicing, cutting and joining.
@@ -43,7 +43,7 @@ __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
 
 def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
-    """Return a pending action as it was sent to the environment, and the outputs that still describe it."""
+    """Return a pending action in the environment's units, and the outputs that still describe this action."""
     outputs = outputs or {}
     if action is None or not (has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs):
         return action, outputs or None
@@ -196,7 +196,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 timeline.ended_at = int(timeline.observation_times[-1])
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
-        """Move step 0 to `lookback` env steps after the first one. Earlier steps become lookback."""
+        """Move step 0 to `lookback` env steps after the first step. Earlier steps become lookback."""
         begin = self._facts.t_started + lookback
         self.agents = self.agents.window(Chunk(begin, self.env_t, lookback, True))
         self.facts, self.lookback = self._facts._replace(t_started=begin), lookback
@@ -369,11 +369,11 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
         """Raise `WrongType` unless all arguments `by_agent` are dicts, and all arguments `of_dicts` dicts of dicts."""
-        given = [(name, value) for name, value in of_dicts.items() if value is not None]
-        for name, value in [*by_agent.items(), *given]:
+        arguments = [(name, value) for name, value in of_dicts.items() if value is not None]
+        for name, value in [*by_agent.items(), *arguments]:
             if not _is_mapping(value):
                 raise WrongType(f"episode {self.id_}: {call}: {name}={value!r}; give a dict from agent to value")
-        for name, value in given:
+        for name, value in arguments:
             for agent_id, agent_episode in value.items():
                 if agent_episode is not None and not _is_mapping(agent_episode):
                     raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={agent_episode!r}; give a dict")
@@ -407,7 +407,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         if ALL in terminateds or ALL in truncateds:
             ending = Ending.of(terminateds.get(ALL, False), truncateds.get(ALL, False))
         elif endings and agents.all_ended():
-            terminated = all(one.is_terminated for one in agents.endings_so_far().values())
+            terminated = all(agent_ending.is_terminated for agent_ending in agents.endings_so_far().values())
             ending = Ending.TERMINATED if terminated else Ending.TRUNCATED
         if ending.is_done:
             self.facts = self._facts._replace(ending=ending)
@@ -416,20 +416,20 @@ class MultiAgentEpisode(MultiAgentGetters):
     def _not_growing_error(self, call: str) -> EpisodeStateError:
         """Return the error for a call on an episode that does not grow."""
         if not self.is_reset:
-            what, how = "before the reset", "call add_env_reset(observations=...) first"
+            problem, advice = "before the reset", "call add_env_reset(observations=...) first"
         elif self.is_done:
             ending = "terminated" if self.is_terminated else "truncated"
-            what, how = f"after the end ({ending} at env step {self.env_t})", "make a new episode"
+            problem, advice = f"after the end ({ending} at env step {self.env_t})", "make a new episode"
         elif self.agents.passed_on is not None:
-            what, how = f"after the cut at env step {self.env_t}", "go on with the successor that cut() gave"
+            problem, advice = f"after the cut at env step {self.env_t}", "go on with the successor that cut() gave"
         else:
-            what, how = "on a finalized episode", "go on with its successor: cut()"
-        return EpisodeStateError(f"episode {self.id_}: {call} {what}; {how}")
+            problem, advice = "on a finalized episode", "go on with its successor: cut()"
+        return EpisodeStateError(f"episode {self.id_}: {call} {problem}; {advice}")
 
     # --- slicing, cutting, joining -----------------------------------------------------------------------------
 
     def __getitem__(self, slice_: slice) -> Self:
-        """Return the sub-episode of the env steps `[a:b]`, as `slice` does."""
+        """Return the sub-episode of the env steps `[a:b]`, like `slice`."""
         if not isinstance(slice_, slice):
             raise WrongType(
                 f"episode[{slice_!r}]: an episode is sliced by env steps, episode[a:b]; read one item with a getter"
@@ -449,9 +449,11 @@ class MultiAgentEpisode(MultiAgentGetters):
                 lookback.
         """
         start, stop = indexing.chunk_bounds(slice_, len(self))
-        wanted = self.lookback if len_lookback_buffer is None else checked_lookback(len_lookback_buffer, "env steps")
+        max_lookback = (
+            self.lookback if len_lookback_buffer is None else checked_lookback(len_lookback_buffer, "env steps")
+        )
         begin, end = self.env_t_started + start, self.env_t_started + stop
-        chunk = Chunk(begin, end, min(wanted, self.lookback + start), end == self.env_t)
+        chunk = Chunk(begin, end, min(max_lookback, self.lookback + start), end == self.env_t)
         return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
@@ -584,7 +586,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return None, slots
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episode without its mapping function as plain values and arrays that share no memory with it."""
+        """Return the episode without its mapping function as plain values and arrays, without shared memory."""
         state = self._facts._asdict() | {"ending": self.ending.code} | {name: getattr(self, name) for name in _STATE}
         return {**deepcopy(state), **self.agents.get_state(), "duration_s": self.get_duration_s()}
 
@@ -600,9 +602,9 @@ class MultiAgentEpisode(MultiAgentGetters):
         """
         facts = EpisodeFacts._make(deepcopy(state[name]) for name in EpisodeFacts._fields)
         agents = Agents.from_state(facts.id_, state)
-        rest = deepcopy({name: state[name] for name in _STATE})
-        rest["agent_to_module_mapping_fn"] = agent_to_module_mapping_fn
-        episode = cls.of(facts._replace(ending=Ending(facts.ending)), agents, **rest)
+        attributes = deepcopy({name: state[name] for name in _STATE})
+        attributes["agent_to_module_mapping_fn"] = agent_to_module_mapping_fn
+        episode = cls.of(facts._replace(ending=Ending(facts.ending)), agents, **attributes)
         episode._duration = state["duration_s"]
         return episode
 
@@ -611,10 +613,10 @@ class MultiAgentEpisode(MultiAgentGetters):
         if not isinstance(other, MultiAgentEpisode) or not self.agents.equals(other.agents):
             return False
         facts = other.facts._replace(observation_space=self.observation_space, action_space=self.action_space)
-        rest = ([getattr(episode, name) for name in _STATE] for episode in (self, other))
+        attributes = ([getattr(episode, name) for name in _STATE] for episode in (self, other))
         return (
             self._facts == facts  # the spaces of each agent were compared above
-            and same_info(*rest)
+            and same_info(*attributes)
             and all(self.module_for(a) == other.module_for(a) for a in self.agents.endings_so_far())
         )
 

@@ -116,9 +116,9 @@ class MultiAgentGetters(HasEnding):
     clocks = env_times
 
     def env_steps_back(self, num_steps: int) -> int:
-        """Return how many env steps back the last `num_steps` complete steps of every agent reach, and its pending one.
+        """Return how many env steps back the last `num_steps` complete steps of every agent reach.
 
-        A cut with that lookback keeps all these steps. Agents that have ended do not count.
+        A cut with that lookback keeps all these steps, and pending steps. Agents that have ended do not count.
         """
         checked_count("num_steps", num_steps, 0)
         return max(
@@ -148,14 +148,14 @@ class MultiAgentGetters(HasEnding):
         }
 
     def get_terminateds(self) -> dict[Any, bool]:
-        """Return which agents terminated, and under `"__all__"` whether the episode did."""
+        """Return which agents terminated, and under `"__all__"` whether the whole episode terminated."""
         endings = self.agents.endings_so_far()
         return {agent_id: ending.is_terminated for agent_id, ending in endings.items()} | {
             ALL: self._facts.ending.is_terminated
         }
 
     def get_truncateds(self) -> dict[Any, bool]:
-        """Return which agents were truncated, and under `"__all__"` whether the episode was."""
+        """Return which agents were truncated, and under `"__all__"` whether the whole episode was truncated."""
         endings = self.agents.endings_so_far()
         return {agent_id: ending.is_truncated for agent_id, ending in endings.items()} | {
             ALL: self._facts.ending.is_truncated
@@ -221,7 +221,7 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return info dicts by agent, with those of no agent under `"__common__"`.
+        """Return info dicts by agent. Infos without an agent are under `"__common__"`.
 
         By env steps, infos without an observation are included. By agents' steps, there is one info per observation.
         """
@@ -236,8 +236,8 @@ class MultiAgentGetters(HasEnding):
         for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
                 loose.setdefault(agent_id, {})[t] = info
-        wanted = loose.keys() if agent_ids is None else loose.keys() & set(self._chosen(agent_ids))
-        for agent_id in wanted:
+        chosen_ids = loose.keys() if agent_ids is None else loose.keys() & set(self._chosen(agent_ids))
+        for agent_id in chosen_ids:
             agent_track = agent_tracks.get(agent_id)
             infos_by_time = (
                 {}
@@ -280,11 +280,11 @@ class MultiAgentGetters(HasEnding):
         Raises:
             EpisodeStateError: a connector computed an agent's actions, and they were not recorded.
         """
-        where: Any = {"env_steps": env_steps, "neg_index_as_lookback": neg_index_as_lookback}
-        actions = self.get_actions(indices, agent_ids, **where)
+        options: Any = {"env_steps": env_steps, "neg_index_as_lookback": neg_index_as_lookback}
+        actions = self.get_actions(indices, agent_ids, **options)
         sent = {}
         if Columns.ACTIONS_FOR_ENV in self._extra_keys():
-            sent = self.get_extra_model_outputs(Columns.ACTIONS_FOR_ENV, indices, agent_ids, **where)
+            sent = self.get_extra_model_outputs(Columns.ACTIONS_FOR_ENV, indices, agent_ids, **options)
         change = to_env_actions if isinstance(indices, INTEGERS) else to_env_items
         spaces = {agent_id: timeline.episode.action_space for agent_id, timeline in self.agents.timelines.items()}
         return {a: sent[a] if a in sent else change(spaces[a], items) for a, items in actions.items()}

@@ -123,14 +123,14 @@ def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: i
     record |= {"num_steps": len(episode), "num_agents": len(episode.agents.timelines)}
     if place == 0:
         facts = {"id_": episode.id_, "ending": episode.ending.code}
-        rest = {name: getattr(episode, name) for name in _HEADER}
-        record["episode"] = facts | copy_mutable(rest) | {"num_agents": len(episode.agents.timelines)}
+        attributes = {name: getattr(episode, name) for name in _HEADER}
+        record["episode"] = facts | copy_mutable(attributes) | {"num_agents": len(episode.agents.timelines)}
         record["rest"] = copy_mutable(episode.agents.record())
     return record
 
 
 def _finished(agent_episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return a finalized episode of the same data, without changing the given one."""
+    """Return a finalized copy of the episode."""
     return agent_episode.of(agent_episode.facts, agent_episode.finalized_tracks(), agent_episode.custom_data)
 
 
@@ -165,6 +165,6 @@ def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) ->
 
 
 def _by_agent(timelines: dict[Any, Timeline], name: str) -> Any:
-    """Return the agents' spaces with this name by agent, or None if no agent has one."""
+    """Return the agents' spaces with this name by agent, or None if no agent has a space."""
     spaces = {agent_id: getattr(timeline.episode, name) for agent_id, timeline in timelines.items()}
     return spaces if any(space is not None for space in spaces.values()) else None

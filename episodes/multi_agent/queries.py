@@ -22,7 +22,7 @@ from episodes.tracks.track import Track
 
 
 class AgentTrack(NamedTuple):
-    """One track of one agent, with the env steps of its items and the pending item."""
+    """A track of one agent, with the env steps of the items and the pending item."""
 
     track: Track
     times: Sequence[int]
@@ -32,12 +32,12 @@ class AgentTrack(NamedTuple):
 
     @property
     def num_items(self) -> int:
-        """Number of all items, with those of the lookback and the pending one."""
+        """Number of all items, including the lookback and the pending item."""
         return len(self.times)
 
     @property
     def num_steps(self) -> int:
-        """Number of items from step 0 on, without the pending one."""
+        """Number of items from step 0 on, without the pending item."""
         return len(self.times) - self.lookback - len(self.pending)
 
 
@@ -99,7 +99,7 @@ class Request:
 class EnvSteps(NamedTuple):
     """The env steps of a request."""
 
-    wanted: int | range | list[int]
+    env_steps: int | range | list[int]
     origin: int  # the earliest env step of the lookback
 
 
@@ -128,27 +128,27 @@ def _positions(request: Request, lookback: int, size: int) -> int | range | np.n
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:
     """Return the item or batch of one agent at the env steps in a tuple, or () if it has none."""
-    wanted, origin = steps
-    if isinstance(wanted, int):
-        row = env_step_index.row_at(agent_track.times, wanted) if wanted >= origin else MISSING
+    env_steps, origin = steps
+    if isinstance(env_steps, int):
+        row = env_step_index.row_at(agent_track.times, env_steps) if env_steps >= origin else MISSING
         return (item_at(request, agent_track, row),) if row != MISSING or request.fill is not None else ()
     if request.fill is not None:
-        return (filled(request, agent_track, _aligned_rows(agent_track, wanted, origin)),)
-    if isinstance(wanted, range) and wanted.step == 1:
-        first, stop = env_step_index.rows_between(agent_track.times, wanted.start, wanted.stop)
+        return (filled(request, agent_track, _aligned_rows(agent_track, env_steps, origin)),)
+    if isinstance(env_steps, range) and env_steps.step == 1:
+        first, stop = env_step_index.rows_between(agent_track.times, env_steps.start, env_steps.stop)
         return (batch_at(request, agent_track, range(first, stop)),) if stop > first else ()
-    rows = [row for row in env_step_index.rows_of(agent_track.times, wanted, origin) if row != MISSING]
+    rows = [row for row in env_step_index.rows_of(agent_track.times, env_steps, origin) if row != MISSING]
     return (batch_at(request, agent_track, rows),) if rows else ()
 
 
-def _aligned_rows(agent_track: AgentTrack, wanted: range | list[int], origin: int) -> list[int]:
+def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
     """Return the row of each env step, `MISSING` if the agent has no item."""
-    if not isinstance(wanted, range) or wanted.step != 1:
-        return env_step_index.rows_of(agent_track.times, wanted, origin)
-    rows = [MISSING] * len(wanted)
-    first, stop = env_step_index.rows_between(agent_track.times, max(wanted.start, origin), wanted.stop)
+    if not isinstance(env_steps, range) or env_steps.step != 1:
+        return env_step_index.rows_of(agent_track.times, env_steps, origin)
+    rows = [MISSING] * len(env_steps)
+    first, stop = env_step_index.rows_between(agent_track.times, max(env_steps.start, origin), env_steps.stop)
     for row in range(first, stop):
-        rows[agent_track.times[row] - wanted.start] = row
+        rows[agent_track.times[row] - env_steps.start] = row
     return rows
 
 
@@ -208,8 +208,8 @@ def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> An
         holds_infos = agent_track.track.field.holds == "infos"
         stand_in = fill if holds_infos else ItemKinds().filler(_items(agent_track, range(agent_track.num_items)), fill)
         return [stand_in if row == MISSING else _item(agent_track, row) for row in rows]
-    there = [row for row in rows if row != MISSING] or list(range(min(agent_track.num_items, 1)))
-    items = batch_at(request, agent_track, there)
+    existing_rows = [row for row in rows if row != MISSING] or list(range(min(agent_track.num_items, 1)))
+    items = batch_at(request, agent_track, existing_rows)
     arrays = items if _is_array(agent_track) else nested.stack(items)
     compact = np.cumsum(np.array(rows) != MISSING) - 1
     compact[np.array(rows) == MISSING] = MISSING
@@ -218,7 +218,7 @@ def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> An
 
 
 def _filled_empty(request: Request, agent_track: AgentTrack, size: int) -> Any:
-    """Return `size` fill values for a track without items, in the shape of its space if there is one."""
+    """Return `size` fill values for a track without items, in the shape of the space's items."""
     is_array = _is_array(agent_track)
     if not is_array and dtypes_of(agent_track.space) is None:
         return [request.fill] * size
@@ -240,8 +240,8 @@ def _item(agent_track: AgentTrack, row: int) -> Any:
 def _items(agent_track: AgentTrack, rows: range | list[int]) -> list[Any]:
     if not isinstance(rows, range) or rows.step != 1:
         return [_item(agent_track, row) for row in rows]
-    there = agent_track.track.item_list(rows.start, rows.stop)
-    return [*there, *agent_track.pending] if len(there) < len(rows) else there
+    existing_rows = agent_track.track.item_list(rows.start, rows.stop)
+    return [*existing_rows, *agent_track.pending] if len(existing_rows) < len(rows) else existing_rows
 
 
 def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
@@ -256,7 +256,7 @@ def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
 
 
 def _stacked(agent_track: AgentTrack, items: list[Any]) -> Any:
-    """Return items as nested arrays, in the dtypes of the space if there is one."""
+    """Return items as nested arrays, in the dtypes of the space."""
     return stack_items(items, "track", 0, dtypes_of(agent_track.space))
 
 
@@ -305,16 +305,16 @@ def per_env_step(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> list[dict[Any, Any]]:
     """Return a dict from agent to item for each env step. With a fill, each dict has all agents."""
-    wanted, origin = env_steps_of(request, chunk, size)
-    if isinstance(wanted, int) or not request.env_steps:
+    env_steps, origin = env_steps_of(request, chunk, size)
+    if isinstance(env_steps, int) or not request.env_steps:
         raise InvalidArgument(
             "return_list=True gives one dict for each env step of a range: give a slice, a list or None, by env steps"
         )
-    answers: list[dict[Any, Any]] = [{} for _ in wanted]
+    answers: list[dict[Any, Any]] = [{} for _ in env_steps]
     for agent_id, agent_track in agent_tracks:
         if agent_track is None:
             continue
-        rows = _aligned_rows(agent_track, wanted, origin)
+        rows = _aligned_rows(agent_track, env_steps, origin)
         places = [i for i, row in enumerate(rows) if row != MISSING or request.fill is not None]
         if not places:
             continue

@@ -64,7 +64,7 @@ class Pending(NamedTuple):
 
 
 class Timeline:
-    """One agent's episode, the env steps of its observations and actions, and its pending step."""
+    """State of one agent: an episode, the env steps of its observations and actions, and the pending step."""
 
     __slots__ = (
         "action",
@@ -98,8 +98,8 @@ class Timeline:
     # --- checks, which write nothing ---------------------------------------------------------------------------
 
     def check_action(self, outputs: Mapping[str, Any] | None, env_t: int) -> None:
-        """Raise an error if the agent cannot act at env step `env_t`, or if its extra model outputs differ from
-        earlier ones.
+        """Raise an error if the agent cannot act at env step `env_t`, or if its extra model outputs have other keys or
+        shapes.
         """
         if self.phase != RESTS:
             raise self._cannot_act(env_t)
@@ -127,7 +127,7 @@ class Timeline:
                 )
 
     def check_shape(self, observation: Any, env_t: int) -> None:
-        """Raise `ShapeMismatch` unless the observation has the shape of earlier ones."""
+        """Raise `ShapeMismatch` unless the observation has the shape of earlier observations."""
         newest = self.episode.observations.get(-1)
         shape = self.item_shape
         if shape is None:
@@ -275,7 +275,7 @@ class Timeline:
         self.episode.check_follows(later.episode)
 
     def append(self, later: Timeline, tracks: Tracks | None = None) -> None:
-        """Append the timeline of the next chunk without its lookback. The pending step is then that of the next chunk.
+        """Append the timeline of the next chunk without its lookback, and take over its pending step.
 
         Args:
             later: a timeline that passed `check_follows`.
@@ -295,9 +295,7 @@ class Timeline:
     # --- state -------------------------------------------------------------------------------------------------
 
     def env_steps_back(self, num_steps: int, env_t: int) -> int:
-        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began, or its pending
-        one.
-        """
+        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began."""
         if not num_steps or self.phase == ENDED or not len(self.action_times):
             return 0
         return env_t - self.action_times[max(self.episode.actions.total - num_steps, 0)]
@@ -365,7 +363,7 @@ def complete_steps(
     extra: Mapping[Any, Any],
     env_t: int,
 ) -> None:
-    """Add the step that each observation completes: the pending step, or that of an action at the previous env step.
+    """Add the step that each observation completes: a pending step, or one with an action at the previous env step.
 
     One loop over all agents, as in `Agents.check_step`: a call per agent would take a tenth of an agent's step.
 

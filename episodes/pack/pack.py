@@ -224,13 +224,15 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """
         steps, num = int(self.offsets[-1]), len(self)
         for track in self.columns.all():
-            wanted = steps + num * track.field.more
-            if _fits(track, wanted):
+            expected = steps + num * track.field.more
+            if _fits(track, expected):
                 continue
-            wrong = track.first_wrong_length(wanted)
+            wrong = track.first_wrong_length(expected)
             if wrong is not None:
                 path, num_rows = wrong
-                raise TrackMismatch(f"pack: track {path!r} has {num_rows} rows, the episodes' lengths ask for {wanted}")
+                raise TrackMismatch(
+                    f"pack: track {path!r} has {num_rows} rows, the episodes' lengths ask for {expected}"
+                )
             check_kinds(track.field, track.arrays())
         if self.rewards.ndim != 1:
             raise ShapeMismatch(f"pack: rewards have shape {self.rewards.shape}; give one number for each step")
@@ -320,8 +322,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def select(self, indices: Any) -> EpisodePack:
         """Return the pack of the episodes at an integer array, a list or a boolean mask, by one gather per track."""
         try:
-            wanted = np.asarray(indices)
-            picked = np.arange(len(self))[wanted if wanted.size else wanted.astype(np.int64)]
+            index = np.asarray(indices)
+            picked = np.arange(len(self))[index if index.size else index.astype(np.int64)]
         except IndexError as error:
             raise StepOutOfRange(f"pack.select: {error}; there are episodes 0..{len(self) - 1}") from None
         sizes = np.diff(self.offsets)[picked]

@@ -16,7 +16,7 @@ __all__ = ["PackHistory"]
 
 
 class PackHistory(History):
-    """Observation rows of a pack: those of a batch, all T + 1 of each episode, those after each step, or padded rows.
+    """Observation rows of a pack, for example all T + 1 rows of each episode, or the row after each step.
 
     Args:
         pack: the pack.

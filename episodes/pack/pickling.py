@@ -61,7 +61,7 @@ def _to_parts(array: Any) -> Any:
 
 
 def _named(dtype: np.dtype) -> str:
-    """Return the name of the dtype from a cache, since numpy creates the string anew each time."""
+    """Return the name of the dtype from a cache, since numpy creates a new string at each call."""
     if len(_names) >= _MOST_NAMES:
         _names.clear()
     return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNNAMED)

@@ -82,8 +82,8 @@ class PackSteps:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle everything except the episodes."""
-        gone = [_nothing] * len(self._lengths)
-        return {**self.__dict__, "_holders": gone}
+        no_holders = [_nothing] * len(self._lengths)
+        return {**self.__dict__, "_holders": no_holders}
 
 
 def _nothing() -> None:

@@ -151,10 +151,10 @@ def vtrace(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Off-policy corrected advantages and value targets, both like `rewards`: (advantages, value_targets).
+    """Return off-policy corrected advantages and value targets (V-trace), both of the shape of `rewards`.
 
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561. `ratios` are the learned policy's probability of each
-    action over the acting policy's. With all ratios 1 the targets are those of `gae`.
+    action over the acting policy's. With all ratios 1 the targets equal those of `gae`.
     """
     gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)

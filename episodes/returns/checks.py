@@ -13,9 +13,7 @@ FINAL_VALUES_OF_PACKED = (
 
 
 def shape_of_values(rewards: tuple[int, ...], num_episodes: int | None) -> tuple[int, ...]:
-    """Return the shape that `values` must have for rewards of this shape. `num_episodes` is None for the layout [T,
-    N].
-    """
+    """Return the required shape of `values` for rewards of this shape. `num_episodes` is None for [T, N]."""
     if not rewards:
         raise ShapeMismatch("rewards are a single number; give one per step, [S] with offsets or [T, N]")
     return (rewards[0] + (1 if num_episodes is None else num_episodes), *rewards[1:])
@@ -29,11 +27,11 @@ def check_columns(
     final_values: tuple[int, ...] | None,
 ) -> None:
     """Raise `ShapeMismatch` unless the shapes of a [T, N] layout fit each other."""
-    wanted = shape_of_values(rewards, None)
-    if values != wanted:
+    expected = shape_of_values(rewards, None)
+    if values != expected:
         raise ShapeMismatch(
-            f"values {list(values)} beside rewards {list(rewards)}: they must be {list(wanted)}, one more row for the "
-            "observation after the last step; pass offsets when the arrays hold packed episodes"
+            f"values {list(values)} beside rewards {list(rewards)}: they must be {list(expected)}, one more row for "
+            "the observation after the last step; pass offsets when the arrays hold packed episodes"
         )
     check_like_rewards("terminateds", terminateds, rewards)
     check_like_rewards("truncateds", truncateds, rewards)
@@ -52,11 +50,11 @@ def check_packed(
     if len(offsets) != 1 or not offsets[0] or len(rewards) != 1:
         raise ShapeMismatch(f"rewards {list(rewards)} with offsets {list(offsets)}: packed they are [S] and [n + 1]")
     num_episodes = offsets[0] - 1
-    wanted = shape_of_values(rewards, num_episodes)
-    if values != wanted:
+    expected = shape_of_values(rewards, num_episodes)
+    if values != expected:
         raise ShapeMismatch(
             f"values {list(values)} of {num_episodes} packed episodes with {rewards[0]} steps: they must be "
-            f"{list(wanted)}, one per observation, T + 1 of each episode"
+            f"{list(expected)}, one per observation, T + 1 of each episode"
         )
     for name, shape in (("terminateds", terminateds), ("truncateds", truncateds)):
         if shape != (num_episodes,):
@@ -96,7 +94,7 @@ def check_steps(n_step: int) -> int:
 
 
 def check_flags(terminateds: Any, truncateds: Any) -> None:
-    """Raise `WrongType` if flags are None."""
+    """Raise `WrongType` if flags are missing."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         if flags is None:
             raise WrongType(f"{name} is None: give a flag per step, [T, N], or with offsets one per episode, [n]")

@@ -1,4 +1,4 @@
-"""Formulas of returns and advantages for numpy arrays and tensors, which use only operators that both have.
+"""Formulas of returns and advantages, with operators that numpy arrays and tensors share.
 
 A writable copy of either is `numbers * 1.0`. No loop runs over the steps of an episode: recurrences are solved by
 doubling, in log2(longest episode) passes.

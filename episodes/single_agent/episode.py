@@ -119,15 +119,15 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     ) -> None:
         num_given = len(rewards) if rewards is not None else 0
         lookback = num_given if len_lookback_buffer == "auto" else min(checked_lookback(len_lookback_buffer), num_given)
-        observations = () if observations is None else as_items(observations, observation_space)
-        infos = [{} for _ in observations] if infos is None else infos
-        has_actions, actions = actions is not None, () if actions is None else as_items(actions, action_space)
-        rewards = () if rewards is None else rewards
+        all_observations: Any = () if observations is None else as_items(observations, observation_space)
+        all_actions: Any = () if actions is None else as_items(actions, action_space)
+        all_rewards = () if rewards is None else rewards
+        infos = [{} for _ in all_observations] if infos is None else infos
         id_ = new_id() if id_ is None else id_
         check_extra_output_names(extra_model_outputs or (), f"episode {id_}")
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         self._facts = EpisodeFacts.of_all((id_, t_started or 0, ending, *ids, None, observation_space, action_space))
-        self._tracks = Tracks.growing(observations, infos, actions, rewards, extra_model_outputs, lookback)
+        self._tracks = Tracks.growing(all_observations, infos, all_actions, all_rewards, extra_model_outputs, lookback)
         self.custom_data = {}
         self.growth: Any = None  # `Tracks.growing_lists` of a growing episode; None after a change of facts or tracks
         self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
@@ -135,7 +135,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._is_cut: bool | None = None  # True after `cut`
         self._began: float | None = None  # time of the reset or cut after which this object grows
         self._duration = 0.0  # seconds of growth before `_began`
-        if len(observations) or num_given or has_actions or extra_model_outputs:
+        if len(all_observations) or num_given or actions is not None or extra_model_outputs:
             self.validate()
             self._shape = track_access.shape_of(self._tracks.observations.get(-1))
 
@@ -383,7 +383,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._stop_clock()
 
     def _drop_incomplete_step(self, growth: tuple[Any, ...]) -> None:
-        """Remove the items of a rejected step, and the extra model outputs that began with it."""
+        """Remove the items of a rejected step, and extra tracks that began with this step."""
         tracks = self._tracks
         tracks.drop_after(tracks.infos.total)
         if self.growth is not growth and not tracks.rewards.total:
@@ -417,24 +417,24 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """Return the episode and its next step as the first words of error messages."""
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
-    def create_extra_tracks(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    def create_extra_tracks(self, outputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Create the tracks of extra model outputs at the first step. Return their (key, list) pairs."""
         if self._tracks.extra or self._tracks.rewards.total:
-            raise self._extra_mismatch(given)
+            raise self._extra_mismatch(outputs)
         growth = self.growth or self.growing("add_env_step")
-        tracks, pairs = track_access.growing_extra(given)
+        tracks, pairs = track_access.growing_extra(outputs)
         observations, actions, rewards, infos, _ = growth
         self._tracks, self.growth = self._tracks.with_extra(tracks), (observations, actions, rewards, infos, pairs)
         return pairs
 
-    def _extra_outputs_error(self, given: Mapping[str, Any], error: Exception) -> Exception:
+    def _extra_outputs_error(self, outputs: Mapping[str, Any], error: Exception) -> Exception:
         """Return the error for an extra model output that is missing or has another shape."""
         differs = type(error) is ShapeMismatch
-        return ShapeMismatch(f"{self._place()}: {error}") if differs else self._extra_mismatch(given)
+        return ShapeMismatch(f"{self._place()}: {error}") if differs else self._extra_mismatch(outputs)
 
-    def _extra_mismatch(self, given: Mapping[str, Any]) -> TrackMismatch:
+    def _extra_mismatch(self, outputs: Mapping[str, Any]) -> TrackMismatch:
         known = self._tracks.extra
-        late, missing = [k for k in given if k not in known], [k for k in known if k not in given]
+        late, missing = [k for k in outputs if k not in known], [k for k in known if k not in outputs]
         problem = f"{late} would start late" if late else f"{missing} would stop early"
         return TrackMismatch(
             f"episode {self.id_}: extra model outputs: {problem}, at step {len(self)}; every step so far has "
@@ -495,7 +495,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
 
     def finalized_tracks(self) -> Tracks:
-        """Return the tracks as `to_numpy` finalizes them. The episode does not change."""
+        """Return the finalized tracks. The episode does not change."""
         tracks, facts = self._tracks, self._facts
         if tracks.is_finished:
             return tracks
@@ -511,7 +511,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise
 
     def __getitem__(self, slice_: slice) -> Self:
-        """Return the sub-episode of the steps `[a:b]`, as `slice` does."""
+        """Return the sub-episode of the steps `[a:b]`, like `slice`."""
         return self.slice(slice_)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
@@ -526,8 +526,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         rewards = self._tracks.rewards
         num_steps, own_lookback = len(rewards), rewards.lookback
         start, stop = indexing.chunk_bounds(slice_, num_steps)
-        wanted = own_lookback if len_lookback_buffer is None else checked_lookback(len_lookback_buffer)
-        return self.window(start, stop, min(wanted, own_lookback + start), stop == num_steps)
+        max_lookback = own_lookback if len_lookback_buffer is None else checked_lookback(len_lookback_buffer)
+        return self.window(start, stop, min(max_lookback, own_lookback + start), stop == num_steps)
 
     def window(self, start: int, stop: int, lookback: int, reaches_end: bool) -> Self:
         """Return the part of the existing steps [start, stop) with the given lookback. A finalized episode gives views.
@@ -588,7 +588,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
 
     def joined_tracks(self, other: SingleAgentEpisode) -> Tracks:
-        """Return the tracks of this finalized episode followed by those of `other`, which passed `check_follows`."""
+        """Return the tracks of this finalized episode followed by `other`, a chunk that passed `check_follows`."""
         return self._tracks.joined(other.finalized_tracks())
 
     def extend(self, other: SingleAgentEpisode, tracks: Tracks | None = None) -> None:
@@ -643,11 +643,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def __reduce__(self) -> Any:
         """Pickle the episode without its caches."""
-        rest = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
-        return _restored, (type(self), self._facts, self._tracks, *rest)
+        attributes = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
+        return _restored, (type(self), self._facts, self._tracks, *attributes)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the whole episode as a dict of plain values and arrays that shares no memory with it."""
+        """Return the whole episode as a dict of plain values and arrays, without shared memory."""
         state = state_of(self._facts, self._tracks, self.custom_data)
         return state | {"duration_s": self.get_duration_s(), "is_cut": bool(self._is_cut)}
 

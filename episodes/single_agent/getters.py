@@ -157,11 +157,11 @@ class TrackGetters:
             StepOutOfRange: there is no step at an index.
             EpisodeStateError: a connector computed the environment's actions, and they were not recorded.
         """
-        where: Any = {"indices": indices, "neg_index_as_lookback": neg_index_as_lookback}
+        options: Any = {"indices": indices, "neg_index_as_lookback": neg_index_as_lookback}
         if Columns.ACTIONS_FOR_ENV in self._tracks.extra:
-            return self.get_extra_model_outputs(Columns.ACTIONS_FOR_ENV, **where)
+            return self.get_extra_model_outputs(Columns.ACTIONS_FOR_ENV, **options)
         change = to_env_actions if isinstance(indices, INTEGERS) else to_env_items
-        return change(self._facts.action_space, self.get_actions(**where))
+        return change(self._facts.action_space, self.get_actions(**options))
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """Return one reward or a batch, by default all T from step 0 on. Arguments as in `get_observations`."""

@@ -14,7 +14,7 @@ from episodes.tracks import Tracks
 
 
 def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> dict[str, Any]:
-    """Return facts, tracks and custom data as a dict of plain values and arrays that shares no memory with them."""
+    """Return facts, tracks and custom data as a dict of plain values and arrays, without shared memory."""
     state = facts._asdict() | {"ending": facts.ending.code, "custom_data": custom_data}
     state |= tracks.state() | {"lookback": tracks.lookback, "is_numpy": tracks.is_finished}
     return deepcopy(state)

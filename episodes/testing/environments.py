@@ -65,15 +65,15 @@ def check_vector_env(
     watch.check_endings(num_steps)
     if not reproducible:
         return
-    again = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first))
-    watch.check_same(first, again, "the same rows after the same seed and actions", "draw from self.np_random only")
+    rerun = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first))
+    watch.check_same(first, rerun, "the same rows after the same seed and actions", "draw from self.np_random only")
     if mode is AutoresetMode.NEXT_STEP:
         other = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first, watch.other_on_resets))
         watch.check_same(first, other, "the action of a reset row to be ignored", "it changes what comes after it")
 
 
 def _mode_of(env: VectorEnv, mode_argument: AutoresetMode | str | None) -> AutoresetMode:
-    """Return the autoreset mode: that of the environment, or the given one."""
+    """Return the autoreset mode from the environment's metadata, or `mode_argument`."""
     own_mode = (env.metadata or {}).get("autoreset_mode")
     if own_mode is None and mode_argument is None:
         raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
@@ -112,7 +112,7 @@ class _Row:
 
 
 def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
-    """Return a function that returns the actions of the rows again, with those of reset rows changed."""
+    """Return a function that returns the actions of the rows again, with changed actions in reset rows."""
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:
@@ -170,9 +170,9 @@ class _Watch:
 
     def next_row(self, last: _Row, actions: Any) -> _Row:
         """Return the row after one step. If autoreset is disabled, environments that ended are reset."""
-        kept = copy.deepcopy(actions)
+        earlier = copy.deepcopy(actions)
         answer = self.env.step(actions)
-        if not nested.equal(actions, kept):
+        if not nested.equal(actions, earlier):
             raise self.broken("actions to be left as they are", "that step wrote to them", "copy them first")
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise self.broken("step to return (observations, rewards, terminateds, truncateds, infos)", brief(answer))
@@ -184,13 +184,13 @@ class _Watch:
         flags = {"terminateds": terminateds, "truncateds": truncateds}
         self.remember(observations=observations, rewards=rewards, infos=infos, **flags)
         resets = last.dones if self.mode is AutoresetMode.NEXT_STEP else np.zeros(self.num_envs, bool)
-        row = _Row(kept, *copy.deepcopy((observations, rewards, terminateds, truncateds)), resets)
+        row = _Row(earlier, *copy.deepcopy((observations, rewards, terminateds, truncateds)), resets)
         self.check_time_limit(row)
         self.observations_differ = self.observations_differ or not nested.equal(row.observations, last.observations)
         return self.after_endings(last, row, infos)
 
     def after_endings(self, last: _Row, row: _Row, infos: dict[str, Any]) -> _Row:
-        """Check the row against the rules of the autoreset mode, and return it."""
+        """Check the row against the rules of the autoreset mode, and return the checked row."""
         if self.mode is AutoresetMode.NEXT_STEP:
             self.check_reset_row(last, row)
         elif self.mode is AutoresetMode.SAME_STEP:
@@ -218,7 +218,7 @@ class _Watch:
         """Raise `ContractViolation` if arrays of the previous call have changed."""
         if self.reuses_buffers:
             return
-        changed = [name for name, array, kept in self.returned if not nested.equal(array, kept)]
+        changed = [name for name, array, earlier in self.returned if not nested.equal(array, earlier)]
         if infos is self.infos and infos:
             changed.append("infos")
         if changed:
@@ -258,7 +258,9 @@ class _Watch:
             self.compare_reset(item_of(self.space, last.observations, env), item_of(self.space, row.observations, env))
 
     def check_finals(self, row: _Row, infos: dict[str, Any]) -> None:
-        """Same-step autoreset: check that the infos have the last observations and infos of the ended environments."""
+        """Check that the infos have the last observations and infos of the ended environments, for same-step
+        autoreset.
+        """
         done = row.dones
         for key in ("final_obs", "final_info"):
             mask = infos.get(f"_{key}")
@@ -319,7 +321,7 @@ class _Watch:
         return observations
 
     def compare_reset(self, last: Any, first: Any) -> None:
-        """Record the last observation of an episode and the first observation of the next one."""
+        """Record the last observation of an episode and the first observation of the next episode."""
         self.resets += 1
         self.resets_like_endings += nested.equal(last, first)
 
@@ -340,9 +342,9 @@ class _Watch:
 
     def check_same(self, first: list[_Row], other: list[_Row], expected: str, advice: str) -> None:
         """Raise `ContractViolation` at the first row that differs between both runs."""
-        for self.step, (one, two) in enumerate(zip(first, other, strict=True)):
+        for self.step, (first_row, two) in enumerate(zip(first, other, strict=True)):
             for name in ("observations", "rewards", "terminateds", "truncateds"):
-                first_value, second_value = getattr(one, name), getattr(two, name)
+                first_value, second_value = getattr(first_row, name), getattr(two, name)
                 if nested.equal(first_value, second_value):
                     continue
                 space = self.space if name == "observations" else None

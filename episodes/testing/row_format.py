@@ -84,13 +84,13 @@ def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken:
 
 def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: Any, broken: Broken) -> None:
     """Raise `ContractViolation` unless the value is a numpy array of the shape and dtype, or of any float dtype."""
-    wanted = "floating" if dtype is None else str(np.dtype(dtype))
+    expected = "floating" if dtype is None else str(np.dtype(dtype))
     is_array = isinstance(value, np.ndarray)
     fits = is_array and (value.dtype.kind == "f" if dtype is None else value.dtype == dtype)
     if fits and value.shape == shape:
         return
     actual = brief(value) if is_array else f"a {type(value).__name__}"
-    raise broken(f"{name} to be a numpy array {wanted} {list(shape)}", actual)
+    raise broken(f"{name} to be a numpy array {expected} {list(shape)}", actual)
 
 
 def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int, broken: Broken) -> None:

@@ -64,16 +64,18 @@ def with_policy_actions(tracks: Tracks, space: gym.Space | None, mapping: str) -
         InvalidArgument: there is no action space, or the mapping is "recorded" or unknown.
     """
     if space is None or not isinstance(mapping, str) or mapping == "recorded":
-        what = "the episodes have no action_space" if space is None else f"mapping={mapping!r}"
+        problem = "the episodes have no action_space" if space is None else f"mapping={mapping!r}"
         raise InvalidArgument(
-            f"with_policy_actions: {what}; give episodes with the environment's action_space, and a mapping of "
+            f"with_policy_actions: {problem}; give episodes with the environment's action_space, and a mapping of "
             "'normalize', 'clip' or 'none'"
         )
-    wanted = policy_space_of(env_space_of(space), mapping)
-    if space == wanted:
+    policy_space = policy_space_of(env_space_of(space), mapping)
+    if space == policy_space:
         return tracks, space
     tracks, _ = with_env_actions(tracks, space)
-    return tracks._replace(actions=_map_actions(tracks.actions, lambda items: to_policy_actions(wanted, items))), wanted
+    return tracks._replace(
+        actions=_map_actions(tracks.actions, lambda items: to_policy_actions(policy_space, items))
+    ), policy_space
 
 
 def _map_actions(track: Track, change: Callable[[Any], Any]) -> Track:

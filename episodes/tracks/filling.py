@@ -103,8 +103,8 @@ class ItemKinds:
         self._dtypes: Any = None  # a set of dtypes for each leaf, nested as the items are
 
     def filler(self, items: Sequence[Any], fill: Any) -> Any:
-        """Return an item filled with `fill`, with the structure, shape and dtype of the items; `fill` itself without
-        items.
+        """Return an item full of `fill`, with the structure, shape and dtype of the items. Without items, return
+        `fill`.
         """
         if not items:
             return fill
@@ -132,7 +132,7 @@ def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
 
 
 def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
-    """Return a copy of `leaf` [n, ...] with the items [k, ...] in the rows, in a wider dtype if the items need one.
+    """Return a copy of `leaf` [n, ...] with the items [k, ...] in the rows, in a wider dtype if necessary.
 
     Raises:
         ShapeMismatch: the items have another shape, or no dtype holds them and the others without loss.
@@ -153,7 +153,7 @@ def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np
 
 
 def ones(num: int, dtype: type) -> np.ndarray:
-    """Return an array of ones [num], copied from a cached one, which is faster than creating it."""
+    """Return a new array of ones [num] as a copy of a cached array."""
     return _ones(num, dtype).copy()
 
 

@@ -67,7 +67,7 @@ def _at(rows: Any, path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of the items, and its columns in the vectors."""
+    """One part of an item, with the columns that it takes in a vector."""
 
     space: gym.Space
     path: Path
@@ -75,7 +75,7 @@ class _Part:
     size: int
 
     def write(self, out: np.ndarray, rows: Any) -> None:
-        """Write the part's rows into `out` [N, D], which is zero there. This base class flattens item by item."""
+        """Write the part's rows into the zeros `out` [N, D]. This base class flattens item by item."""
         for vector, item in zip(out, rows, strict=True):
             vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
 
@@ -124,7 +124,7 @@ def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
 
 
 def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
-    """Return the rows of a space without a flat form, flattened as far as Gymnasium flattens them."""
+    """Return the rows of a space without a flat form, with flattened parts, in Gymnasium's structure."""
     match space:
         case spaces.Dict():
             return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}

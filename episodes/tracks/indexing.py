@@ -20,7 +20,7 @@ Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
 def position_of(index: int, lookback: int, size: int, neg_index_as_lookback: bool) -> int:
-    """Return the position of one index. It lies outside [0, lookback + size) if there is no such item."""
+    """Return the position of one index. A position outside [0, lookback + size) has no item."""
     if index >= 0 or neg_index_as_lookback:
         return lookback + index
     return lookback + size + index
@@ -75,7 +75,7 @@ def clip(span: range, total: int) -> slice:
 
 
 def inside(span: range, total: int) -> tuple[int, int]:
-    """Return the part `[head, tail)` of the span's positions that lies in [0, total).
+    """Return the part `[head, tail)` of the positions in `span` that are inside [0, total).
 
     >>> inside(range(-3, 9, 2), 4)
     (2, 4)

@@ -80,7 +80,7 @@ def check_same_keys(container: Any, others: Sequence[Any]) -> None:
 
 
 def _first_difference(a: Any, b: Any) -> str:
-    """Return the end of an error message that names a leaf which only one of two nested values has."""
+    """Return the end of an error message that names a leaf of only one of two nested values."""
     paths_of_a, paths_of_b = ({path for path, _ in tree.flatten_with_path(value) if path} for value in (a, b))
     paths = sorted("/".join(map(str, path)) for path in paths_of_a ^ paths_of_b)
     return f"; only one of them has {paths[0]!r}" if paths else ""

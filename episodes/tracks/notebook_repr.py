@@ -1,4 +1,4 @@
-"""`_repr_html_` methods that import the package `episodes.inspect` only when a notebook calls them."""
+"""`_repr_html_` methods that import the package `episodes.inspect` at the first call."""
 
 from __future__ import annotations
 

@@ -122,13 +122,7 @@ def has_policy_actions(space: gym.Space | None) -> bool:
 
 
 def check_same_units(known: gym.Space | None, given: gym.Space | None, where: str) -> None:
-    """Raise `TrackMismatch` if actions of the space `given` have other units than those of the space `known`.
-
-    Args:
-        known: the action space of what is stored already, None if unknown.
-        given: the action space of what is to be stored too, None if unknown.
-        where: the first words of the error message.
-    """
+    """Raise `TrackMismatch` if actions of the spaces `known` and `given` have different units."""
     if known is None or given is None or known is given or known == given:
         return
     if has_policy_actions(known) or has_policy_actions(given):

@@ -30,8 +30,8 @@ def _owner(array: np.ndarray) -> tuple[Any, int]:
 
 
 def is_immutable(array: np.ndarray) -> bool:
-    """Return True if the array and every array that it is a view of are read-only, so that no other object writes to
-    it.
+    """Return True if the array and every array behind the view are read-only, so that no other object writes to the
+    memory.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray):

@@ -1,4 +1,4 @@
-"""Spaces without the state of their random generators, as pickles and copies of episodes store them."""
+"""Spaces without the state of their random generators, for pickles and copies of episodes."""
 
 from __future__ import annotations
 

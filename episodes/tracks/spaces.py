@@ -90,7 +90,7 @@ def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spa
         return None
     parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     irregular = (irregular_part(part, f"{path}/{nested.escape(str(key))}") for key, part in parts)
-    return next((one for one in irregular if one is not None), None)
+    return next((part_found for part_found in irregular if part_found is not None), None)
 
 
 def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:

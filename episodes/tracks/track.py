@@ -289,9 +289,7 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
     def joined(self, other: Track, skip: int = 0) -> ArrayTrack:
-        """Return a track of this track's items and those of `other` after its lookback and its first `skip` items.
-        Copies both.
-        """
+        """Return a track of this track's items and the items of `other` after its lookback and `skip` more items."""
         tail = other.finalize().whole()
         tail = nested.take(tail, slice(other.lookback + skip, None))
         try:
@@ -371,7 +369,7 @@ class InfoTrack(_Items):
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
 
     def joined(self, other: Track, skip: int = 0) -> InfoTrack:
-        """Return a track of this track's infos and those of `other` after its lookback and its first `skip` infos."""
+        """Return a track of this track's infos and the infos of `other` after its lookback and `skip` more infos."""
         following = other.finalize().whole()
         return InfoTrack(
             joined_infos([self.data, following.view(other.lookback + skip, len(following))]), self.lookback

@@ -154,14 +154,14 @@ def read_one_hot(
         )
     else:
         positions = indexing.positions(indices, track.lookback, len(track), neg_index_as_lookback)
-    wanted = np.atleast_1d(np.asarray(positions, np.int64))
-    inside = (wanted >= 0) & (wanted < track.total)
-    hot = one_hot(_gathered(track, wanted[inside], space), space)
+    rows = np.atleast_1d(np.asarray(positions, np.int64))
+    inside = (rows >= 0) & (rows < track.total)
+    hot = one_hot(_gathered(track, rows[inside], space), space)
     compact = np.where(inside, np.cumsum(inside) - 1, -1)
     answer = hot if fill is None else ArrayTrack(hot).get_at(compact, fill)
     if isinstance(positions, int):
         return nested.take(answer, 0)
-    return answer if isinstance(track, ArrayTrack) else unstacked(answer, len(wanted))
+    return answer if isinstance(track, ArrayTrack) else unstacked(answer, len(rows))
 
 
 def read_empty(
@@ -176,10 +176,10 @@ def read_empty(
 
 
 def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -> Any:
-    taken = track.take(positions)
-    if isinstance(taken, ArrayTrack):
-        return taken.whole()
-    items = taken.whole() or track.item_list(0, 1)
+    selected = track.take(positions)
+    if isinstance(selected, ArrayTrack):
+        return selected.whole()
+    items = selected.whole() or track.item_list(0, 1)
     if not items:
         return empty_items(space)
     stacked = stack_items(items, "track", 0, None)
@@ -192,7 +192,7 @@ def unstacked(batch: Any, num_items: int) -> list[Any]:
 
 
 def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> Track:
-    """Return the track with new items at the indices, or with all items from step 0 on replaced if they are None.
+    """Return the track with new items at the indices. Indices of None mean all items from step 0 on.
 
     Raises:
         StepOutOfRange: an index has no item.
@@ -248,7 +248,7 @@ def _check_rewards(new_data: Any) -> None:
 
 def _num_rows(name: str, new_data: Any) -> int:
     leaves = nested.leaves(new_data)
-    first = leaves[0] if leaves else None
+    first: Any = leaves[0] if leaves else None
     if not np.ndim(first):
         raise ShapeMismatch(
             f"{name}: new_data={new_data!r} is one item or a tuple of them; give a list of items, or arrays [k, ...] "

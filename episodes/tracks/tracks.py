@@ -119,10 +119,10 @@ class Tracks(NamedTuple):
                 f"{label}: rewards have shape {self.rewards.whole().shape}; give one number for each step, [T]"
             )
         for track in self.all():
-            wanted = steps + track.field.more
-            if track.total != wanted:
+            expected = steps + track.field.more
+            if track.total != expected:
                 raise TrackMismatch(
-                    f"{label}: {track.total} {track.field.label} beside {steps} rewards; there must be {wanted} (one "
+                    f"{label}: {track.total} {track.field.label} beside {steps} rewards; there must be {expected} (one "
                     "more observation and info than rewards, as many of all else)"
                 )
             check_kinds(track.field, track.arrays())
@@ -134,8 +134,8 @@ class Tracks(NamedTuple):
         """Return the lists of observations, actions, rewards and infos, and the (key, list) pairs of extra outputs."""
         tracks: Any = self
         observations, infos, actions, rewards, extra = tracks
-        others = tuple([(key, track.items) for key, track in extra.items()])
-        return observations.items, actions.items, rewards.items, infos.items, others
+        extra_tracks = tuple([(key, track.items) for key, track in extra.items()])
+        return observations.items, actions.items, rewards.items, infos.items, extra_tracks
 
     def drop_after(self, num_observed: int) -> None:
         """Remove all items of growing tracks after the first `num_observed` observations and their steps."""
@@ -147,8 +147,8 @@ class Tracks(NamedTuple):
     def map_tracks(self, change: Callable[[Track], Track]) -> Tracks:
         """Return these tracks with `change(track)` in place of each track."""
         observations, infos, actions, rewards, extra = self
-        others = {key: change(track) for key, track in extra.items()} if extra else {}
-        return _new(Tracks, (change(observations), change(infos), change(actions), change(rewards), others))
+        extra_tracks = {key: change(track) for key, track in extra.items()} if extra else {}
+        return _new(Tracks, (change(observations), change(infos), change(actions), change(rewards), extra_tracks))
 
     def with_extra(self, extra: Mapping[str, Track]) -> Tracks:
         """Return these tracks with other extra model outputs."""
@@ -164,15 +164,15 @@ class Tracks(NamedTuple):
         """
         observations, infos, actions, rewards, extra = self
         observed, stepped = slice(first + episode, last + episode + 1), slice(first, last)
-        others = {}
+        extra_tracks = {}
         for key, track in extra.items():
-            others[key] = track.view(observed if track.field.more else stepped, lookback)
+            extra_tracks[key] = track.view(observed if track.field.more else stepped, lookback)
         tracks = (
             observations.view(observed, lookback),
             infos.view(observed, lookback),
             actions.view(stepped, lookback),
             rewards.view(stepped, lookback),
-            others,
+            extra_tracks,
         )
         return _new(Tracks, tracks)
 
@@ -214,8 +214,8 @@ class Tracks(NamedTuple):
             )
         finished_observations = observations.finalize(observation_space)
         finished_actions = actions.finalize(action_space)
-        others = {key: track.finalize() for key, track in extra.items()}
-        return _new(Tracks, (finished_observations, infos.finalize(), finished_actions, finished_rewards, others))
+        extra_tracks = {key: track.finalize() for key, track in extra.items()}
+        return _new(Tracks, (finished_observations, infos.finalize(), finished_actions, finished_rewards, extra_tracks))
 
     def as_growing(self) -> Tracks:
         """Return the tracks as growing tracks: these tracks themselves if they grow already."""
@@ -230,8 +230,10 @@ class Tracks(NamedTuple):
         """
         base = self
         if not self.rewards.total:  # without a step the extra outputs are unknown
-            news = [track.view(slice(0, 0)) for key, track in other.extra.items() if key not in self.extra]
-            base = self.replaced(*(track.finalize() if self.is_finished else track.as_growing() for track in news))
+            new_tracks = [track.view(slice(0, 0)) for key, track in other.extra.items() if key not in self.extra]
+            base = self.replaced(
+                *(track.finalize() if self.is_finished else track.as_growing() for track in new_tracks)
+            )
         extra, following = base.extra, other.extra
         return Tracks(
             base.observations.joined(other.observations, 1),

@@ -42,8 +42,8 @@ def checked_number(name: str, value: Any, low: float = -math.inf, high: float = 
         number = math.nan
     if not low <= number <= high:
         bounds = {(-math.inf, math.inf): "be a number", (0, math.inf): "be a number of at least 0"}
-        wanted = bounds.get((low, high), f"lie in [{low:g}, {high:g}]")
-        raise InvalidArgument(f"{name}={value!r}: it must {wanted}")
+        requirement = bounds.get((low, high), f"lie in [{low:g}, {high:g}]")
+        raise InvalidArgument(f"{name}={value!r}: it must {requirement}")
     return number
 
 

@@ -1,6 +1,4 @@
-"""Strategies for histories of agents that enter late, skip env steps, act in turns and end early, and where to cut
-them.
-"""
+"""Strategies for multi-agent histories, in which agents enter late, skip env steps, act in turns and end early."""
 
 from __future__ import annotations
 
@@ -160,26 +158,26 @@ class _World:
         return step
 
     def actors(self) -> list[Any]:
-        rest = self.those(RESTS)
+        remaining = self.those(RESTS)
         if self.pace == "turns":
-            return rest[self.t % len(rest) :][:1] if rest else []
-        return [agent for agent in rest if self.pace == "together" or self.chance(0.7)]
+            return remaining[self.t % len(remaining) :][:1] if remaining else []
+        return [agent for agent in remaining if self.pace == "together" or self.chance(0.7)]
 
     def flags(self, waiting: list[Any], arrived: list[Any]) -> tuple[dict[Any, bool], dict[Any, bool]]:
         """Return flags of some agents, or of all. No agent is truncated without a last observation that it needs."""
         terminateds: dict[Any, bool] = {}
         truncateds: dict[Any, bool] = {}
-        lacking = set() if self.repeats else set(waiting) - set(arrived)
+        without_last = set() if self.repeats else set(waiting) - set(arrived)
         for agent in self.agents:
             if self.status[agent] == ABSENT and agent not in arrived:
                 continue
             if self.chance(0.08):
                 terminateds[agent] = True
-            elif agent not in lacking and self.chance(0.08):
+            elif agent not in without_last and self.chance(0.08):
                 truncateds[agent] = True
         if self.chance(0.04):
             terminateds["__all__"] = True
-        elif self.chance(0.06) and lacking <= terminateds.keys():
+        elif self.chance(0.06) and without_last <= terminateds.keys():
             truncateds["__all__"] = True
         elif self.chance(0.1):
             terminateds["__all__"] = False

@@ -1,4 +1,4 @@
-"""Strategy for rows of vector environments in the three autoreset modes, and for the episodes in them."""
+"""Strategy for rows of vector environments in the three autoreset modes, with the episodes of the rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EnvEpisode:
 
 @dataclass(frozen=True)
 class VectorRow:
-    """One vector step: the actions, the result, and in `DISABLED` mode the following reset."""
+    """Actions and result of a vector step, and in `DISABLED` mode the following reset."""
 
     actions: Any  # nested arrays [N, ...]
     observations: Any  # nested arrays [N, ...]
@@ -51,7 +51,7 @@ class VectorRow:
 
 @dataclass(frozen=True)
 class VectorRows:
-    """Rows of a vector environment from its reset on, and the episodes in them.
+    """Rows of a vector environment from its reset on, with the episodes of the rows.
 
     next step     o0 -a0-> o1 -a1-> o2 END -(ignored)-> o0' -a0-> ...
     same step     o0 -a0-> o1 -a1-> o0'                (o2 in infos["final_obs"])
@@ -68,7 +68,7 @@ class VectorRows:
     episodes: Sequence[EnvEpisode]  # in the order of their resets; an episode without a step is there too
 
     def record(self, recorder: Any, rows: slice = slice(None)) -> None:
-        """Feed the rows to a recorder, after the reset if the slice begins with row 0."""
+        """Pass the rows to a recorder, after the reset if the slice begins with row 0."""
         if not rows.start:
             recorder.reset(self.observations, self.infos)
         for row in self.rows[rows]:
@@ -176,7 +176,7 @@ class _RowWriter:
         return info
 
     def vector_info(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """Return infos as a vector environment returns them: arrays, and masks under `_key`."""
+        """Return infos in the form of vector environments: arrays, and masks under `_key`."""
         out: dict[str, Any] = {}
         for env, info in infos.items():
             for key, value in info.items():

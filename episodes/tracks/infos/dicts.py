@@ -70,7 +70,7 @@ def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, col
 
 
 def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int] | None]:
-    """Group the infos by their keys in order. A group of all infos is None instead of a list of indices."""
+    """Group the infos by their keys in order. The value None means all infos, otherwise a list of indices."""
     signatures = list(map(tuple, infos))
     groups: dict[tuple[Any, ...], list[int] | None] = dict.fromkeys(signatures)
     if len(groups) > 1:
@@ -89,8 +89,8 @@ def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[s
     is_dict = np.array([type(value) is dict for value in values])
     _collect([value for value in values if type(value) is dict], rows[is_dict], path + "/", columns)
     if len(types) > 1:
-        others = [value for value in values if type(value) is not dict]
-        columns.setdefault(path, _Values()).add(rows[~is_dict], others, types - {dict})
+        other_values = [value for value in values if type(value) is not dict]
+        columns.setdefault(path, _Values()).add(rows[~is_dict], other_values, types - {dict})
 
 
 def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:

@@ -190,12 +190,12 @@ class ColumnInfos(Infos):
 
     def copied(self) -> ColumnInfos:
         """Return these infos with copies of their arrays."""
-        taken = self.take(np.arange(self.num))
-        for path, column in taken.columns.items():
+        selected = self.take(np.arange(self.num))
+        for path, column in selected.columns.items():
             if isinstance(column, PackedColumn):
                 data, bounds = column.joined()
-                taken.columns[path] = PackedColumn(data.copy(), bounds[:-1], bounds[1:])
-        return taken
+                selected.columns[path] = PackedColumn(data.copy(), bounds[:-1], bounds[1:])
+        return selected
 
     def arrays(self) -> list[np.ndarray]:
         """Return the arrays of all columns."""
@@ -269,12 +269,12 @@ class ColumnInfos(Infos):
     def take(self, rows: Any) -> ColumnInfos:
         rows = np.asarray(rows) + self.start
         columns: dict[str, Column] = {}
-        mask = taken = None
+        mask = selected = None
         for path, column in self.columns.items():
             if isinstance(column, TypedColumn) and column.mask is not None:
                 if column.mask is not mask:  # keys of the same infos share one mask, which is gathered once
-                    mask, taken = column.mask, nested.take(column.mask, rows)
-                columns[path] = TypedColumn(nested.take(column.values, rows), taken, column.plain)
+                    mask, selected = column.mask, nested.take(column.mask, rows)
+                columns[path] = TypedColumn(nested.take(column.values, rows), selected, column.plain)
             else:
                 columns[path] = column.take(rows)
         return ColumnInfos(columns, len(rows), 0, self.keys)
