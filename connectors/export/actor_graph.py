@@ -157,9 +157,7 @@ class ActorGraph(nn.Module):
         after = self._next_state(tracks, past, t, actions, module_state)
         missing = [name for name in self.outputs if name not in rows]
         if missing:
-            raise NotExportable(
-                f"outputs={list(self.outputs)}: the policy has no output {missing[0]!r}, but {list(rows)}"
-            )
+            raise NotExportable(f"outputs={list(self.outputs)}: the policy has {list(rows)}, not {missing[0]!r}")
         return for_env, after, {name: as_tensors(rows[name]) for name in self.outputs}
 
     def initial_state(self, reach: Mapping[str, int]) -> dict[str, Any]:

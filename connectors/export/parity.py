@@ -116,7 +116,7 @@ class _Comparison:
         if not same_shape or not np.array_equal(expected[~finite], given[~finite], equal_nan=True):
             self._fail(step, env, name, expected, given)
         self._scale = max(self._scale, float(np.abs(expected[finite]).max(initial=0.0)))
-        difference = float(np.abs(expected - given, where=finite, out=np.zeros_like(expected)).max(initial=0.0))
+        difference = float(np.abs(expected[finite] - given[finite]).max(initial=0.0))
         self.largest = max(self.largest, difference / self._scale)
         if not difference <= self.tolerance * self._scale:
             self._fail(step, env, name, expected, given)

@@ -238,15 +238,21 @@ def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tenso
 
 _SAME_NAMES = (
     "add subtract multiply true_divide negative positive absolute sign sqrt square exp exp2 expm1 log log2 log10 log1p "
-    "sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh hypot floor ceil trunc maximum "
-    "minimum fmax fmin greater greater_equal less less_equal not_equal logical_and logical_or logical_not logical_xor "
-    "bitwise_and bitwise_or bitwise_xor isfinite isnan isinf float_power reciprocal deg2rad rad2deg copysign logaddexp "
+    "sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc maximum "
+    "minimum greater greater_equal less less_equal not_equal logical_and logical_or logical_not logical_xor "
+    "bitwise_and bitwise_or bitwise_xor isfinite isnan isinf float_power reciprocal deg2rad rad2deg logaddexp "
     "logaddexp2 floor_divide remainder fmod matmul"
 )
 _OTHER_NAMES = {"equal": "eq", "power": "pow", "invert": "bitwise_not", "rint": "round", "fabs": "abs", "clip": "clamp"}
+_OTHER_NAMES |= {"divide": "true_divide"}
 _UFUNCS: dict[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in _SAME_NAMES.split()},
     **{name: getattr(torch, other) for name, other in _OTHER_NAMES.items()},
+    # torch's own functions have no form in ONNX
+    "hypot": lambda x, y: (x.square() + y.square()).sqrt(),
+    "fmax": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
+    "fmin": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
+    "copysign": lambda x, y: torch.where(y < 0, -x.abs(), x.abs()),
 }
 
 

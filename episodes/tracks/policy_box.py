@@ -68,7 +68,7 @@ class PolicyBox(spaces.Box):
         Raises:
             EpisodeStateError: the mapping is "recorded".
         """
-        actions = np.asarray(actions)
+        actions = nested.as_any_array(actions)
         if self.mapping == "none":
             return actions
         if self.mapping == "recorded":

@@ -1,0 +1,277 @@
+"""An exported file acts as its actor does, in a process with numpy and onnxruntime only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from gymnasium import spaces
+
+from connectors import Actor, distribution_for, module_to_env_pipeline
+from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
+from connectors.export import export
+from connectors.export.serve import ServedPolicy
+from connectors.views import TransformerContext, time_steps
+from episode_learners import EncoderPolicy, GRUPolicy, LSTMPolicy, MLPPolicy, QPolicy, SACPolicy, TransformerPolicy
+from episode_learners.networks import Autoregressive
+from episode_learners.policies import LSTMQPolicy
+from episodes.errors import InvalidArgument, NotExportable, StateMismatch, WrongType
+from episodes.tracks import nested
+
+CHOICE, BOX = spaces.Discrete(3, start=1), spaces.Box(-2.0, 6.0, (2,), np.float32)
+NUMBERS = spaces.Box(-5.0, 5.0, (3,), np.float32)
+PARTS = spaces.Dict(
+    {
+        "place": NUMBERS,
+        "kind": spaces.Discrete(4, start=1),
+        "bits": spaces.MultiDiscrete([2, 3]),
+        "on": spaces.MultiBinary(2),
+    }
+)
+IMAGE = spaces.Box(0, 255, (42, 42, 1), np.uint8)
+MASKED = spaces.Dict({"observation": NUMBERS, "action_mask": spaces.MultiBinary(3)})
+NESTED = spaces.Dict(
+    {
+        "go": spaces.Discrete(3, start=-1),
+        "how": spaces.Tuple([BOX, spaces.MultiDiscrete([2, 4])]),
+        "on": spaces.MultiBinary(2),
+    }
+)
+
+
+def squashed(observation_space: Any, action_space: Any) -> MLPPolicy:
+    return MLPPolicy(observation_space, action_space, distribution=distribution_for(action_space, squashed=True))
+
+
+def autoregressive(observation_space: Any, action_space: Any) -> EncoderPolicy:
+    return EncoderPolicy(observation_space, action_space, distribution=Autoregressive(action_space))
+
+
+def all_views() -> list[Any]:
+    views = [PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=2), FlattenObservations()]
+    return [FlattenObservations(), MeanStdFilter(), FrameStacking(num_frames=4), *views]
+
+
+SMALL = {"hidden_sizes": (16,)}
+POLICIES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
+    "mlp": (partial(MLPPolicy, **SMALL), NUMBERS, CHOICE, []),
+    "mlp, filter": (partial(MLPPolicy, **SMALL), NUMBERS, CHOICE, [MeanStdFilter()]),
+    "mlp, filter without clip": (partial(MLPPolicy, **SMALL), NUMBERS, BOX, [MeanStdFilter(clip_by_value=None)]),
+    "mlp, frames": (partial(MLPPolicy, **SMALL), NUMBERS, BOX, [FrameStacking(num_frames=4)]),
+    "mlp, stacks of stacks": (MLPPolicy, NUMBERS, CHOICE, [FrameStacking(num_frames=2), FrameStacking(num_frames=3)]),
+    "mlp, parts": (partial(MLPPolicy, **SMALL), PARTS, CHOICE, [FlattenObservations()]),
+    "mlp, all": (partial(MLPPolicy, **SMALL), PARTS, NESTED, all_views()),
+    "mlp, nested actions": (partial(MLPPolicy, **SMALL), NUMBERS, NESTED, [MeanStdFilter()]),
+    "squashed, all": (partial(squashed), PARTS, BOX, all_views()),
+    "sac, filter": (partial(SACPolicy, **SMALL), NUMBERS, BOX, [MeanStdFilter()]),
+    "lstm": (partial(LSTMPolicy, state_size=16), NUMBERS, CHOICE, []),
+    "lstm, all": (partial(LSTMPolicy, state_size=16), PARTS, CHOICE, all_views()),
+    "lstm, parts": (partial(LSTMPolicy, state_size=16), PARTS, BOX, [MeanStdFilter()]),
+    "gru, filter": (partial(GRUPolicy, state_size=16), NUMBERS, BOX, [MeanStdFilter()]),
+    "encoder, parts": (EncoderPolicy, PARTS, CHOICE, []),
+    "encoder, images": (EncoderPolicy, IMAGE, CHOICE, []),
+    "encoder, stacked images": (EncoderPolicy, IMAGE, CHOICE, [FrameStacking(num_frames=4)]),
+    "encoder, mask": (EncoderPolicy, MASKED, CHOICE, []),
+    "encoder, autoregressive": (partial(autoregressive), NUMBERS, NESTED, []),
+    "q, time": (QPolicy, NUMBERS, CHOICE, [time_steps]),
+    "q, dueling": (partial(QPolicy, dueling=True), NUMBERS, CHOICE, [MeanStdFilter()]),
+    "q, mask": (QPolicy, MASKED, CHOICE, []),
+    "lstm q": (LSTMQPolicy, NUMBERS, CHOICE, [MeanStdFilter()]),
+    "transformer": (TransformerPolicy, NUMBERS, CHOICE, [MeanStdFilter(), TransformerContext(k=5)]),
+}
+
+
+@pytest.fixture(scope="module")
+def lstm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Actor, Path]:
+    """Return a recurrent actor with all views, and its file."""
+    actor, path = made_actor("lstm, all"), tmp_path_factory.mktemp("lstm") / "policy.onnx"
+    export(actor, path, outputs=["action_dist_inputs"], num_steps=100)
+    return actor, path
+
+
+def made_actor(kind: str) -> Actor:
+    """Return an actor whose actions depend on what it sees."""
+    make, observation_space, action_space, pieces = POLICIES[kind]
+    torch.manual_seed(0)
+    actor = Actor(make, observation_space, action_space, pieces=pieces)
+    with torch.no_grad():
+        for parameter in actor.policy.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    if isinstance(actor.policy, QPolicy):
+        actor.policy.epsilon = 0.3
+    observation_space.seed(1)
+    rows = [observation_space.sample() for _ in range(40)]
+    if actor.env_to_module.rewrites:
+        actor.env_to_module.rewrite(nested.stack(rows), None, True)
+    return actor
+
+
+CASES = [pytest.param(kind, explore, marks=pytest.mark.slow) for kind in POLICIES for explore in (False, True)]
+
+
+@pytest.mark.parametrize(("kind", "explore"), [("mlp, all", False), ("sac, filter", True), *CASES])
+def test_exported_policy_acts_as_its_actor(kind: str, explore: bool, tmp_path: Path) -> None:
+    actor = made_actor(kind)
+    before = nested.map_leaves(np.copy, actor.env_to_module.get_state())
+    exported = export(actor, tmp_path / "policy.onnx", explore=explore, num_steps=300)
+    assert exported.parity.num_steps == 300
+    assert exported.parity.num_episodes > 10
+    assert exported.parity.num_ties <= 3
+    assert nested.equal(actor.env_to_module.get_state(), before)
+    assert {one.name for one in tmp_path.iterdir()} == {"policy.onnx", "serve.py"}
+    assert not any("critic" in name for name in exported.inputs + exported.outputs)
+
+
+def test_served_process_imports_numpy_and_onnxruntime_only(lstm: tuple[Actor, Path], tmp_path: Path) -> None:
+    actor, path = lstm
+    for name in ("policy.onnx", "serve.py"):
+        shutil.copy(path.with_name(name), tmp_path)
+    actor.observation_space.seed(5)
+    observations = [actor.observation_space.sample() for _ in range(200)]
+    first = np.arange(200) % 9 == 0
+    actions, state = [], None
+    for t, observation in enumerate(observations):
+        action, state = actor.act(observation, None if first[t] else state, reward=0.0 if first[t] else t / 100)
+        actions.append(int(action))
+    flat = {
+        name: np.array([nested.flatten(one)[name] for one in observations]) for name in nested.flatten(observations[0])
+    }
+    np.savez(tmp_path / "data.npz", first=first, **flat)
+    code = """
+import sys, json, numpy as np
+sys.path.insert(0, ".")
+from serve import ServedPolicy
+data = np.load("data.npz")
+policy = ServedPolicy("policy.onnx")
+names = [name for name in data.files if name != "first"]
+acted = []
+for t, first in enumerate(data["first"]):
+    acted.append(int(policy.act({name: data[name][t] for name in names}, t / 100, bool(first))))
+loaded = {name.split(".")[0] for name in sys.modules}
+print(json.dumps([acted, sorted(loaded & {"torch", "gymnasium", "episodes", "connectors"})]))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [actions, []]
+
+
+def test_several_environments_are_served_together(lstm: tuple[Actor, Path]) -> None:
+    actor, path = lstm
+    together, alone = ServedPolicy(path, 4), [ServedPolicy(path) for _ in range(4)]
+    generator = np.random.default_rng(0)
+    actor.observation_space.seed(2)
+    for t in range(60):
+        rows = [actor.observation_space.sample() for _ in range(4)]
+        rewards, first = generator.normal(size=4).astype(np.float32), (generator.random(4) < 0.2) | (t == 0)
+        actions = together(nested.stack(rows), rewards, first)
+        each = [one.act(row, r, f) for one, row, r, f in zip(alone, rows, rewards, first, strict=True)]
+        assert actions.tolist() == [int(action) for action in each]
+        for i, one in enumerate(alone):
+            inputs = one.outputs["action_dist_inputs"][0]
+            np.testing.assert_allclose(together.outputs["action_dist_inputs"][i], inputs, atol=1e-5)
+
+
+def test_served_rewards_are_required_if_a_view_reads_them(lstm: tuple[Actor, Path]) -> None:
+    policy = ServedPolicy(lstm[1])
+    observation = PARTS.sample()
+    policy.act(observation, first=True)
+    with pytest.raises(ValueError, match="this policy sees rewards"):
+        policy.act(observation)
+
+
+def test_seeded_noise_is_repeatable(tmp_path: Path) -> None:
+    export(made_actor("mlp"), tmp_path / "policy.onnx", explore=True, outputs=["action_logp"], num_steps=20)
+    acted = []
+    for seed in (1, 1, 2):
+        policy = ServedPolicy(tmp_path / "policy.onnx", 8, seed=seed)
+        acted.append([policy(np.zeros((8, 3))).tolist() for _ in range(10)])
+        assert (policy.outputs["action_logp"] < 0).all()
+    assert acted[0] == acted[1] != acted[2]
+    assert len({one for row in acted[0] for one in row}) > 1
+
+
+def test_file_has_no_paths_and_little_more_than_weights(lstm: tuple[Actor, Path]) -> None:
+    actor, path = lstm
+    data = path.read_bytes()
+    assert b"/connectors/" not in data
+    assert b"site-packages" not in data
+    weights = sum(one.nbytes for name, one in actor.policy.named_parameters() if not name.startswith("critic"))
+    assert len(data) <= weights + 20_000
+
+
+@pytest.mark.slow
+def test_float32_computes_without_doubles(tmp_path: Path) -> None:
+    actor = made_actor("mlp, all")
+    exported = export(actor, tmp_path / "policy.onnx", double=False, tolerance=1e-4)
+    session = onnxruntime.InferenceSession(exported.path)
+    assert {one.type for one in session.get_inputs()} & {"tensor(double)"} == set()
+    assert b"tensor(double)" not in exported.path.read_bytes()
+
+
+@pytest.mark.slow
+def test_clipped_actions_and_module_pieces_are_exported(tmp_path: Path) -> None:
+    pipeline = module_to_env_pipeline(NUMBERS, BOX, normalize_actions=False, clip_actions=True)
+    actor = Actor(partial(MLPPolicy, **SMALL), NUMBERS, BOX, module_to_env=pipeline)
+    with torch.no_grad():
+        for parameter in actor.policy.parameters():
+            parameter += torch.randn_like(parameter)
+    export(actor, tmp_path / "policy.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", ["CartPole-v1", lambda: gym.make("CartPole-v1")], ids=["id", "function"])
+def test_parity_is_checked_in_an_environment(make: Any, tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    actor = Actor(MLPPolicy, env.observation_space, env.action_space, pieces=[FrameStacking(num_frames=2)])
+    parity = export(actor, tmp_path / "policy.onnx", check_on=make, num_steps=100).parity
+    assert (parity.num_steps, parity.num_ties) == (100, 0)
+
+
+def test_parity_is_checked_on_recorded_episodes(tmp_path: Path) -> None:
+    from episode_runners import SingleAgentEnvRunner
+
+    pack = SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=0).sample(num_timesteps=100, random_actions=True)
+    env = gym.make("CartPole-v1")
+    actor = Actor(
+        LSTMPolicy, env.observation_space, env.action_space, pieces=[PrevActionsPrevRewards(), FlattenObservations()]
+    )
+    assert export(actor, tmp_path / "policy.onnx", check_on=list(pack)).parity.num_episodes > 10
+
+
+@pytest.mark.slow
+def test_half_precision_policy_is_exported_in_float32(tmp_path: Path) -> None:
+    actor = made_actor("mlp")
+    actor.policy.bfloat16()
+    export(actor, tmp_path / "policy.onnx", tolerance=0.05, num_steps=20)
+    assert actor.policy.device.type == "cpu"
+    assert next(actor.policy.parameters()).dtype is torch.bfloat16
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    actor, path = made_actor("mlp"), tmp_path / "policy.onnx"
+    with pytest.raises(WrongType, match="MLPPolicy is not an actor"):
+        export(actor.policy, path)
+    with pytest.raises(InvalidArgument, match=r"does not end in \.onnx"):
+        export(actor, tmp_path / "policy.pt")
+    with pytest.raises(InvalidArgument, match="batch is 3"):
+        export(actor, path, batch=3)
+    with pytest.raises(NotExportable, match="not 'nothing'"):
+        export(actor, path, outputs=["nothing"])
+    with pytest.raises(NotExportable, match="Text"):
+        export(Actor(lambda batch, explore=None: {}, spaces.Text(3), CHOICE), path)
+    trained = made_actor("mlp, filter")
+    trained.policy.pipeline_fingerprint = trained.fingerprint
+    trained.env_to_module.reset_state()
+    with pytest.raises(StateMismatch, match="MeanStdFilter, which has seen no observation"):
+        export(trained, path)
+    assert list(tmp_path.iterdir()) == []
