@@ -116,10 +116,12 @@ def made_actor(kind: str) -> Actor:
     return actor
 
 
-CASES = [pytest.param(kind, explore, marks=pytest.mark.slow) for kind in POLICIES for explore in (False, True)]
+FAST = [("mlp, all", False), ("sac, filter", True)]
+CASES = [(kind, explore) for kind in POLICIES for explore in (False, True)]
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in FAST]
 
 
-@pytest.mark.parametrize(("kind", "explore"), [("mlp, all", False), ("sac, filter", True), *CASES])
+@pytest.mark.parametrize(("kind", "explore"), [*FAST, *SLOW])
 def test_exported_policy_acts_as_its_actor(kind: str, explore: bool, tmp_path: Path) -> None:
     actor = made_actor(kind)
     before = nested.map_leaves(np.copy, actor.env_to_module.get_state())
