@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -77,3 +78,28 @@ class TicTacToe:
             return {one: self._seen(one) for one in (mover, other)}, rewards, {"__all__": True}, {"__all__": False}, {}
         self.mover = other
         return {other: self._seen(other)}, {mover: 0.0, other: 0.0}, {"__all__": False}, {"__all__": False}, {}
+
+
+class TwoPoles:
+    """Two independent CartPoles of at most 200 steps. The episode ends when both poles have fallen."""
+
+    possible_agents = ("left", "right")
+
+    def __init__(self) -> None:
+        self.poles = {agent: gym.make("CartPole-v1", max_episode_steps=200) for agent in self.possible_agents}
+        self.observation_spaces = {agent: pole.observation_space for agent, pole in self.poles.items()}
+        self.action_spaces = {agent: pole.action_space for agent, pole in self.poles.items()}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.standing = set(self.possible_agents)
+        seeds = {agent: None if seed is None else 2 * seed + i for i, agent in enumerate(self.possible_agents)}
+        return {agent: pole.reset(seed=seeds[agent])[0] for agent, pole in self.poles.items()}, {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        steps = {agent: self.poles[agent].step(action) for agent, action in actions.items()}
+        observations, rewards, terminateds, truncateds = (
+            {agent: step[i] for agent, step in steps.items()} for i in range(4)
+        )
+        self.standing -= {agent for agent in steps if terminateds[agent] or truncateds[agent]}
+        is_over = not self.standing
+        return observations, rewards, {**terminateds, "__all__": is_over}, {**truncateds, "__all__": False}, {}
