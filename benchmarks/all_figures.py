@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks import (
     actors,
     batches,
+    calls,
     connectors,
     data_sets,
     disk_draws,
@@ -37,6 +38,7 @@ FIGURES: tuple[Figure, ...] = (
     *batches.FIGURES,
     *connectors.FIGURES,
     *gpu.FIGURES,
+    *calls.FIGURES,
     *multi_agent.FIGURES,
     *replay.FIGURES,
     *memory.FIGURES,

@@ -24,6 +24,7 @@ UNITS = {
     "GB/s": (-1e-9, 2),
     "bytes": (1.0, 0),
     "operations": (1.0, 0),
+    "calls": (1.0, 1),
 }
 WIDTHS = (16, 28, 9, 20)
 

@@ -173,8 +173,8 @@ def rescaled(values: Tensor) -> Tensor:
 def unscaled(values: Tensor) -> Tensor:
     """Return the inverse of `rescaled`.
 
-    >>> unscaled(rescaled(torch.tensor([0.0, 3.0, -99.0]))).round(decimals=2)
-    tensor([  0.,   3., -99.])
+    >>> unscaled(rescaled(torch.tensor([1.0, 3.0, -99.0]))).round(decimals=2)
+    tensor([  1.,   3., -99.])
     """
     root = ((1.0 + 4.0 * _EPSILON * (values.abs() + 1.0 + _EPSILON)).sqrt() - 1.0) / (2.0 * _EPSILON)
     return values.sign() * (root.square() - 1.0)

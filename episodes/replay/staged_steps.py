@@ -107,9 +107,9 @@ class StagedSteps:
 
     def build_addition(self, ring: LinkedRing) -> tuple[Addition, Continuation]:
         """Return the `Addition` that writes all rows, and the state after it. Nothing is changed."""
-        stage, tails, count = self.stage, self.tails, len(self.rows)
+        stage: Any = self.stage
+        tails, count = self.tails, len(self.rows)
         boundaries, newest, rows = self.classify(), self.classified.newest, self.classified.rows
-        assert stage is not None
         if newest is not None and rows is None and self._is_run(stage, count):
             steps: LinkedRun | LinkedRows = LinkedRun(count, newest, tails)
         else:

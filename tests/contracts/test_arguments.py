@@ -122,5 +122,5 @@ def test_priorities_may_be_tensors_of_any_precision(dtype):
         buffer.add(runner.sample(num_timesteps=4, random_actions=True))
     buffer.update_priorities([0, 1, 2], torch.tensor([1.0, 0.0, 0.5], dtype=dtype, requires_grad=True))
     assert set(buffer.sample(64).indices.tolist()) <= {0, 2, 3}
-    with pytest.raises(WrongType, match="priorities are a list"):
+    with pytest.raises(WrongType, match="give a number for each step"):
         buffer.update_priorities([0], ["high"])

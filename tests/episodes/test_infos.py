@@ -158,8 +158,6 @@ def test_an_array_that_cannot_be_dealt_out_is_named_and_leaves_nothing_behind() 
     with pytest.raises(TrackMismatch, match=r"infos\['log/x'\] is an array \[2\] of 3 environments"):
         rows.add({"a": np.arange(3), "log": {"x": np.zeros(2)}})
     assert isinstance(rows.gather(3 + np.arange(3)), EmptyInfos)
-    with pytest.raises(WrongType, match="infos is a list"):
-        rows.add([{}, {}, {"a": 1}])  # type: ignore[arg-type]
 
 
 @given(data=st.data())

@@ -173,7 +173,8 @@ class StoredTracks:
 
     def episode(self, chunk: int, stop: int | None = None) -> SingleAgentEpisode:
         """Return the episode of a chunk, up to position `stop`: its chunks joined, or a view of the only one."""
-        table, result = self.table, None
+        table = self.table
+        result: Any = None
         for part in self.table.chain(chunk):
             batch, row = self.place(part)
             begin = int(table.known[CHUNK_END][part] - table.lengths[part])
@@ -185,7 +186,6 @@ class StoredTracks:
                 result = episode
             else:
                 result.concat_episode(episode)
-        assert result is not None
         return result
 
     @cached_property

@@ -1,0 +1,97 @@
+"""Number of library functions that one operation calls. Each call costs about 0.1 us and a jump for the reader."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from benchmarks.figure import Counted, Figure, Side, Size, at_most
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = tuple(f"{ROOT / name}/" for name in ("episodes", "connectors", "episode_runners", "episode_learners"))
+
+
+def count_calls(run: Callable[[], object]) -> int:
+    """Return how many functions of the library are called during `run`."""
+    count = 0
+
+    def record(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(PACKAGES)
+
+    before = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def _runner(num_envs: int) -> tuple[Any, Any]:
+    from episode_learners import MLPPolicy
+    from episode_runners import SingleAgentEnvRunner, make_vector_env
+
+    env = make_vector_env("CartPole-v1", num_envs)
+    policy = MLPPolicy(env.single_observation_space, env.single_action_space)
+    return SingleAgentEnvRunner(env, policy, seed=0), policy
+
+
+def vector_step(size: Size) -> Counted:
+    runner, _ = _runner(8)
+    runner.sample(num_timesteps=800)
+    few = count_calls(lambda: runner.sample(num_timesteps=800))
+    many = count_calls(lambda: runner.sample(num_timesteps=2400))
+    return Counted((many - few) / 200)
+
+
+def preprocess(size: Size) -> Counted:
+    from episode_learners import PPO
+
+    runner, policy = _runner(8)
+    ppo, pack = PPO(policy), runner.sample(num_timesteps=2000)
+    ppo.preprocess(pack)
+    return Counted(count_calls(lambda: ppo.preprocess(pack)))
+
+
+def replay_sample(size: Size) -> Counted:
+    from episodes.replay import EpisodeReplayBuffer
+
+    runner, _ = _runner(8)
+    buffer = EpisodeReplayBuffer(10_000, seed=0)
+    buffer.add(runner.sample(num_timesteps=2000))
+    buffer.sample(256)
+    return Counted(count_calls(lambda: buffer.sample(256)))
+
+
+def writer_add(size: Size) -> Counted:
+    import numpy as np
+
+    from episodes import SingleAgentEpisode
+    from episodes.storage import EpisodeWriter
+
+    episodes = [
+        SingleAgentEpisode.from_arrays(np.zeros((51, 4), np.float32), np.zeros(50, int), np.ones(50), id_=str(i))
+        for i in range(4)
+    ]
+    with tempfile.TemporaryDirectory() as folder, EpisodeWriter(folder) as writer:
+        for episode in episodes[:3]:
+            writer.add(episode)
+        return Counted(count_calls(lambda: writer.add(episodes[3])))
+
+
+def _figure(name: str, prepare: Callable[[Size], Counted], limit: int) -> Figure:
+    goal = Side(f"{limit} calls", lambda size: Counted(limit))
+    return Figure(f"calls/{name}", Side("ours", prepare), goal, at_most(1.0), "calls")
+
+
+FIGURES = (
+    _figure("vector step", vector_step, 28),
+    _figure("PPO.preprocess", preprocess, 90),
+    _figure("replay sample", replay_sample, 20),
+    _figure("writer.add, one episode", writer_add, 45),
+)
