@@ -10,6 +10,7 @@ from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.env_to_module import EnvToModulePipeline, env_to_module_pipeline
+from connectors.episode_explanation import explain_episode
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.module_to_env import ModuleToEnvPipeline, module_to_env_pipeline
 from connectors.multi_agent_pipelines import (
@@ -53,6 +54,7 @@ __all__ = [
     "distribution_for",
     "env_to_module_pipeline",
     "episodes_to_rollout",
+    "explain_episode",
     "iterate_minibatches",
     "learner_pipeline",
     "module_to_env_pipeline",

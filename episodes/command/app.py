@@ -9,6 +9,7 @@ import typer
 from episodes.command import (
     checking,
     converting,
+    diff_command,
     doctor_command,
     inspect_commands,
     keys,
@@ -53,6 +54,7 @@ app.command("show")(inspect_commands.show)
 app.command("record")(inspect_commands.record)
 app.command("report")(inspect_commands.report)
 app.command("watch")(inspect_commands.watch)
+app.command("diff")(diff_command.diff)
 app.command("sql")(searching.sql)
 app.command("split")(searching.split)
 app.command("keys")(keys.keys)

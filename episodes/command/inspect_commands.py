@@ -90,7 +90,7 @@ def show(
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
-    chosen = dataset[_index(dataset, episode)]
+    chosen = dataset[index_of_episode(dataset, episode)]
     if html is not None:
         html.write_text(_page(chosen), encoding="utf-8")
         typer.echo(f"{html}: {chosen!r}")
@@ -218,7 +218,7 @@ def _order(value: Any) -> tuple[int, Any]:
     return 2, str(value)
 
 
-def _index(dataset: Any, text: str) -> int:
+def index_of_episode(dataset: Any, text: str) -> int:
     """Return the index of the episode whose id is `text` or begins with it, or of the index `text`."""
     ids = [str(id_) for id_ in dataset.metadata["id"].tolist()]
     if not ids:

@@ -1,10 +1,11 @@
-"""Looking at episodes: what notebooks show of them, plots, frames, pages, and a doctor.
+"""Inspection of episodes: notebook views, plots, frames, pages, comparison, and a doctor.
 
-Whatever is heavy (jinja2, matplotlib, imageio) is imported when something is drawn.
+Heavy packages (jinja2, matplotlib, imageio) are imported when something is drawn.
 """
 
 from __future__ import annotations
 
+from episodes.inspect.comparison import EpisodeDifference, compare_episodes
 from episodes.inspect.doctor import Finding, examine
 from episodes.inspect.frames import frames, video
 from episodes.inspect.lineage import Explanation, explain_batch
@@ -16,6 +17,8 @@ __all__ = [
     "plot_timeline",
     "plot_trace",
     "compare",
+    "compare_episodes",
+    "EpisodeDifference",
     "frames",
     "video",
     "examine",

@@ -1,0 +1,129 @@
+"""`explain_episode`: what a learner computes from an episode, as additional tracks of the episode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from connectors.connector import ColumnDict, Connector
+from connectors.distributions import distribution_for
+from connectors.learner.generalized_advantage_estimation import GeneralizedAdvantageEstimation
+from connectors.learner.pipeline import LearnerPipeline
+from connectors.learner.step_returns import StepReturns
+from connectors.learner.values import ValueFunction
+from connectors.policy import module_of, seen_columns
+from connectors.tensors import NumpyToTensor
+from connectors.views.pack_views import Seen
+from episodes.batch import leaves
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.returns import discounted_returns, gae
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["explain_episode"]
+
+KEY = "learner"  # of the tracks
+MOST_PROBABILITIES = 32  # actions of a Discrete space with a probability each
+
+
+def explain_episode(
+    episode: SingleAgentEpisode, learner_pipeline: LearnerPipeline, policy: Any, *, gamma: float = 0.99
+) -> SingleAgentEpisode:
+    """Return a copy of an episode with what the learner computes from it for a policy, as extra model outputs.
+
+    The tracks are `learner/values`, `learner/td_errors`, `learner/advantages` and `learner/value_targets` (if the
+    policy has values), `learner/rewards_to_go`, and `learner/action_prob`, `learner/entropy` and, for a Discrete action
+    space, `learner/action_probs` (if the policy has a distribution). Each has one item per step; items of the lookback
+    are NaN. All views of the episode show them: notebooks, `plot_episode`, and the page.
+
+    Args:
+        episode: an episode or a chunk.
+        learner_pipeline: the pipeline of the learner. It is copied and not changed.
+        policy: the policy, such as one loaded from a checkpoint.
+        gamma: the discount factor, unless the pipeline has `GeneralizedAdvantageEstimation`, which has its own.
+
+    Raises:
+        InvalidArgument: the episode has no steps, or the batch of the pipeline has not one row for each step.
+    """
+    if not len(episode):
+        raise InvalidArgument(f"episode {episode.id_} has no steps to explain")
+    pipeline, step_values = copy.deepcopy(learner_pipeline), _StepValues(gamma)
+    if GeneralizedAdvantageEstimation in pipeline:
+        estimation = pipeline[GeneralizedAdvantageEstimation]
+        step_values.gamma, step_values.lambda_ = estimation.gamma, estimation.lambda_
+        pipeline.insert_after(GeneralizedAdvantageEstimation, step_values)
+    elif NumpyToTensor in pipeline:
+        pipeline.insert_before(NumpyToTensor, step_values)
+    else:
+        pipeline.append(step_values)
+    pack = EpisodePack.from_episodes([episode])
+    batch = pipeline(episodes=pack, rl_module=policy)
+    columns = step_values.columns | _outputs(batch, policy, episode.action_space)
+    lookback = int(pack.lookbacks[0])
+    before = {name: np.full((lookback, *column.shape[1:]), np.nan) for name, column in columns.items()}
+    tracks = {name: np.concatenate([before[name], column]) for name, column in columns.items()}
+    return pack.replace(extra_model_outputs={**pack.extra_model_outputs, KEY: tracks})[0]
+
+
+class _StepValues(Connector):
+    """Connector that computes values, TD errors, advantages and returns of the steps, and leaves the batch as it is."""
+
+    reads_tracks = True
+
+    def __init__(self, gamma: float, lambda_: float = 0.95) -> None:
+        super().__init__()
+        self.gamma, self.lambda_ = gamma, lambda_
+        self.columns: dict[str, np.ndarray] = {}  # [T] each
+
+    def __call__(
+        self, *, rl_module: Any = None, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **_: Any
+    ) -> ColumnDict:
+        steps = StepReturns.of(batch, episodes)
+        flags = steps.terminated, steps.truncated
+        rewards = np.asarray(steps.rewards, np.float64)
+        if not module_of(rl_module).has_values:
+            to_go = discounted_returns(rewards, *flags, gamma=self.gamma, offsets=steps.offsets)
+            self.columns = {"rewards_to_go": to_go}
+            return batch
+        values = ValueFunction(8192).of_batch(rl_module, batch, episodes, seen)[steps.observations].astype(np.float64)
+        factors = {"gamma": self.gamma, "offsets": steps.offsets}
+        td_errors, _ = gae(rewards, values, *flags, lambda_=0.0, **factors)
+        advantages, targets = gae(rewards, values, *flags, lambda_=self.lambda_, **factors)
+        self.columns = {
+            "values": np.delete(values, steps.offsets[1:] + np.arange(len(steps.offsets) - 1)),
+            "td_errors": td_errors,
+            "advantages": advantages,
+            "value_targets": targets,
+            "rewards_to_go": discounted_returns(rewards, *flags, values=values, **factors),
+        }
+        return batch
+
+
+def _outputs(batch: Mapping[str, Any], policy: Any, action_space: gym.Space | None) -> dict[str, np.ndarray]:
+    """Return the probability of each action and the entropy, [T] each, and probabilities of all actions [T, n]."""
+    numbers = batch.origin.numbers  # type: ignore[attr-defined]
+    with torch.no_grad():
+        outputs = policy(seen_columns(batch))
+    inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
+    distribution = module_of(policy).distribution
+    if inputs is None or (distribution is None and action_space is None):
+        return {}
+    if distribution is None:
+        distribution = distribution_for(action_space)  # type: ignore[arg-type]
+    with torch.no_grad():
+        columns = {
+            "action_prob": distribution.log_prob(inputs, batch[Columns.ACTIONS]).exp(),
+            "entropy": distribution.entropy(inputs),
+        }
+        if isinstance(action_space, gym.spaces.Discrete) and inputs.shape[-1] == action_space.n <= MOST_PROBABILITIES:
+            columns["action_probs"] = inputs.softmax(-1)
+    rows = np.flatnonzero(numbers.ravel() >= 0)
+    order = rows[np.argsort(numbers.ravel()[rows], kind="stable")]
+    flat = {name: leaves.as_numpy(column) for name, column in columns.items()}
+    return {name: column.reshape(-1, *column.shape[numbers.ndim :])[order] for name, column in flat.items()}

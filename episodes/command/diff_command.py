@@ -1,0 +1,91 @@
+"""`episodes diff`: where two episodes, two data sets or two runs differ first."""
+
+from __future__ import annotations
+
+import json as json_text
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from episodes.errors import InvalidArgument
+
+SHOWN = 5  # differing episodes that are printed
+
+Source = Annotated[Path, typer.Argument(help="A data set, or the folder of a run.")]
+
+
+def diff(
+    a: Source,
+    b: Source,
+    episode: Annotated[
+        list[str] | None,
+        typer.Option("--episode", help="Compare this episode (id or index) of both; give two for one of each."),
+    ] = None,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference of equal numbers.")] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare two data sets, two episodes or two runs, step by step. The exit status is 1 if they differ.
+
+    Data sets pair episodes with the same id, or else with the same index. Runs compare their ledgers, or else the
+    episodes that `episodes play` has recorded.
+    """
+    from episodes.storage.ledger import LedgerReader, difference
+
+    sources = [_source(path) for path in (a, b)]
+    if any(isinstance(source, LedgerReader) for source in sources):
+        if not all(isinstance(source, LedgerReader) for source in sources):
+            raise InvalidArgument(f"{a} and {b}: one has a ledger, the other one is a data set; give two of a kind")
+        first = difference(*sources)
+        typer.echo(json_text.dumps(None if first is None else asdict(first)) if json else str(first or "no difference"))
+        raise typer.Exit(first is not None)
+    _compare(sources, episode or [], tolerance, json)
+
+
+def _source(path: Path) -> Any:
+    """Return the data set of a path, or the ledger or the recorded episodes of a run."""
+    from episodes.storage import EpisodeDataset
+    from episodes.storage.header import NAME
+    from episodes.storage.ledger import LedgerReader
+
+    if (path / NAME).exists():
+        return EpisodeDataset(path)
+    try:
+        return LedgerReader(path)
+    except (OSError, ValueError) as error:
+        if (path / "episodes" / NAME).exists():
+            return EpisodeDataset(path / "episodes")
+        raise InvalidArgument(
+            f"{path}: neither a data set nor a run with a ledger (episodes train --ledger) or recorded episodes "
+            "(episodes play)"
+        ) from error
+
+
+def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool) -> None:
+    """Print the differences of two data sets or of one episode of each."""
+    from episodes.command.inspect_commands import index_of_episode
+    from episodes.inspect.comparison import compare_data_sets, compare_episodes
+
+    if len(chosen) > 2:
+        raise InvalidArgument(f"--episode is given {len(chosen)} times; give one, or one for A and one for B")
+    if chosen:
+        pair = [data[index_of_episode(data, text)] for data, text in zip(sources, (chosen * 2)[:2], strict=True)]
+        found = compare_episodes(*pair, tolerance=tolerance)
+        num, differences = 1, [found] if found else []
+    else:
+        num, differences = compare_data_sets(*sources, tolerance=tolerance)
+    if json:
+        typer.echo(json_text.dumps({"episodes": num, "differences": list(map(_as_dict, differences))}, default=str))
+    else:
+        typer.echo(f"{num - len(differences)} of {num} episodes are equal")
+        for one in differences[:SHOWN]:
+            typer.echo(str(one))
+        if len(differences) > SHOWN:
+            typer.echo(f"and {len(differences) - SHOWN} more")
+    raise typer.Exit(bool(differences))
+
+
+def _as_dict(difference: Any) -> dict[str, Any]:
+    ids = {name: getattr(getattr(difference, name), "id_", None) for name in ("a", "b")}
+    return {**ids, "facts": difference.facts, "tracks": list(map(asdict, difference.tracks))}

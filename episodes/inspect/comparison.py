@@ -1,0 +1,164 @@
+"""Comparison of episodes and of data sets: aligned by step, with the first difference of each track."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import WrongType
+from episodes.inspect.formatting import counted, number
+from episodes.inspect.series import Series, of_tracks
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["EpisodeDifference", "TrackDifference", "compare_data_sets", "compare_episodes"]
+
+
+@dataclass(frozen=True)
+class TrackDifference:
+    """The steps at which a track of two episodes differs. Items that only one episode has differ."""
+
+    track: str
+    step: int  # the first one, an env step
+    num_steps: int  # that differ
+    a: str  # the item of each episode at the first step, as text
+    b: str
+
+
+@dataclass(frozen=True)
+class EpisodeDifference:
+    """The differences of two episodes, with the earliest track first.
+
+    Attributes:
+        a, b: the episodes; None if a data set has no such episode.
+        tracks: one entry for each track that differs.
+        facts: texts on other differences, such as endings.
+    """
+
+    a: Any
+    b: Any
+    tracks: tuple[TrackDifference, ...] = ()
+    facts: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.tracks or self.facts)
+
+    def __str__(self) -> str:
+        if not self:
+            return f"episode {self.a.id_}: equal in all tracks"
+        lines = [f"episodes {getattr(self.a, 'id_', None)} and {getattr(self.b, 'id_', None)}", *self.facts]
+        lines += [
+            f"{one.track}: differs first at step {one.step} ({one.a} and {one.b}), at {one.num_steps} in all"
+            for one in self.tracks
+        ]
+        return "\n  ".join(lines)
+
+
+def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDifference:
+    """Return the differences of two episodes of one agent, aligned by env step. Lookbacks are not compared.
+
+    Args:
+        tolerance: largest absolute difference of numbers that counts as equal. NaN equals NaN.
+
+    Raises:
+        WrongType: an episode is no `SingleAgentEpisode`.
+
+    >>> a, b = (SingleAgentEpisode.from_arrays([0, 1, x], [1, 1], [0.0, 1.0], id_="e") for x in (2, 3))
+    >>> print(compare_episodes(a, b))
+    episodes e and e
+      observations: differs first at step 2 (2 and 3), at 1 in all
+    """
+    for episode in (a, b):
+        if not isinstance(episode, SingleAgentEpisode):
+            raise WrongType(f"{type(episode).__name__}: give two SingleAgentEpisodes")
+    series = [{one.label: one for one in of_tracks(episode.tracks)} for episode in (a, b)]
+    tracks, facts = [], []
+    for label in dict.fromkeys([*series[0], *series[1]]):
+        pair = [one.get(label) for one in series]
+        if pair[0] is None or pair[1] is None:
+            facts.append(f"only {'B' if pair[0] is None else 'A'} has the track {label}")
+            continue
+        difference = _of_track(label, pair, (a, b), tolerance)  # type: ignore[arg-type]
+        tracks += [difference] if difference else []
+    if a.ending != b.ending:
+        facts.append(f"endings: {_ending(a)} and {_ending(b)}")
+    tracks.sort(key=lambda one: one.step)
+    return EpisodeDifference(a, b, tuple(tracks), tuple(facts))
+
+
+def _ending(episode: Any) -> str:
+    return repr(episode).rpartition(", ")[2].rstrip(")")
+
+
+def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
+    """Return the difference of two series over the env steps of both episodes."""
+    arrays = [one.array[episode.tracks.lookback :] for one, episode in zip(pair, episodes, strict=True)]
+    starts = [episode.t_started for episode in episodes]
+    begin, end = min(starts), max(start + len(array) for start, array in zip(starts, arrays, strict=True))
+    differs = np.ones(end - begin, bool)
+    first = max(starts)
+    common = max(min(start + len(array) for start, array in zip(starts, arrays, strict=True)) - first, 0)
+    left, right = (array[first - start :][:common] for start, array in zip(starts, arrays, strict=True))
+    differs[first - begin : first - begin + common] = _differ(left, right, tolerance)
+    if not differs.any():
+        return None
+    step = int(differs.argmax()) + begin
+    texts = [_text(array, step - start) for start, array in zip(starts, arrays, strict=True)]
+    return TrackDifference(label, step, int(differs.sum()), *texts)
+
+
+def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray:
+    """Return for each item [n] whether it differs."""
+    if a.shape[1:] != b.shape[1:] or (a.dtype.kind in "US") != (b.dtype.kind in "US"):
+        return np.ones(len(a), bool)
+    if a.dtype.kind in "biuf" and tolerance:
+        differ = ~np.isclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True)
+    else:
+        differ = a != b
+        if a.dtype.kind == b.dtype.kind == "f":
+            differ &= ~(np.isnan(a) & np.isnan(b))
+    return differ.reshape(len(a), math.prod(a.shape[1:])).any(1)
+
+
+def _text(array: np.ndarray, index: int) -> str:
+    """Return an item as short text."""
+    if not 0 <= index < len(array):
+        return "none"
+    item = array[index]
+    if item.ndim == 0:
+        return number(item) if array.dtype.kind in "biuf" else repr(str(item))[:40]
+    values = ", ".join(map(number, item.ravel()[:4]))
+    return f"[{values}{', …' if item.size > 4 else ''}]"
+
+
+def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, list[EpisodeDifference]]:
+    """Return the number of compared pairs of episodes, and the differences of the pairs that differ.
+
+    Episodes with the same id and start are a pair if the data sets have any such, and episodes with the same index
+    otherwise. An episode without a partner differs.
+    """
+    keys = [_keys(data) for data in (a, b)]
+    if not set(keys[0]) & set(keys[1]):
+        keys = [dict(enumerate(one.values())) for one in keys]
+    pairs = [(keys[0].get(key), keys[1].get(key)) for key in dict.fromkeys([*keys[0], *keys[1]])]
+    differences = []
+    for i, j in pairs:
+        if i is None or j is None:
+            one, name = (b[j], "B") if i is None else (a[i], "A")
+            text = f"only {name} has the episode ({counted(len(one), 'step')})"
+            differences.append(EpisodeDifference(None if i is None else one, None if j is None else one, (), (text,)))
+        elif difference := compare_episodes(a[i], b[j], tolerance=tolerance):
+            differences.append(difference)
+    return len(pairs), differences
+
+
+def _keys(data: Any) -> dict[Any, int]:
+    """Return the index of each episode by id, agent and start."""
+    table = data.metadata
+    return {
+        key: i
+        for i, key in enumerate(zip(*(table[name].tolist() for name in ("id", "agent_id", "t_started")), strict=True))
+    }

@@ -1,0 +1,113 @@
+"""Comparison of episodes, data sets and runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes.command.app import app
+from episodes.errors import WrongType
+from episodes.inspect import compare_episodes
+from episodes.storage import EpisodeWriter
+from episodes.storage.ledger import Ledger
+from episodes.testing.strategies import episodes as any_episodes
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["diff", *map(str, words)])
+
+
+def walk(num: int, **facts: Any) -> SingleAgentEpisode:
+    observations = np.arange(2.0 * num + 2).reshape(-1, 2)
+    return SingleAgentEpisode.from_arrays(observations, np.zeros(num, int), np.ones(num), **facts)
+
+
+def write(path: Path, *episodes: SingleAgentEpisode) -> Path:
+    with EpisodeWriter(path) as writer:
+        writer.add(list(episodes))
+    return path
+
+
+@settings(max_examples=50)
+@given(any_episodes())
+def test_episode_equals_itself(episode: SingleAgentEpisode) -> None:
+    assert not compare_episodes(episode, episode)
+
+
+@given(st.integers(1, 50), st.data())
+def test_changed_items_are_counted_from_the_first(num: int, data: st.DataObject) -> None:
+    steps = data.draw(st.sets(st.integers(0, num - 1), min_size=1))
+    one, rewards = walk(num, id_="e"), np.ones(num)
+    rewards[list(steps)] = np.nan
+    other = SingleAgentEpisode.from_arrays(one.get_observations(), one.get_actions(), rewards, id_="e")
+    (track,) = compare_episodes(one, other).tracks
+    assert (track.track, track.step, track.num_steps) == ("rewards", min(steps), len(steps))
+    assert (track.a, track.b) == ("1", "NaN")
+    assert not compare_episodes(other, other)
+
+
+def test_chunks_are_aligned_by_env_step() -> None:
+    whole = walk(9, id_="e", terminated=True)
+    difference = compare_episodes(whole, whole.slice(slice(4, None), len_lookback_buffer=2))
+    assert {(track.track, track.step, track.num_steps) for track in difference.tracks} == {
+        ("observations", 0, 4),
+        ("actions", 0, 4),
+        ("rewards", 0, 4),
+    }
+
+
+def test_tolerance_and_shorter_episodes_and_endings() -> None:
+    a, b = walk(5, id_="e", terminated=True), walk(3, id_="e", truncated=True)
+    difference = compare_episodes(a, b)
+    assert [track.step for track in difference.tracks] == [3, 3, 4]
+    assert difference.facts == ("endings: terminated and truncated",)
+    near = SingleAgentEpisode.from_arrays(
+        a.get_observations() + 1e-6, a.get_actions(), a.get_rewards(), terminated=True
+    )
+    assert compare_episodes(a, near)
+    assert not compare_episodes(a, near, tolerance=1e-5)
+    with pytest.raises(WrongType):
+        compare_episodes(a, MultiAgentEpisode())
+
+
+def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", walk(3, id_="x"), walk(4, id_="y"))
+    b = write(tmp_path / "b", walk(4, id_="y"), walk(5, id_="x"), walk(2, id_="z"))
+    result = run(a, a)
+    assert (result.exit_code, result.output) == (0, "2 of 2 episodes are equal\n")
+    result = run(a, b)
+    assert result.exit_code == 1
+    assert result.output.startswith("1 of 3 episodes are equal\nepisodes x and x\n")
+    assert "only B has the episode (2 steps)" in result.output
+    facts = json.loads(run(a, b, "--episode", "x", "--json").output)["differences"][0]
+    assert {track["step"] for track in facts["tracks"]} == {3, 4}
+    assert run(a, b, "--episode", "y").exit_code == 0
+    assert run(a, b, "--episode", "y", "--episode", "x").exit_code == 1
+    assert run(a, b, "--episode", "none").exit_code == 2
+    assert run(a, tmp_path / "nowhere").exit_code == 2
+
+
+def test_diff_of_data_sets_without_common_ids_pairs_by_index(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", walk(3)), write(tmp_path / "b", walk(3))
+    assert run(a, b).output == "1 of 1 episodes are equal\n"
+
+
+def test_diff_of_runs_compares_ledgers(tmp_path: Path) -> None:
+    from connectors import learner_pipeline
+
+    for name, last in (("a", 6.0), ("b", 7.0)):
+        with Ledger(tmp_path / name) as ledger:
+            path = SingleAgentEpisode.from_arrays([0.0, 1.0, last], [0, 1], [1.0, last], id_="path", terminated=True)
+            ledger.note(1, learner_pipeline()(episodes=[path]))
+    result = run(tmp_path / "a", tmp_path / "b")
+    assert (result.exit_code, "update 1" in result.output) == (1, True)
+    data = write(tmp_path / "data", walk(3))
+    assert run(tmp_path / "a", data).exit_code == 2
