@@ -9,14 +9,12 @@ from episodes.inspect.comparison import EpisodeDifference, compare_episodes
 from episodes.inspect.doctor import Finding, examine
 from episodes.inspect.frames import frames, video
 from episodes.inspect.lineage import Explanation, explain_batch
-from episodes.inspect.plots import compare, plot_episode, plot_returns, plot_timeline, plot_trace
+from episodes.inspect.plots import plot_episode, plot_episodes, plot_returns
 
 __all__ = [
     "plot_episode",
     "plot_returns",
-    "plot_timeline",
-    "plot_trace",
-    "compare",
+    "plot_episodes",
     "compare_episodes",
     "EpisodeDifference",
     "frames",

@@ -30,6 +30,8 @@ MOST_EPISODES = 12  # that a table lists
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
 MOST_STEPS = 200  # that are read of a larger column
 MOST_MODULES = 4
+MOST_TEXTS = 8  # of a track that a table lists
+MOST_OF_TEXT = 400  # characters
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,10 @@ def _row(series: Series, axis: Axis, points: int, room: int, told_apart: bool) -
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
     if not series.is_numeric:
-        return Row(
-            formatting.clipped(nested.unescape(series.label)),
-            series.hue,
-            meta,
-            None,
-            formatting.clipped(_said(series)),
-            Markup(""),
-        )
+        remarks = formatting.clipped(", ".join(series.remarks))
+        first, table = _texts(series)
+        label = formatting.clipped(nested.unescape(series.label))
+        return Row(label, series.hue, meta, None, remarks, first, table if table.rows else None)
     low, mean, high = map(formatting.number, series.range)
     return Row(
         formatting.clipped(nested.unescape(series.label)),
@@ -120,13 +118,24 @@ def _row(series: Series, axis: Axis, points: int, room: int, told_apart: bool) -
     )
 
 
-def _said(series: Series) -> str:
-    """Return a text about a series without numbers: its first and last text, or its remarks."""
-    if series.array.dtype.kind not in "US" or not len(series.array):
-        return ", ".join(series.remarks)
-    texts = series.array.ravel() if series.present is None else series.array[series.present].ravel()
-    ends = [formatting.clipped(texts[place], 30) for place in ((0, -1) if len(texts) else ())]
-    return ", ".join([" … ".join(dict.fromkeys(ends)), *series.remarks])
+def _texts(series: Series) -> tuple[Markup, Table]:
+    """Return the beginning of the first text of a series, and a table of its first and last texts."""
+    if series.array.dtype.kind not in "US" or series.array.ndim != 1:
+        return Markup(""), Table((), ())
+    has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
+    chosen = (
+        has_text
+        if len(has_text) <= MOST_TEXTS
+        else np.append(has_text[: MOST_TEXTS // 2], has_text[-MOST_TEXTS // 2 :])
+    )
+    rows = [(str(i), formatting.clipped(series.array[i], MOST_OF_TEXT)) for i in chosen.tolist()]
+    note = (
+        f"{len(has_text):,} texts; the first and the last {MOST_TEXTS // 2} are listed"
+        if len(chosen) < len(has_text)
+        else ""
+    )
+    first = formatting.clipped(series.array[has_text[0]], 160) if len(has_text) else ""
+    return Markup("<span>{}</span>").format(first), Table(("item", "text"), rows, note, is_words=True)
 
 
 def _parts(series: Series) -> Table | None:

@@ -1,4 +1,4 @@
-"""`explain_batch`: where a row of a batch came from, in formatting and as HTML."""
+"""`explain_batch`: the origin of a row of a batch, as text and as HTML."""
 
 from __future__ import annotations
 

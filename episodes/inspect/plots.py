@@ -1,4 +1,4 @@
-"""Plots of episodes, of their returns, of agents' clocks and of traces: each takes an `ax` and gives it back.
+"""Plots of episodes and of their returns. Each function takes an `ax` and returns it.
 
 matplotlib (extra `plot`) is imported when something is drawn.
 """
@@ -21,7 +21,7 @@ from episodes.single_agent import SingleAgentEpisode
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["compare", "plot_episode", "plot_returns", "plot_timeline", "plot_trace"]
+__all__ = ["plot_episode", "plot_episodes", "plot_returns"]
 
 DARK, GREY = "#374151", "#9ca3af"
 MOST_LANES = 12
@@ -31,7 +31,7 @@ COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#
 
 
 def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """The axes that were given, or those of a new figure of so many inches."""
+    """Return the given axes, or those of a new figure of `width` x `height` inches."""
     if ax is not None:
         return ax
     with needing("plot", "a plot needs matplotlib"):
@@ -40,7 +40,7 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
-    """Axes in the style of all plots here."""
+    """Apply the style of all plots, and return the axes."""
     ax.set_title(title, fontsize=10, loc="left", color=DARK)
     ax.set_xlabel(x, fontsize=9, color=DARK)
     ax.set_ylabel(y, fontsize=9, color=DARK)
@@ -52,12 +52,9 @@ def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
     return ax
 
 
-def _checked(episode: Any, kind: type) -> Any:
-    """The episode, if it is of the kind that can be drawn so."""
-    if not isinstance(episode, kind):
-        others = "plot_timeline draws several agents, plot_episode and compare draw one"
-        raise WrongType(f"{type(episode).__name__}: give a {kind.__name__}; {others}")
-    return episode
+def _check_single_agent(episode: Any) -> None:
+    if not isinstance(episode, SingleAgentEpisode):
+        raise WrongType(f"{type(episode).__name__}: give a SingleAgentEpisode; plot_episode takes multi-agent ones too")
 
 
 # --- one episode ------------------------------------------------------------------------------------------------------
@@ -66,8 +63,10 @@ def _checked(episode: Any, kind: type) -> Any:
 def plot_episode(
     episode: Any, ax: Axes | None = None, *, title: str | None = None, tracks: Sequence[str] | None = None
 ) -> Axes:
-    """Draw the tracks of a `SingleAgentEpisode` over its steps, one number below the other, each on its own scale.
+    """Draw an episode over its env steps.
 
+    Of a `SingleAgentEpisode`, the numbers of its tracks are drawn below each other, each on its own scale. Of a
+    `MultiAgentEpisode`, each agent has a row with its observations and actions, its pending action and its ending.
     The lookback is shaded, a ring marks the reset observation, and a line in the colour of the ending marks the last
     observation. Images are strips of frames. A line through more than 2,000 items shows the lowest and the highest of
     each group of neighbouring items.
@@ -78,10 +77,13 @@ def plot_episode(
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        WrongType: `episode` is no `SingleAgentEpisode`.
+        WrongType: `episode` is no episode.
         InvalidArgument: the episode has no such track.
     """
-    lanes, num_left = _lanes(_checked(episode, SingleAgentEpisode), tracks)
+    if isinstance(episode, MultiAgentEpisode):
+        return _plot_agents(episode, ax, title)
+    _check_single_agent(episode)
+    lanes, num_left = _lanes(episode, tracks)
     ax = new_axes(ax, 8, 0.8 + 0.42 * max(len(lanes), 1))
     begin, lookback = episode.t_started, episode.tracks.lookback
     for i, (_, series, column) in enumerate(lanes):
@@ -124,7 +126,7 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
 
 
 def _most_telling(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
-    """Return at most `MOST_LANES` lanes: the first ones of each series in turn."""
+    """Return at most `MOST_LANES` lanes: the first numbers of each series before the second ones."""
     ranks = [lane[2] or 0 for lane in lanes]
     chosen = sorted(range(len(lanes)), key=lambda i: (ranks[i], i))[:MOST_LANES]
     return [lanes[i] for i in sorted(chosen)]
@@ -187,11 +189,11 @@ def _draw_frames(ax: Axes, series: Series, level: int, begin: int) -> None:
 def plot_returns(
     episodes: Any, ax: Axes | None = None, *, window: int = 50, goal: float | None = None, title: str = "returns"
 ) -> Axes:
-    """The return of each whole episode where it ended, with the mean of the last `window`; best and worst are marked.
+    """Draw the return of each whole episode at its end, and running means. The best and the worst are marked.
 
     Args:
-        episodes: a pack, a data set, or a sequence of episodes. Cut chunks have no return of a whole episode.
-        goal: a return to reach, drawn as a line.
+        episodes: a pack, a data set, or a sequence of episodes. Cut chunks are left out.
+        goal: a return that is drawn as a line.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -204,7 +206,7 @@ def plot_returns(
 
 
 def facts_of(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns, lengths and codes of endings [n] of a pack, a data set or a sequence of episodes."""
+    """Return the returns, lengths and ending codes [n] of a pack, a data set or a sequence of episodes."""
     if hasattr(episodes, "metadata"):
         table = episodes.metadata
         return table["return"], table["length"], table["terminated"] + 2 * table["truncated"]
@@ -231,9 +233,9 @@ def draw_returns(
     title: str = "returns",
     ids: Sequence[str] = (),
 ) -> Axes:
-    """Returns [n] at the numbers of env steps [n] after which the episodes ended."""
+    """Draw returns [n] over the total numbers of env steps [n] at which the episodes ended."""
     if window < 1:
-        raise InvalidArgument(f"window={window}: the mean is of at least one episode")
+        raise InvalidArgument(f"window={window}: give a number of episodes of at least 1")
     returns, steps = np.asarray(returns, np.float64), np.asarray(steps)
     ax = new_axes(ax, 8, 3.2)
     ax.scatter(steps, returns, s=10, color="#a9c4e4", linewidths=0, label="episode")
@@ -255,12 +257,13 @@ def draw_returns(
         ax.axhline(goal, color=colour("rewards"), linewidth=1.2, linestyle=(0, (4, 3)), label=f"goal {number(goal)}")
     ax.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=DARK)
     ax.margins(y=0.12)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.xaxis.set_major_formatter("{x:,.0f}")
     return styled(ax, title, "env steps", "return")
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Means [n] of the finite ones of the last `window` of the values [n] up to each; NaN where there is none.
+    """Return the mean [n] of the finite numbers among the last `window` values, or NaN if there are none.
 
     >>> running_mean(np.array([1.0, 3.0, 5.0, 7.0]), 2).tolist()
     [1.0, 2.0, 4.0, 6.0]
@@ -278,29 +281,30 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
         return (sums[ends] - sums[begins]) / (counts[ends] - counts[begins])
 
 
-def compare(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "rewards", index: int = 0) -> Axes:
-    """Episodes over each other: the sum of rewards so far, or one number of another track.
+def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "rewards", index: int = 0) -> Axes:
+    """Draw one number of several episodes over each other: the sum of rewards so far, or a number of another track.
 
     Args:
-        track: "rewards", or the path of an array such as `observations` or `vf_preds`.
-        index: which number of its items.
+        track: "rewards", or the path of a track such as `observations` or `vf_preds`.
+        index: which number of an item.
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        InvalidArgument: a track that an episode does not have, or a number that its items do not have.
-        WrongType: something else than episodes of one agent.
+        InvalidArgument: an episode has no such track, or its items have no such number.
+        WrongType: an episode is no `SingleAgentEpisode`.
     """
     ax = new_axes(ax, 8, 3.2)
     for i, episode in enumerate(episodes):
+        _check_single_agent(episode)
         shade = COMPARED[i % len(COMPARED)]
-        items, numbers = _numbers(_checked(episode, SingleAgentEpisode), track, index)
-        stops = ending_word(episode.ending)
-        ax.plot(items, numbers, color=shade, linewidth=1.2, label=f"{shortened(episode.id_)}, {stops}")
-        ax.plot(items[-1:], numbers[-1:], MARKS[stops], color=shade, markersize=6)
+        items, numbers = _numbers(episode, track, index)
+        ending = ending_word(episode.ending)
+        ax.plot(items, numbers, color=shade, linewidth=1.2, label=f"{shortened(episode.id_)}, {ending}")
+        ax.plot(items[-1:], numbers[-1:], MARKS[ending], color=shade, markersize=6)
     if len(episodes):
         ax.legend(frameon=False, fontsize=8, labelcolor=DARK)
-    what = "rewards so far" if track == "rewards" else f"{track}[{index}]"
-    return styled(ax, f"{len(episodes)} episodes", "env step", what)
+    label = "rewards so far" if track == "rewards" else f"{track}[{index}]"
+    return styled(ax, f"{len(episodes)} episodes", "env step", label)
 
 
 def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -323,38 +327,30 @@ def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarr
     return items[at] + episode.t_started, numbers
 
 
-# --- agents and pipelines ---------------------------------------------------------------------------------------------
+# --- several agents ---------------------------------------------------------------------------------------------------
 
 
-def plot_timeline(episode: Any, ax: Axes | None = None) -> Axes:
-    """The clocks of a `MultiAgentEpisode`: when each agent observed and acted, what is pending, and who ended.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-        WrongType: something else than such an episode.
-    """
-    lines = list(_checked(episode, MultiAgentEpisode).agents.timelines.items())
-    ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(lines), 1))
+def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None) -> Axes:
+    """Draw a row for each agent."""
+    timelines = list(episode.agents.timelines.items())
+    ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(timelines), 1))
     begin, end = episode.env_t_started, episode.env_t
-    for level, (_, line) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
-        _draw_clock(ax, line, level, end, level == len(lines) - 1)
-    ax.set_yticks(range(len(lines) - 1, -1, -1), [clipped(agent, 24) for agent, _ in lines])
-    ax.set_ylim(-0.7, max(len(lines), 1) - 0.3)
+    levels = range(len(timelines) - 1, -1, -1)
+    for level, (_, timeline) in zip(levels, timelines, strict=True):
+        _draw_agent(ax, timeline, level, end, level == len(timelines) - 1)
+    ax.set_yticks(levels, [clipped(agent, 24) for agent, _ in timelines])
+    ax.set_ylim(-0.7, max(len(timelines), 1) - 0.3)
     if episode.lookback:
         ax.axvspan(begin - episode.lookback, begin, color="#888888", alpha=0.12, linewidth=0)
-    if lines:
-        ax.legend(
-            frameon=False, fontsize=8, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.14 - 0.5 / (len(lines) + 1))
-        )
-    stops = ending_word(episode.ending)
-    return styled(
-        ax,
-        f"{shortened(episode.id_)}: {counted(len(episode), 'env step')}, {counted(len(lines), 'agent')}, {stops}",
-        "env step",
-    )
+    if timelines:
+        place = (0, -0.14 - 0.5 / (len(timelines) + 1))
+        ax.legend(frameon=False, fontsize=8, ncols=4, loc="upper left", bbox_to_anchor=place)
+    counts = f"{counted(len(episode), 'env step')}, {counted(len(timelines), 'agent')}"
+    text = f"{shortened(episode.id_)}: {counts}, {ending_word(episode.ending)}"
+    return styled(ax, text if title is None else title, "env step")
 
 
-def _draw_clock(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> None:
+def _draw_agent(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> None:
     seen, acted = np.asarray(line.observation_times), np.asarray(line.action_times)
     ax.hlines(level, seen.min(initial=now), seen.max(initial=0), color="#d1d5db", linewidth=1, zorder=1)
     names = ("observes", "acts") if is_first else ("_", "_")
@@ -374,27 +370,3 @@ def _draw_clock(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> No
     if line.episode.ending.is_done:
         stops = ending_word(line.episode.ending)
         ax.plot(seen[-1:], [level + 0.1], "s", color=ENDINGS[stops], markersize=6, zorder=3)
-
-
-def plot_trace(trace: Any, ax: Axes | None = None) -> Axes:
-    """What each piece of a pipeline cost in a trace (`pipeline.trace`), and what it changed.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-        InvalidArgument: None, which an untraced pipeline has.
-    """
-    if trace is None:
-        raise InvalidArgument("there is no trace: call pipeline(..., trace=True) before")
-    calls = list(trace)
-    ax = new_axes(ax, 8, 0.9 + 0.34 * max(len(calls), 1))
-    costs = [call.milliseconds for call in calls]
-    ax.barh(range(len(calls)), costs, color=colour("observations"), height=0.55)
-    for i, call in enumerate(calls):
-        ax.annotate(
-            clipped(f"{call.milliseconds:.3f}  {', '.join(call.changed)}", 60), (costs[i], i), (4, 0),
-            textcoords="offset points", fontsize=7, color=DARK, va="center",
-        )  # fmt: skip
-    ax.set_yticks(range(len(calls)), [clipped(call.piece, 32) for call in calls])
-    ax.invert_yaxis()
-    ax.margins(x=0.4)
-    return styled(ax, f"{len(calls)} pieces, {sum(costs):.3f} ms", "time in ms")

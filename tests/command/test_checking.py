@@ -33,8 +33,8 @@ def test_a_sound_data_set_is_said_to_be_sound(data: Path) -> None:
 
 def test_the_command_runs_as_a_module(data: Path) -> None:
     command = [sys.executable, "-m", "episodes", "check", str(data)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
-    assert "1 episode" in found.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert "1 episode" in result.stdout
 
 
 def test_main_with_a_wrong_path_prints_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -1,4 +1,4 @@
-"""`episodes convert`: what it writes, says and refuses."""
+"""`episodes convert`: results, reports and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(*words: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_what_goes_through_every_format_comes_back_as_it_was(
+def test_convert_through_all_formats_loses_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
@@ -77,7 +77,7 @@ def test_losses_are_said_and_with_strict_nothing_is_written(source: Path, tmp_pa
         (("{ours}", "{new}", "--to", "lerobot", "--fps", "0"), "give the steps a second"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_leaves_nothing(
+def test_convert_wrong_call_prints_an_error_and_writes_nothing(
     words: tuple[str, ...], said: str, source: Path, tmp_path: Path
 ) -> None:
     code, line = run("convert", *(word.format(ours=source, new=tmp_path / "new") for word in words))

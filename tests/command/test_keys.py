@@ -11,7 +11,7 @@ from episodes.transport import EpisodeReceiver
 typer_testing = pytest.importorskip("typer.testing")
 
 
-def test_the_command_makes_keys_and_writes_none_over(tmp_path: Path) -> None:
+def test_keys_creates_keys_and_overwrites_none(tmp_path: Path) -> None:
     from episodes.command.app import app
 
     run = typer_testing.CliRunner().invoke

@@ -29,7 +29,7 @@ def printed(*words: object):
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    with EpisodeWriter(tmp_path / "data", env_spec="Walk-v0", metadata={"who": "[red]me[/red]"}) as writer:
+    with EpisodeWriter(tmp_path / "data", env_spec="Walk-v0", metadata={"author": "[red]me[/red]"}) as writer:
         for n, id_ in ((3, "bb1"), (5, "bb2"), (2, "[bold]a")):
             rewards = np.full(n, np.nan if n == 5 else 1.0)
             writer.add(
@@ -42,14 +42,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_info_says_what_there_is(data: Path) -> None:
+def test_info_prints_facts(data: Path) -> None:
     facts = printed("info", data)
     assert (facts["episodes"], facts["steps"], facts["environment"]) == (3, 10, "Walk-v0")
     assert facts["endings"] == {"terminated": 1, "cut": 2}
     assert "[red]me[/red]" in run("info", data).output
 
 
-def test_ls_sorts_by_any_column_and_nan_comes_last(data: Path) -> None:
+def test_ls_sorts_by_any_column_with_nan_last(data: Path) -> None:
     assert [row["id"] for row in printed("ls", data)] == ["bb1", "bb2", "[bold]a"]
     assert [row["id"] for row in printed("ls", data, "--sort", "return")] == ["[bold]a", "bb1", "bb2"]
     assert [row["length"] for row in printed("ls", data, "--sort", "length", "--descending", "--limit", 2)] == [5, 3]
@@ -58,14 +58,14 @@ def test_ls_sorts_by_any_column_and_nan_comes_last(data: Path) -> None:
     assert run("ls", data, "--limit", "-1").exit_code == run("watch", data, "--port", "65536").exit_code == 2
 
 
-def test_rows_stay_whole_where_no_terminal_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_without_a_terminal_have_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     with EpisodeWriter(tmp_path / "data") as writer:
         writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_="long " * 12, terminated=True)])
     assert run("ls", tmp_path / "data").output.splitlines()[1].split() == ["long"] * 12 + ["1", "1", "terminated", "0"]
 
 
-def test_a_terminal_that_lacks_letters_shows_the_others(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_without_some_letters_shows_the_others(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
     with EpisodeWriter(data) as writer:
@@ -78,7 +78,7 @@ def test_a_terminal_that_lacks_letters_shows_the_others(data: Path, monkeypatch:
     assert written.getvalue().startswith(b"SingleAgentEpisode(?: 1 step,")
 
 
-def test_show_finds_an_episode_by_id_by_its_beginning_and_by_number(data: Path, tmp_path: Path) -> None:
+def test_show_finds_an_episode_by_id_prefix_and_index(data: Path, tmp_path: Path) -> None:
     assert printed("show", data, "--episode", "bb2")["length"] == 5
     assert printed("show", data, "--episode", "[b")["length"] == 2
     assert printed("show", data, "--episode", "-1")["length"] == 2
@@ -89,7 +89,7 @@ def test_show_finds_an_episode_by_id_by_its_beginning_and_by_number(data: Path, 
     assert "<!doctype html>" in page.read_text()
 
 
-def test_record_writes_episodes_of_random_actions_that_a_seed_repeats(tmp_path: Path) -> None:
+def test_record_with_equal_seeds_writes_equal_episodes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert run("record", tmp_path / name, "--env", "CartPole-v1", "--episodes", 3, "--seed", 7).exit_code == 0
     a, b = (EpisodeDataset(tmp_path / name) for name in ("a", "b"))

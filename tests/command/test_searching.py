@@ -27,10 +27,10 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_what_a_query_finds_is_printed_and_saved(data: Path, tmp_path: Path) -> None:
+def test_sql_prints_and_saves_the_result(data: Path, tmp_path: Path) -> None:
     query = 'select step, rewards, "observations/1" as y from steps where rewards > 17.5 and not isnan(rewards)'
-    found = json.loads(run("sql", data, query, "--json", "--save", tmp_path / "found").output)
-    assert found == [{"step": 56, "rewards": 18.0, "y": 5.0}, {"step": 59, "rewards": 19.0, "y": 5.0}]
+    rows = json.loads(run("sql", data, query, "--json", "--save", tmp_path / "found").output)
+    assert rows == [{"step": 56, "rewards": 18.0, "y": 5.0}, {"step": 59, "rewards": 19.0, "y": 5.0}]
     assert EpisodeDataset(data).load_selection(tmp_path / "found").steps.tolist() == [56, 59]
     assert json.loads(run("sql", data, "select rewards from steps where step = 1", "--json").output) == [
         {"rewards": None}
@@ -39,25 +39,25 @@ def test_what_a_query_finds_is_printed_and_saved(data: Path, tmp_path: Path) -> 
     assert run("sql", data, "select").exit_code == 2
 
 
-def test_parts_of_a_data_set_are_named_and_listed(data: Path) -> None:
+def test_split_defines_and_lists_splits(data: Path) -> None:
     assert run("split", data).output.strip() == ""
     first = run("split", data, "train=0.8", "test=0.2", "--seed", 3).output
     assert first == run("split", data).output
     assert first.split()[0::5] == ["train", "test"]
-    told = json.loads(run("info", data, "--json").output)["splits"]
-    assert sum(told.values()) == 20
+    tracks = json.loads(run("info", data, "--json").output)["splits"]
+    assert sum(tracks.values()) == 20
     assert run("split", data, "train").exit_code == 2
 
 
-def test_a_part_that_is_named_twice_is_refused(data: Path) -> None:
+def test_split_with_a_repeated_name_is_rejected(data: Path) -> None:
     result = run("split", data, "a=0.5", "a=0.5")
     assert (result.exit_code, "a name occurs twice" in result.output) == (2, True)
     assert EpisodeDataset(data).splits == []
 
 
-def test_the_statistics_of_each_track_are_told(data: Path) -> None:
-    told = {row["track"]: row for row in json.loads(run("info", data, "--stats", "--json").output)["tracks"]}
-    assert list(told) == ["observations/0", "observations/1", "actions", "rewards"]
-    assert (told["rewards"]["count"], told["rewards"]["nan"], told["rewards"]["highest"]) == (40, 20, 19)
-    assert told["actions"]["mean"] == pytest.approx(1 / 3)
+def test_info_stats_has_statistics_of_each_track(data: Path) -> None:
+    tracks = {row["track"]: row for row in json.loads(run("info", data, "--stats", "--json").output)["tracks"]}
+    assert list(tracks) == ["observations/0", "observations/1", "actions", "rewards"]
+    assert (tracks["rewards"]["count"], tracks["rewards"]["nan"], tracks["rewards"]["highest"]) == (40, 20, 19)
+    assert tracks["actions"]["mean"] == pytest.approx(1 / 3)
     assert "observations/1" in run("info", data, "--stats").output

@@ -1,4 +1,4 @@
-"""The doctor names what is planted, and says nothing of what is sound."""
+"""The doctor names planted faults, and has no findings in sound environments and data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from episodes.inspect import examine
 
 
 class Walk(gym.Env):
-    """A sound random walk: it terminates far from where it began, and is truncated after 60 steps."""
+    """A sound random walk: it terminates far from its start, and is truncated after 60 steps."""
 
     observation_space: Any = spaces.Box(-9, 9, (3,), np.float32)
     action_space: Any = spaces.Discrete(2)
@@ -52,7 +52,7 @@ class Walk(gym.Env):
 
 
 class Answering(Walk):
-    """A walk whose answers to `step` are changed by `answer`."""
+    """A walk whose results of `step` are changed by `answer`."""
 
     def step(self, action: Any) -> Any:
         return self.answer(*super().step(action))
@@ -288,7 +288,7 @@ class EqualRewardsLate(Answering):
 
 
 class Skipping(gym.Wrapper):
-    """Repeats each action four times, whatever comes of it."""
+    """Repeats each action four times, also after an ending."""
 
     def step(self, action: Any) -> Any:
         answers = [self.env.step(action) for _ in range(4)]
@@ -506,13 +506,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("env", FAULTS, ids=lambda env: env.__name__)
-def test_a_planted_fault_is_named_and_nothing_else(env: Any) -> None:
-    found = examine(env(), num_steps=2500 if env is NeverEnds else 1200)
-    assert [finding.kind for finding in found] == [FAULTS[env]], found
-    assert found[0].evidence
-    assert found[0].times >= 1
-    assert found[0].harm
-    assert found[0].advice
+def test_planted_fault_is_the_only_finding(env: Any) -> None:
+    findings = examine(env(), num_steps=2500 if env is NeverEnds else 1200)
+    assert [finding.kind for finding in findings] == [FAULTS[env]], findings
+    assert findings[0].evidence
+    assert findings[0].times >= 1
+    assert findings[0].harm
+    assert findings[0].advice
 
 
 CLASSIC = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1")
@@ -533,20 +533,20 @@ MORE = (
     "pettingzoo.sisl.pursuit_v5:env",
     "CliffWalkingSlippery-v1",
 )
-LYING = {  # published ones, and why
-    "pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env": "seed",  # a reset lets the zombies' clock go on
+FAULTY = {  # published environments
+    "pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env": "seed",  # of its timer
     "pettingzoo.butterfly.cooperative_pong_v6:parallel_env": "constant_observations",  # black without a render mode
 }
 
 
 @pytest.mark.parametrize("make", [Walk, Two, Paid, FixedHorizon, RandomBudgets, ObservedBudgets, GoalAtStart])
-def test_nothing_is_found_in_what_the_faults_are_planted_in(make: Any) -> None:
+def test_sound_test_environments_have_no_findings(make: Any) -> None:
     assert examine(make()) == []
 
 
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.parametrize("name", [*CLASSIC, *TOYS, *GAMES])
-def test_nothing_is_found_in_a_sound_environment(name: str) -> None:
+def test_sound_environment_has_no_findings(name: str) -> None:
     assert examine(name, num_steps=1000) == []
 
 
@@ -554,27 +554,27 @@ def test_nothing_is_found_in_a_sound_environment(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")
 @pytest.mark.parametrize("name", [*CLASSIC, *TOYS, *GAMES, *MORE])
-def test_nothing_is_found_in_forty_sound_environments(name: str) -> None:
+def test_sound_environments_have_no_findings_in_4000_steps(name: str) -> None:
     assert examine(name) == []
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
-@pytest.mark.parametrize(("name", "kind"), LYING.items())
-def test_what_is_wrong_with_published_environments_is_named(name: str, kind: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), FAULTY.items())
+def test_faults_of_published_environments_are_named(name: str, kind: str) -> None:
     assert [finding.kind for finding in examine(name, num_steps=1000)] == [kind]
 
 
-def test_a_vector_environment_that_loses_last_observations_is_named() -> None:
+def test_vector_env_with_a_wrong_autoreset_mode_is_named() -> None:
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
     env = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync", vector_kwargs=same_step)
     assert examine(env) == []
-    env.metadata = env.metadata | {"autoreset_mode": AutoresetMode.NEXT_STEP}  # a lie
+    env.metadata = env.metadata | {"autoreset_mode": AutoresetMode.NEXT_STEP}  # wrong
     assert [finding.kind for finding in examine(env)] == ["autoreset"]
     env.close()
 
 
-def test_items_that_no_array_holds_are_named_and_not_raised() -> None:
+def test_ragged_items_and_flags_are_findings() -> None:
     class Ragged(Walk):
         def seen(self) -> Any:
             return [[1.0], [2.0, 3.0]]
@@ -591,7 +591,7 @@ def test_items_that_no_array_holds_are_named_and_not_raised() -> None:
     assert kinds(NoSpace()) == ["outside_space"]
 
 
-def test_a_vector_environment_that_raises_or_names_no_mode_is_named() -> None:
+def test_vector_env_that_raises_is_a_finding() -> None:
     env = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync")
     env.metadata = env.metadata | {"autoreset_mode": "sometimes"}
     assert kinds(env) == ["autoreset"]
@@ -608,7 +608,7 @@ def test_a_vector_environment_that_raises_or_names_no_mode_is_named() -> None:
 
 
 @pytest.mark.parametrize("api", ["parallel", "turns"])
-def test_an_environment_that_nobody_is_in_does_not_hang_the_doctor(api: str) -> None:
+def test_environment_without_agents_does_not_hang(api: str) -> None:
     class Empty:
         possible_agents: Any = ()
         agents: Any = ()
@@ -629,7 +629,7 @@ def test_an_environment_that_nobody_is_in_does_not_hang_the_doctor(api: str) -> 
 
 
 def walked(seed: int = 0, num: int = 12) -> list[dict[str, Any]]:
-    """Sound episodes as columns."""
+    """Return sound episodes as columns."""
     env, played = Walk(), []
     env.action_space.seed(seed)
     for n in range(num):
@@ -655,7 +655,7 @@ def kinds(subject: Any) -> list[str]:
     return [finding.kind for finding in examine(subject)]
 
 
-def test_nothing_is_found_in_sound_data_of_any_kind(tmp_path: Path) -> None:
+def test_sound_data_of_any_kind_has_no_findings(tmp_path: Path) -> None:
     episodes = [as_episode(columns) for columns in walked()]
     assert kinds(walked()) == kinds(episodes) == kinds(EpisodePack.from_episodes(episodes)) == []
     assert kinds(episodes[0]) == kinds([]) == kinds([SingleAgentEpisode()]) == []
@@ -666,8 +666,8 @@ def test_nothing_is_found_in_sound_data_of_any_kind(tmp_path: Path) -> None:
     assert kinds(several) == []
 
 
-def test_rows_of_ignored_actions_stored_as_steps_are_named() -> None:
-    """As of a next-step autoreset whose reset rows were taken for steps."""
+def test_reset_rows_stored_as_steps_are_named() -> None:
+    """As if rows of a next-step autoreset were stored as steps."""
     columns = walked()
     for before, after in itertools.pairwise(columns):
         after["observations"] = np.concatenate([before["observations"][-1:], after["observations"]])
@@ -676,18 +676,18 @@ def test_rows_of_ignored_actions_stored_as_steps_are_named() -> None:
     assert kinds(columns) == ["ignored_action"]
 
 
-def test_as_many_observations_as_steps_are_named() -> None:
+def test_missing_last_observations_are_named() -> None:
     columns = [episode | {"observations": episode["observations"][:-1]} for episode in walked()]
     assert kinds(columns) == ["missing_last_observation"]
 
 
-def test_the_same_episode_twice_is_named() -> None:
+def test_duplicate_episode_is_named() -> None:
     columns = walked()
-    found = examine([as_episode(columns[i % 12], id_=str(i)) for i in range(13)])
-    assert [(finding.kind, finding.episode) for finding in found] == [("duplicate_episode", "12")]
+    findings = examine([as_episode(columns[i % 12], id_=str(i)) for i in range(13)])
+    assert [(finding.kind, finding.episode) for finding in findings] == [("duplicate_episode", "12")]
 
 
-def test_odd_observations_without_a_space_are_read_too() -> None:
+def test_odd_observations_without_a_space_are_accepted() -> None:
     for odd in ({"x": 1, "t": np.zeros(2)}, "words", (True, {"y": None})):
         episode = SingleAgentEpisode(observations=[odd] * 3, actions=[0, 1], rewards=[0.0, 1.0], len_lookback_buffer=1)
         assert kinds(episode) == []
@@ -698,20 +698,20 @@ def test_odd_observations_without_a_space_are_read_too() -> None:
     assert kinds(MultiAgentEpisode()) == kinds({"observations": np.zeros((0, 3)), "actions": [], "rewards": []}) == []
 
 
-def test_a_chunk_that_is_missing_is_named_with_its_episode_and_step() -> None:
+def test_missing_chunk_is_named_with_episode_and_step() -> None:
     whole = as_episode(walked()[0], id_="walk")
-    found = examine([whole[:4], whole[6:]])
-    assert [(finding.kind, finding.episode, finding.step) for finding in found] == [("clock_jump", "walk", 0)]
-    assert "begins at step 6" in found[0].evidence
+    findings = examine([whole[:4], whole[6:]])
+    assert [(finding.kind, finding.episode, finding.step) for finding in findings] == [("clock_jump", "walk", 0)]
+    assert "begins at step 6" in findings[0].evidence
 
 
-def test_steps_after_an_end_in_columns_are_named() -> None:
-    """As of rows of several episodes that are taken for one."""
+def test_steps_after_an_ending_in_columns_are_named() -> None:
+    """As if rows of several episodes were stored as one."""
     columns = walked()[0]
     columns["terminations"][3] = True
-    (found,) = examine([columns])
-    assert (found.kind, found.step) == ("ignored_action", 4)
-    assert found.evidence == f"it ended at step 4, and {len(columns['rewards']) - 4} steps come after"
+    (findings,) = examine([columns])
+    assert (findings.kind, findings.step) == ("ignored_action", 4)
+    assert findings.evidence == f"it ended at step 4, and {len(columns['rewards']) - 4} steps come after"
 
 
 def test_examine_reads_all_steps_for_cheap_checks() -> None:
@@ -724,7 +724,7 @@ def test_examine_reads_all_steps_for_cheap_checks() -> None:
     assert findings.extent == "10,000 steps, 100 of them in detail"
 
 
-def test_the_doctor_says_what_it_takes() -> None:
+def test_examine_wrong_subject_is_rejected() -> None:
     unlike = {"observations": {"a": np.zeros(3), "b": np.zeros(2)}, "rewards": np.zeros(2)}
     fewer = {"observations": np.zeros(4), "actions": np.zeros(2), "rewards": np.zeros(3)}
     names = ("no-such-environment", "no.such.module:env", ":", "os:system", "a" * 1000)
@@ -847,7 +847,7 @@ def test_flipped_bits_of_a_data_set_are_named(sound_episodes: Any, tmp_path: Pat
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_a_data_set_that_lacks_a_part_is_not_sound(tmp_path: Path) -> None:
+def test_truncated_file_of_a_data_set_is_named(tmp_path: Path) -> None:
     from episodes.storage import EpisodeWriter
 
     with EpisodeWriter(tmp_path) as writer:
@@ -855,12 +855,12 @@ def test_a_data_set_that_lacks_a_part_is_not_sound(tmp_path: Path) -> None:
     assert examine(tmp_path) == []
     (shard,) = tmp_path.glob("*.arrow")
     os.truncate(shard, shard.stat().st_size - 100)
-    (found,) = [finding for finding in examine(tmp_path) if finding.kind == "damage"]
-    assert shard.stem in found.evidence
-    assert "episodes check" in found.advice
+    (findings,) = [finding for finding in examine(tmp_path) if finding.kind == "damage"]
+    assert shard.stem in findings.evidence
+    assert "episodes check" in findings.advice
 
 
-def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> None:
+def test_command_has_exit_statuses_and_json(tmp_path: Path) -> None:
     testing = pytest.importorskip("typer.testing")
     from episodes.command.app import app
     from episodes.storage import EpisodeWriter
@@ -872,7 +872,7 @@ def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> Non
     columns = walked()
     with EpisodeWriter(tmp_path / "twice") as writer:
         writer.add([as_episode(columns[i % 12]) for i in range(13)])
-    found = run(app, ["doctor", str(tmp_path / "twice"), "--json"])
-    assert found.exit_code == 1, found.output
-    assert [finding["kind"] for finding in json.loads(found.output)] == ["duplicate_episode"]
+    findings = run(app, ["doctor", str(tmp_path / "twice"), "--json"])
+    assert findings.exit_code == 1, findings.output
+    assert [finding["kind"] for finding in json.loads(findings.output)] == ["duplicate_episode"]
     assert "harm: the same steps count twice" in run(app, ["doctor", str(tmp_path / "twice")]).output

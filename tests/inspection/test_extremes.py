@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from episodes import Batch, EpisodePack, SingleAgentEpisode
-from episodes.inspect import charts, compare, plot_episode, plot_returns, sparklines
+from episodes.inspect import charts, plot_episode, plot_episodes, plot_returns, sparklines
 from episodes.inspect.downsampling import downsample
 from episodes.inspect.html_report import episode_data
 from episodes.inspect.series import Series
@@ -172,7 +172,7 @@ def test_plots_any_outlier_is_in_the_lines(sample: Sample) -> None:
     heights = ax.lines[0].get_ydata()
     if len(set(sample.values[np.isfinite(sample.values)])) > 1:
         assert np.nanmax(heights) - np.nanmin(heights) == pytest.approx(0.8)
-    ax = compare([episode(sample)], Figure().subplots(), track="observations", index=2)
+    ax = plot_episodes([episode(sample)], Figure().subplots(), track="observations", index=2)
     assert sample.outlier in ax.lines[0].get_ydata()
 
 

@@ -1,4 +1,4 @@
-"""What notebooks show: whole, bounded, escaped, and where things are."""
+"""Notebook views: complete, small and escaped HTML, with marks at the right positions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOID = {"img", "br", "meta", "link"}
 
 
 class Checked(HTMLParser):
-    """HTML whose elements are all closed in order, and what it consists of."""
+    """Parser that checks that all elements are closed in order, and collects tags, sources and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Checked(HTMLParser):
 
 
 def shown(value: Any) -> Checked:
-    """The HTML of an object, which is whole, holds no script and asks for nothing outside."""
+    """Return the parsed HTML of an object, which must be complete, small, without scripts and outside sources."""
     text = value._repr_html_()
     assert len(text.encode()) <= MOST_BYTES
     found = Checked(text)
@@ -77,7 +77,7 @@ def cartpole(steps: int, **facts: Any) -> SingleAgentEpisode:
 
 
 def grown(steps: int, lookback: int | None = None) -> SingleAgentEpisode:
-    """An episode that grows; with a lookback, the chunk after a cut in its middle."""
+    """Return a growing episode; with a lookback, the chunk after a cut in its middle."""
     episode = SingleAgentEpisode("grown")
     episode.add_env_reset(np.zeros(3), infos={"life": 3})
     for t in range(steps):
@@ -97,7 +97,7 @@ def party(agents: int, steps: int) -> MultiAgentEpisode:
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_an_episode_is_shown_with_its_tracks_and_its_ending(ending: str) -> None:
+def test_episode_view_has_tracks_and_ending(ending: str) -> None:
     found = shown(cartpole(200, id_="pole", **{ending: True}))
     for words in ("pole", "200 steps", "return 200", "observations", "[201, 4] float32", "vf_preds", "t = 0 … 200"):
         assert words in found.words
@@ -105,7 +105,7 @@ def test_an_episode_is_shown_with_its_tracks_and_its_ending(ending: str) -> None
     assert "ep-reset" in cartpole(3)._repr_html_()
 
 
-def test_the_lookback_and_the_way_on_are_drawn_where_they_are() -> None:
+def test_episode_view_marks_lookback_and_reset() -> None:
     chunk = grown(60, lookback=10)
     html = chunk._repr_html_()
     assert 'class="ep-before" width="25.00%"' in html
@@ -117,13 +117,13 @@ def test_the_lookback_and_the_way_on_are_drawn_where_they_are() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 @pytest.mark.parametrize("terminated", [False, True])
-def test_the_shortest_episodes_are_shown(steps: int, terminated: bool) -> None:
+def test_episode_view_of_the_shortest_episodes(steps: int, terminated: bool) -> None:
     assert ("terminated" in shown(cartpole(steps, terminated=terminated)).words) is terminated
     assert "ongoing" in shown(grown(steps)).words
     shown(SingleAgentEpisode("without a reset"))
 
 
-def test_a_long_episode_takes_no_more_room_than_a_short_one() -> None:
+def test_episode_view_of_long_episodes_is_small() -> None:
     assert "100,000 steps" in shown(cartpole(100_000)).words
     shown(grown(3000))
     many = {f"output_{i}": np.arange(5.0) for i in range(300)}
@@ -131,7 +131,7 @@ def test_a_long_episode_takes_no_more_room_than_a_short_one() -> None:
     assert "and 279 more" in shown(wide).words
 
 
-def test_frames_are_pictures_in_any_order_of_axes() -> None:
+def test_episode_view_has_frames_in_any_order_of_axes() -> None:
     rng = np.random.default_rng(0)
     for shape in ((84, 84), (84, 84, 3), (3, 64, 64), (4, 84, 84), (84, 84, 1)):
         frames = rng.integers(0, 255, (201, *shape)).astype(np.uint8)
@@ -141,7 +141,7 @@ def test_frames_are_pictures_in_any_order_of_axes() -> None:
     assert shown(bright).tags.count("img") == 5
 
 
-def test_a_png_holds_the_very_pixels() -> None:
+def test_png_has_the_same_pixels() -> None:
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     file = png(pixels)
     start = file.index(b"IDAT") + 4
@@ -149,7 +149,7 @@ def test_a_png_holds_the_very_pixels() -> None:
     assert np.frombuffer(lines, np.uint8).reshape(2, 13)[:, 1:].tolist() == pixels.reshape(2, 12).tolist()
 
 
-def test_numbers_that_are_not_finite_are_counted_and_marked() -> None:
+def test_episode_view_counts_and_marks_non_finite_numbers() -> None:
     observations = np.zeros((10, 2))
     observations[3], observations[5, 0] = np.nan, np.inf
     rewards = np.full(9, np.nan)
@@ -167,7 +167,7 @@ def test_numbers_that_are_not_finite_are_counted_and_marked() -> None:
 
 
 @pytest.mark.parametrize("reward", [np.inf, 1.7e308])
-def test_rewards_whose_sum_is_no_number_are_shown_without_a_warning(reward: float) -> None:
+def test_episode_view_of_infinite_returns_warns_nothing(reward: float) -> None:
     rewards = np.array([reward, reward, -reward, -reward])
     episode = SingleAgentEpisode.from_arrays(rewards.repeat(2)[:5, None], rewards, rewards, terminated=True)
     for shown in (episode, EpisodePack.from_episodes([episode, episode])):
@@ -175,7 +175,7 @@ def test_rewards_whose_sum_is_no_number_are_shown_without_a_warning(reward: floa
         assert "return" in repr(shown)
 
 
-def test_text_of_users_stays_text() -> None:
+def test_views_escape_texts_of_users() -> None:
     episode = SingleAgentEpisode(HOSTILE, agent_id=HOSTILE, module_id=HOSTILE)
     episode.custom_data[HOSTILE] = HOSTILE
     episode.add_env_reset({HOSTILE: np.zeros(2)}, infos={HOSTILE: HOSTILE})
@@ -191,7 +191,7 @@ def test_text_of_users_stays_text() -> None:
     shown(endless)
 
 
-def test_an_object_whose_str_fails_is_named_by_its_type() -> None:
+def test_episode_view_of_a_failing_str_names_the_type() -> None:
     class Silent:
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -201,7 +201,7 @@ def test_an_object_whose_str_fails_is_named_by_its_type() -> None:
     assert "Silent" in shown(episode).words
 
 
-def test_ten_agents_are_shown_with_a_lane_each() -> None:
+def test_view_of_ten_agents_has_a_timeline_each() -> None:
     found = shown(party(10, 200))
     assert "10 agents" in found.words
     assert all(f"agent_{i}" in found.words for i in range(10))
@@ -210,7 +210,7 @@ def test_ten_agents_are_shown_with_a_lane_each() -> None:
     assert [lane.count("M") for lane in lanes] == [1] * 10  # a run each, of all lanes alike
 
 
-def test_packs_batches_buffers_and_data_sets_are_shown(tmp_path: Any) -> None:
+def test_views_of_packs_batches_buffers_and_data_sets(tmp_path: Any) -> None:
     pack = EpisodePack.from_episodes([cartpole(n, id_=f"e{n}", terminated=n % 2 > 0) for n in range(1, 40)])
     assert "39 episodes" in shown(pack).words
     assert "39 episodes" in shown(pack).words
@@ -236,7 +236,7 @@ def test_packs_batches_buffers_and_data_sets_are_shown(tmp_path: Any) -> None:
     assert "780 rows" in shown(train_batch).words
 
 
-def test_tensors_are_shown_with_their_numbers() -> None:
+def test_batch_view_has_statistics_of_tensors() -> None:
     torch = pytest.importorskip("torch")
     batch = Batch(x=torch.arange(6.0), half=torch.ones(3, dtype=torch.bfloat16), meta=torch.empty(4, 2, device="meta"))
     found = shown(batch).words
@@ -244,7 +244,7 @@ def test_tensors_are_shown_with_their_numbers() -> None:
     assert "2.5" in found
 
 
-def test_pipelines_and_traces_are_shown() -> None:
+def test_views_of_pipelines_and_traces() -> None:
     pipeline = learner_pipeline()
     pipeline(batch={}, episodes=EpisodePack.from_episodes([cartpole(5)]), trace=True)
     assert pipeline.trace is not None
@@ -252,7 +252,7 @@ def test_pipelines_and_traces_are_shown() -> None:
     assert "ms" in shown(pipeline.trace).words
 
 
-def test_without_jinja2_a_notebook_shows_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_without_jinja2_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(name, name="jinja2")
 
@@ -265,12 +265,12 @@ def test_without_jinja2_a_notebook_shows_the_text(monkeypatch: pytest.MonkeyPatc
 
 @settings(max_examples=15)
 @given(episode=single_agent_episodes())
-def test_whatever_an_episode_is_it_can_be_shown(episode: SingleAgentEpisode) -> None:
+def test_episode_view_of_any_episode(episode: SingleAgentEpisode) -> None:
     shown(episode)
 
 
 @settings(max_examples=20)
 @given(history=multi_agent_histories())
-def test_whatever_happened_among_agents_it_can_be_shown(history: Any) -> None:
+def test_view_of_any_multi_agent_episode(history: Any) -> None:
     for chunk in history.chunks(3):
         shown(chunk)

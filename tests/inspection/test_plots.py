@@ -1,4 +1,4 @@
-"""Plots take axes and give them back, whatever the episode is like."""
+"""Plots draw any episode into given or new axes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from connectors import learner_pipeline
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import InvalidArgument, WrongType
-from episodes.inspect import compare, frames, plot_episode, plot_returns, plot_timeline, plot_trace, video
+from episodes.inspect import frames, plot_episode, plot_episodes, plot_returns, video
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,7 @@ BROKEN = SingleAgentEpisode.from_arrays(
     [walk(50, truncated=True), walk(1), walk(0), walk(5, 60), filmed(), BROKEN, SingleAgentEpisode("nothing")],
     ids=["ordinary", "one step", "no step", "wide", "images", "broken", "empty"],
 )
-def test_any_episode_is_drawn_into_the_axes_that_are_given(episode, tmp_path: Path):
+def test_plot_episode_draws_any_episode_into_given_axes(episode, tmp_path: Path):
     ax = Figure(layout="constrained").subplots()
     assert plot_episode(episode, ax) is ax
     ax.figure.savefig(tmp_path / "episode.png")
@@ -54,14 +53,14 @@ def test_any_episode_is_drawn_into_the_axes_that_are_given(episode, tmp_path: Pa
     assert plot_episode(episode).get_figure() is not ax.figure
 
 
-def test_a_chunk_is_drawn_at_its_own_env_steps():
+def test_plot_episode_of_a_chunk_has_its_env_steps():
     chunk = walk(40)[10:30]
     low, high = plot_episode(chunk).get_xlim()
     assert low >= 8
     assert 30 <= high <= 32
 
 
-def test_returns_are_those_of_whole_episodes_with_best_and_worst_marked():
+def test_plot_returns_marks_best_and_worst_whole_episode():
     pack = EpisodePack.from_episodes([walk(n, id_=f"e{n}", terminated=n != 7) for n in range(5, 12)])
     for episodes in (pack, list(pack)):
         ax = plot_returns(episodes, window=3, goal=1.0)
@@ -74,16 +73,16 @@ def test_returns_are_those_of_whole_episodes_with_best_and_worst_marked():
         plot_returns(pack, window=0)
 
 
-def test_episodes_are_compared_over_each_other():
+def test_plot_episodes_draws_sums_of_rewards_and_tracks():
     chosen = [walk(n, id_=f"e{n}") for n in (5, 9)]
-    ax = compare(chosen)
+    ax = plot_episodes(chosen)
     assert ax.lines[0].get_ydata()[-1] == pytest.approx(chosen[0].get_return())
-    assert compare(chosen, ax, track="observations", index=3) is ax
+    assert plot_episodes(chosen, ax, track="observations", index=3) is ax
     with pytest.raises(InvalidArgument, match="there are observations"):
-        compare(chosen, track="speed")
+        plot_episodes(chosen, track="speed")
 
 
-def test_returns_that_are_not_finite_leave_the_others_their_mean_and_their_best():
+def test_plot_returns_mean_skips_non_finite_returns():
     returns = [1.0, np.nan, 3.0, np.inf, -np.inf, 5.0]
     pack = [SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [value], terminated=True) for value in returns]
     ax = plot_returns(pack, window=3)
@@ -92,44 +91,35 @@ def test_returns_that_are_not_finite_leave_the_others_their_mean_and_their_best(
     assert [text.get_text().split(" (")[0] for text in ax.texts] == ["best 5", "worst 1"]
 
 
-def test_what_a_plot_cannot_draw_is_told_in_words(tmp_path: Path):
-    for draw in (plot_episode, lambda game: compare([game])):
-        with pytest.raises(WrongType, match="plot_timeline draws several agents"):
-            draw(MultiAgentEpisode("game"))
-    with pytest.raises(WrongType, match="give a MultiAgentEpisode"):
-        plot_timeline(walk(2))
-    with pytest.raises(InvalidArgument, match="trace=True"):
-        plot_trace(learner_pipeline().trace)
+def test_plots_wrong_arguments_are_named(tmp_path: Path):
+    with pytest.raises(WrongType, match="give a SingleAgentEpisode"):
+        plot_episodes([MultiAgentEpisode("game")])
+    with pytest.raises(WrongType, match="give a SingleAgentEpisode"):
+        plot_episode(3)
+    with pytest.raises(InvalidArgument, match="no track 'speed'"):
+        plot_episode(walk(2), tracks=["speed"])
     with pytest.raises(InvalidArgument, match="fps=0"):
         video(filmed(), tmp_path / "e.mp4", fps=0)
     with pytest.raises(InvalidArgument, match="no numbers"):
-        compare([walk(2)], track="observations", index=-5)
+        plot_episodes([walk(2)], track="observations", index=-5)
 
 
-def test_an_episode_of_no_steps_is_compared_too():
-    ax = compare([walk(0), walk(3)])
+def test_plot_episodes_without_steps_is_empty():
+    ax = plot_episodes([walk(0), walk(3)])
     assert [len(line.get_xdata()) for line in ax.lines] == [0, 0, 3, 1]
 
 
-def test_clocks_show_who_observed_acted_and_waits():
+def test_plot_episode_of_agents_shows_pending_actions():
     game = MultiAgentEpisode("game")
     game.add_env_reset(observations={"white": 0})
     game.add_env_step({"black": 1}, {"white": 10}, {})
-    ax = plot_timeline(game)
+    ax = plot_episode(game)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["white", "black"]
     assert "pending" in [text.get_text() for text in ax.texts]
-    plot_timeline(MultiAgentEpisode("nobody"))
+    plot_episode(MultiAgentEpisode("empty"))
 
 
-def test_a_trace_is_drawn_piece_by_piece():
-    pipeline = learner_pipeline()
-    pipeline(batch={}, episodes=EpisodePack.from_episodes([walk(5)]), trace=True)
-    ax = plot_trace(pipeline.trace)
-    assert len(ax.patches) == len(pipeline.trace)
-    assert ax.get_xlabel() == "time in ms"
-
-
-def test_frames_and_videos_hold_the_images(tmp_path: Path):
+def test_frames_and_videos_have_the_images(tmp_path: Path):
     episode = filmed()
     assert frames(episode).tolist() == episode.get_observations()["camera"].tolist()
     assert frames(filmed(shape=(4, 32, 32))).shape == (13, 32, 32, 1)
@@ -143,6 +133,6 @@ def test_frames_and_videos_hold_the_images(tmp_path: Path):
         frames(walk(3))
 
 
-def test_matplotlib_is_imported_only_when_something_is_drawn():
+def test_import_of_inspect_loads_no_heavy_package():
     script = "import sys, episodes.inspect; assert not {'matplotlib', 'jinja2', 'imageio'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
