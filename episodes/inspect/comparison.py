@@ -110,7 +110,7 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
     return TrackDifference(label, step, int(differs.sum()), *texts)
 
 
-def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray:
+def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
     """Return for each item [n] whether it differs."""
     if a.shape[1:] != b.shape[1:] or (a.dtype.kind in "US") != (b.dtype.kind in "US"):
         return np.ones(len(a), bool)
@@ -120,7 +120,7 @@ def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> np.ndarray:
         differ = a != b
         if a.dtype.kind == b.dtype.kind == "f":
             differ &= ~(np.isnan(a) & np.isnan(b))
-    return differ.reshape(len(a), math.prod(a.shape[1:])).any(1)
+    return np.any(np.reshape(differ, (len(a), math.prod(a.shape[1:]))), axis=1)
 
 
 def _text(array: np.ndarray, index: int) -> str:

@@ -257,7 +257,9 @@ def draw_returns(
         ax.axhline(goal, color=colour("rewards"), linewidth=1.2, linestyle=(0, (4, 3)), label=f"goal {number(goal)}")
     ax.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=DARK)
     ax.margins(y=0.12)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     return styled(ax, title, "env steps", "return")
 
