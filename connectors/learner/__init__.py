@@ -16,6 +16,7 @@ from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionA
 from connectors.learner.compute_returns_to_go import ComputeReturnsToGo
 from connectors.learner.generalized_advantage_estimation import GeneralizedAdvantageEstimation
 from connectors.learner.hindsight_relabel import HindsightRelabel
+from connectors.learner.normalize_rewards import NormalizeRewards
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
 from connectors.learner.v_trace import VTrace
 from connectors.tensors import NumpyToTensor
@@ -43,6 +44,7 @@ __all__ = [
     "GeneralizedAdvantageEstimation",
     "HindsightRelabel",
     "LearnerPipeline",
+    "NormalizeRewards",
     "NumpyToTensor",
     "PrevActionsPrevRewards",
     "VTrace",

@@ -250,7 +250,13 @@ class Algorithm(nn.Module, ABC):
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "schedulers": {name: scheduler.state_dict() for name, scheduler in self.schedulers.items()},
             "progress": self.get_progress(),
+            "pipeline": self._pipeline_state(),
         }
+
+    def _pipeline_state(self) -> dict[str, Any]:
+        """Return the state of the learner pipeline, such as statistics of rewards."""
+        pipeline = getattr(self, "pipeline", None)
+        return pipeline.get_state() if isinstance(pipeline, ConnectorPipeline) else {}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         for kind, ours in (("optimizers", self.optimizers), ("schedulers", self.schedulers)):
@@ -262,6 +268,8 @@ class Algorithm(nn.Module, ABC):
             for name, one in ours.items():
                 one.load_state_dict(state[kind][name])
         self.set_progress(state["progress"])
+        if state.get("pipeline"):
+            self.pipeline.set_state(state["pipeline"])  # type: ignore[operator]
 
     def get_progress(self) -> dict[str, Any]:
         """Return random states and counts: everything that an update changes besides weights and optimizers."""

@@ -7,6 +7,7 @@ from episode_learners.trainers.off_policy import OffPolicyConfig, OffPolicyTrain
 from episode_learners.trainers.offline import OfflineConfig, OfflineTrainer
 from episode_learners.trainers.on_policy import OnPolicyConfig, OnPolicyTrainer
 from episode_learners.trainers.trainer import Trainer
+from episode_learners.trainers.video_hook import VideoHook
 
 __all__ = [
     "OffPolicyConfig",
@@ -18,4 +19,5 @@ __all__ = [
     "TrainResult",
     "Trainer",
     "TrainerConfig",
+    "VideoHook",
 ]

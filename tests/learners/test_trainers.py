@@ -38,6 +38,7 @@ from episode_learners.trainers import (
     OnPolicyConfig,
     OnPolicyTrainer,
     Trainer,
+    VideoHook,
 )
 from episode_learners.trainers.checkpoint import load_checkpoint, save_checkpoint
 from episode_runners import SingleAgentEnvRunner, evaluate
@@ -686,3 +687,13 @@ def test_buffer_filled_by_add_is_part_of_a_checkpoint(tmp_path: Path):
     assert second.resume()
     samples = [one.data.sample(64) for one in (first, second)]
     assert all(np.array_equal(samples[0][name], samples[1][name]) for name in ("obs", "actions", "rewards"))
+
+
+def test_video_hook_writes_a_video_of_every_second_test(tmp_path: Path):
+    pytest.importorskip("imageio")
+    pytest.importorskip("pygame")
+    hook = VideoHook(lambda: gym.make(CARTPOLE, render_mode="rgb_array"), tmp_path, every=2, max_frames=6)
+    trainer = ppo_trainer(config={"max_epochs": 3}, hooks=[hook])
+    trainer.run()
+    assert [path.suffix for path in hook.paths] == [".mp4"]
+    assert [path.stat().st_size > 0 for path in sorted(tmp_path.iterdir())] == [True]

@@ -1,0 +1,96 @@
+"""Connector that divides rewards by the standard deviation of discounted returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from connectors.connector import ColumnDict, Connector
+from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.step_returns import StepReturns
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument
+from episodes.pack import EpisodePack
+from episodes.returns.checks import check_fraction
+
+__all__ = ["NormalizeRewards"]
+
+
+class NormalizeRewards(Connector):
+    """Connector that sets "rewards" [B] to the rewards divided by the running standard deviation of discounted returns.
+
+    Episodes keep their rewards; only the train batch changes. The statistics cover all steps that this connector has
+    seen. The return of a step is the discounted sum of its episode's rewards up to the step, across chunks.
+
+    Args:
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        gamma: the discount factor; that of the algorithm.
+        clip: largest absolute value of a normalized reward; None: no limit.
+        name: name of the connector in its pipeline.
+    """
+
+    writes = (Columns.REWARDS,)
+    reads_tracks = True
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        gamma: float = 0.99,
+        clip: float | None = 10.0,
+        name: str | None = None,
+    ) -> None:
+        if clip is not None and not clip > 0:
+            raise InvalidArgument(f"NormalizeRewards: clip is {clip!r}; it must be above 0, or None")
+        self.gamma, self.clip = check_fraction("gamma", gamma), clip
+        self._count, self._mean, self._squares = 0, 0.0, 0.0  # of all returns; squares of the deviations, summed
+        self._ongoing: dict[Any, float] = {}  # last return of the episodes whose chunks were cut, by id
+        super().__init__(input_observation_space, input_action_space, name=name)
+
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+        rewards = np.asarray(StepReturns.of(batch, episodes).rewards, np.float64)
+        self._add(self._returns(rewards, np.concatenate([[0], np.cumsum(episodes.lengths)]), episodes))
+        deviation = np.sqrt(self._squares / self._count) if self._count > 1 else 1.0
+        scaled = rewards / max(deviation, 1e-8)
+        if self.clip is not None:
+            scaled = scaled.clip(-self.clip, self.clip)
+        batch[Columns.REWARDS] = in_batch_form(scaled.astype(np.float32), batch, episodes)
+        return batch
+
+    def _returns(self, rewards: np.ndarray, offsets: np.ndarray, pack: EpisodePack) -> np.ndarray:
+        """Return the discounted sum of rewards up to each step [B], and store the last ones of cut chunks."""
+        returns = np.empty_like(rewards)
+        lengths = np.diff(offsets)
+        total = np.array([self._ongoing.get(id_, 0.0) for id_ in pack.ids])
+        for t in range(int(lengths.max(initial=0))):
+            alive = lengths > t
+            total[alive] = self.gamma * total[alive] + rewards[offsets[:-1][alive] + t]
+            returns[offsets[:-1][alive] + t] = total[alive]
+        is_cut = ~(pack.terminated | pack.truncated)
+        self._ongoing = {id_: float(total[i]) for i, id_ in enumerate(pack.ids) if is_cut[i]}
+        return returns
+
+    def _add(self, returns: np.ndarray) -> None:
+        """Update the statistics with returns [B] (Chan et al., 1979)."""
+        num = len(returns)
+        if num:
+            gap = float(returns.mean()) - self._mean
+            total = self._count + num
+            self._squares += float(((returns - returns.mean()) ** 2).sum()) + gap**2 * self._count * num / total
+            self._mean += gap * num / total
+            self._count = total
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        numbers = {"count": self._count, "mean": self._mean, "squares": self._squares}
+        return {**numbers, "ongoing": dict(self._ongoing)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._count, self._mean, self._squares = (state[name] for name in ("count", "mean", "squares"))
+        self._ongoing = dict(state["ongoing"])
+
+    def reset_state(self) -> None:
+        self.set_state({"count": 0, "mean": 0.0, "squares": 0.0, "ongoing": {}})

@@ -1,0 +1,81 @@
+"""`VideoHook`: records videos of test episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from episode_runners import evaluate
+from episode_runners.seeds import independent_seed
+from episodes.inspect import video
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["VideoHook"]
+
+
+class VideoHook:
+    """Trainer hook that records one episode of the policy as a video after each `every`-th test (extra `video`).
+
+    Args:
+        make_env: function that makes the environment with `render_mode="rgb_array"`, such as
+            `lambda: gym.make("CartPole-v1", render_mode="rgb_array")`.
+        folder: the folder of the videos, which are named by the step: "step-000005120.mp4".
+        every: tests between two videos.
+        fps: frames per second.
+        max_frames: frames of a video at most.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gym.Env],
+        folder: str | Path,
+        *,
+        every: int = 1,
+        fps: float = 30.0,
+        max_frames: int = 1_000,
+    ) -> None:
+        self.make_env, self.folder = make_env, Path(folder)
+        self.every, self.fps, self.max_frames = every, fps, max_frames
+        self.paths: list[Path] = []
+
+    def on_test(self, trainer: Any, evaluation: Any) -> None:
+        """Record an episode of the trainer's policy, with the seed of the test."""
+        if trainer.num_tests % self.every:
+            return
+        frames: list[np.ndarray] = []
+        env = _Filmed(self.make_env(), frames, self.max_frames)
+        try:
+            seed = independent_seed(trainer.config.test_seed, trainer.num_tests)
+            evaluate(env, trainer.runner.actor, num_episodes=1, seed=seed)
+        finally:
+            env.close()
+        count = len(frames) - 1
+        filmed = SingleAgentEpisode.from_arrays(np.stack(frames), np.zeros(count, np.int64), np.zeros(count))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.paths.append(video(filmed, self.folder / f"step-{trainer.num_steps:09d}.mp4", fps=self.fps))
+
+
+class _Filmed(gym.Wrapper):
+    """Environment that appends a frame to a list after each reset and step."""
+
+    def __init__(self, env: gym.Env, frames: list[np.ndarray], max_frames: int) -> None:
+        super().__init__(env)
+        self.frames, self.max_frames = frames, max_frames
+
+    def reset(self, **options: Any) -> Any:
+        returned = self.env.reset(**options)
+        self._film()
+        return returned
+
+    def step(self, action: Any) -> Any:
+        returned = self.env.step(action)
+        self._film()
+        return returned
+
+    def _film(self) -> None:
+        if len(self.frames) < self.max_frames:
+            self.frames.append(np.asarray(self.env.render(), np.uint8))
