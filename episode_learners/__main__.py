@@ -1,4 +1,4 @@
-"""`episodes train`, `evaluate` and `play`: the commands of this package. Heavy modules are imported when one runs."""
+"""The commands `episodes train`, `evaluate`, `play` and `export`. Heavy modules are imported when one runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(1)  # small networks: a second thread only waits for the first
     try:
-        return {"train": _train, "evaluate": _evaluate, "play": _play}[chosen.command](chosen)
+        return {"train": _train, "evaluate": _evaluate, "play": _play, "export": _export}[chosen.command](chosen)
     except (EpisodeError, gym.error.Error, OSError, TypeError) as error:
         parser.error(str(error))
 
@@ -175,6 +175,30 @@ def _play(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _export(chosen: argparse.Namespace) -> int:
+    """Write the policy of a run, or of each module of a multi-agent run, to an .onnx file."""
+    from connectors.export import export
+
+    target = chosen.out or chosen.folder / "policy.onnx"
+    trainer = _resumed(chosen.folder, "cpu")
+    with trainer.runner as runner:  # type: ignore[attr-defined]
+        options = {"explore": chosen.explore, "num_steps": chosen.steps, "double": not chosen.float32}
+        options["tolerance"] = 1e-4 if chosen.float32 else 1e-5
+        if hasattr(runner, "actors"):
+            files = [target.with_stem(f"{target.stem}-{module_id}") for module_id in runner.actors]
+            exported = [
+                export(actor, file, **options) for actor, file in zip(runner.actors.values(), files, strict=True)
+            ]
+        else:
+            exported = [export(runner.actor, target, check_on=_described(chosen.folder).env, **options)]
+    for one in exported:
+        print(
+            f"{one.path}: {one.num_bytes:,} bytes, equal to the policy in {one.parity.num_steps} steps of "
+            f"{one.parity.num_episodes} episodes (largest difference {one.parity.largest_difference:.1g})"
+        )
+    return 0
+
+
 def _fresh_seed(num_known: int) -> int:
     """Return a seed for new episodes: 0 for the first ones, then numbers that users rarely choose."""
     from episode_runners.seeds import independent_seed
@@ -222,7 +246,7 @@ def _count(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="episodes", description="Train, evaluate and play.")
+    parser = argparse.ArgumentParser(prog="episodes", description="Train, evaluate, play and export.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train a policy, or go on with a run")
     train.add_argument("--algo", choices=ALGORITHM_NAMES, help=f"(default: {ALGO})")
@@ -259,6 +283,12 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--json", action="store_true", help="print the numbers as JSON")
         if name == "play":
             command.add_argument("--out", type=Path, help="the data set (default: DIR/episodes)")
+    command = commands.add_parser("export", help="write a run's policy to an .onnx file")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--out", type=Path, help="the file (default: DIR/policy.onnx)")
+    command.add_argument("--explore", action="store_true", help="sample actions instead of acting greedily")
+    command.add_argument("--steps", type=_count, default=500, help="steps in which file and policy are compared")
+    command.add_argument("--float32", action="store_true", help="no float64, for devices without it")
     return parser
 
 

@@ -151,10 +151,9 @@ def _pairs(expected: Any, given: Any) -> dict[str, tuple[np.ndarray, np.ndarray]
 def _without_own_seed(actor: Actor) -> Actor:
     """Return a copy that samples with torch's random numbers, which `Noise` replaces."""
     copy = actor.copy_pipelines()
-    for name, piece in zip(copy.module_to_env.names, copy.module_to_env.connectors, strict=True):
-        if type(piece) is GetActions:
-            copy.module_to_env.insert_after(name, GetActions(log_probs=False, name="sampled"))
-            copy.module_to_env.remove(name)
+    for piece in copy.module_to_env.connectors:
+        if isinstance(piece, GetActions):
+            piece.unseed()
     return copy
 
 

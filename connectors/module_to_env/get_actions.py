@@ -108,6 +108,10 @@ class GetActions(Connector):
             self._seed = checked_count("seed", seed, -math.inf)
             self._rows = NumpyCategoricalSampler(seed)
 
+    def unseed(self) -> None:
+        """Sample with torch's global generator."""
+        self._seed, self._generator, self._rows = None, None, NumpyCategoricalSampler()
+
     def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:
         """Return this connector's generator on the device of the inputs, or None to use torch's."""
         if self._generator is None and self._seed is not None:

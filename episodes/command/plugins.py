@@ -24,6 +24,7 @@ HELP = {
     "train": "Train a policy, or continue a run.",
     "evaluate": "Evaluate the policy of a run.",
     "play": "Record episodes of the policy of a run.",
+    "export": "Write the policy of a run to an .onnx file.",
 }
 
 

@@ -22,9 +22,10 @@ from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStd
 from connectors.export import export
 from connectors.export.serve import ServedPolicy
 from connectors.views import TransformerContext, time_steps
-from episode_learners import EncoderPolicy, GRUPolicy, LSTMPolicy, MLPPolicy, QPolicy, SACPolicy, TransformerPolicy
+from episode_learners import PPO, EncoderPolicy, GRUPolicy, LSTMPolicy, MLPPolicy, QPolicy, SACPolicy, TransformerPolicy
 from episode_learners.networks import Autoregressive
 from episode_learners.policies import LSTMQPolicy
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, NotExportable, StateMismatch, WrongType
 from episodes.tracks import nested
 
@@ -191,6 +192,16 @@ def test_served_rewards_are_required_if_a_view_reads_them(lstm: tuple[Actor, Pat
         policy.act(observation)
 
 
+@pytest.mark.slow
+def test_trained_and_seeded_actor_is_exported(tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    pieces = [MeanStdFilter(), FrameStacking(num_frames=4)]
+    actor = Actor(partial(LSTMPolicy, state_size=16), env.observation_space, env.action_space, pieces=pieces)
+    PPO(actor).update(SingleAgentEnvRunner("CartPole-v1", actor, num_envs=2, seed=0).sample(num_timesteps=64))
+    for explore in (False, True):
+        export(actor, tmp_path / "policy.onnx", check_on="CartPole-v1", explore=explore, num_steps=100)
+
+
 def test_seeded_noise_is_repeatable(tmp_path: Path) -> None:
     export(made_actor("mlp"), tmp_path / "policy.onnx", explore=True, outputs=["action_logp"], num_steps=20)
     acted = []
@@ -240,8 +251,6 @@ def test_parity_is_checked_in_an_environment(make: Any, tmp_path: Path) -> None:
 
 
 def test_parity_is_checked_on_recorded_episodes(tmp_path: Path) -> None:
-    from episode_runners import SingleAgentEnvRunner
-
     pack = SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=0).sample(num_timesteps=100, random_actions=True)
     env = gym.make("CartPole-v1")
     actor = Actor(

@@ -55,6 +55,9 @@ def test_a_run_is_trained_gone_on_with_evaluated_and_played(settings: Path, tmp_
         main(["play", str(folder), "--episodes", "2", "--seed", "0"])
     assert "has 2 of the 2 episodes of this seed already" in capsys.readouterr().err
     assert len(EpisodeDataset(folder / "episodes")) == 5
+    assert main(["export", str(folder), "--steps", "50"]) == 0
+    assert "equal to the policy in 50 steps" in capsys.readouterr().out
+    assert {"policy.onnx", "serve.py"} <= {path.name for path in folder.iterdir()}
     assert main(["train", "--resume", str(folder), "--stop-at", "9999"]) == 0
     assert "2 epochs" in capsys.readouterr().out  # it was done already
     assert main(["train", "--resume", str(folder), "--stop-at", "9999", "--epochs", "3"]) == 0
