@@ -148,39 +148,57 @@ class MultiAgentEnvRunner(EnvRunner):
             self._is_sampling = True
             if self.policies is None and not random_actions:
                 raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
-            began = perf_counter()
-            self._updates = self.update_stats and explore
-            self._put_interrupted_aside()
-            if self._needs_reset or force_reset or num_episodes is not None:
-                self._reset_all()
-            act = self._random_actions if random_actions else self._policy_actions
-            if self._updates and not random_actions:
-                self._pipelines.stamp()
-            elif not random_actions:
-                self._pipelines.check_statistics()
-            self._resuming = {
-                (i, agent_id)
-                for i, episode in enumerate(self.episodes)
-                for agent_id, line in episode.agents.timelines.items()
-                if not len(line.episode)
-            }
-            try:
-                with torch.inference_mode():
-                    self._run(num_timesteps, num_episodes, act, explore)
-                left = self._interrupted if self.returns_interrupted and num_timesteps is not None else []
-                chunks = [*left, *map(self._finished, self._taken)]
-                self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
-                self._num_steps += self.stats.num_env_steps
-                self.num_episodes += self.stats.num_episodes
-                chunks = self._tell_end_of_sample(chunks)
-                later = self._interrupted[len(left) :]
-            except BaseException:
-                self._needs_reset = self._failed = True
-                raise
-            self._taken, self._interrupted = [], later  # no call from here on, so that nothing is lost
+            with self._interrupts as interrupts:
+                chunks = self._sample(num_timesteps, num_episodes, explore, random_actions, force_reset)
+            if interrupts.pending:
+                self._interrupted += chunks
+                interrupts.raise_pending()
             return chunks
         finally:
             self._is_sampling = False
+
+    def _sample(
+        self,
+        num_timesteps: int | None,
+        num_episodes: int | None,
+        explore: bool,
+        random_actions: bool,
+        force_reset: bool,
+    ) -> list[MultiAgentEpisode]:
+        began = perf_counter()
+        self._updates = self.update_stats and explore
+        self._put_interrupted_aside()
+        if self._needs_reset or force_reset or num_episodes is not None:
+            self._reset_all()
+        act = self._random_actions if random_actions else self._policy_actions
+        if self._updates and not random_actions:
+            self._pipelines.stamp()
+        elif not random_actions:
+            self._pipelines.check_statistics()
+        self._resuming = {
+            (i, agent_id)
+            for i, episode in enumerate(self.episodes)
+            for agent_id, line in episode.agents.timelines.items()
+            if not len(line.episode)
+        }
+        try:
+            with torch.inference_mode():
+                self._run(num_timesteps, num_episodes, act, explore)
+            if self._interrupts.pending:  # these steps count when they are returned
+                chunks, self._taken = list(map(self._finished, self._taken)), []
+                return chunks
+            left = self._interrupted if self.returns_interrupted and num_timesteps is not None else []
+            chunks = [*left, *map(self._finished, self._taken)]
+            self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
+            self._num_steps += self.stats.num_env_steps
+            self.num_episodes += self.stats.num_episodes
+            chunks = self._tell_end_of_sample(chunks)
+            later = self._interrupted[len(left) :]
+        except BaseException:
+            self._needs_reset = self._failed = True
+            raise
+        self._taken, self._interrupted = [], later
+        return chunks
 
     def _run(
         self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool
@@ -189,11 +207,16 @@ class MultiAgentEnvRunner(EnvRunner):
         if num_timesteps is not None:
             for _ in range(-(-num_timesteps // num_envs)):
                 self._step_all(range(num_envs), *act(explore))
+                if self._interrupts.pending:
+                    break
             self._cut_all()
             return
         missing = [(num_episodes or 0) // num_envs + (i < (num_episodes or 0) % num_envs) for i in range(num_envs)]
         while going := [i for i in range(num_envs) if missing[i] > 0]:
             self._step_all(going, *act(explore), missing=missing)
+            if self._interrupts.pending:
+                self._cut_all()
+                break
         self._needs_reset = True
 
     def _finished(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
@@ -239,7 +262,7 @@ class MultiAgentEnvRunner(EnvRunner):
             self.episodes[i] = self.episodes[i][: env_t - self.episodes[i].env_t_started]
         waiting = [own for own in self.episodes if len(own) and not any(own is taken for taken in self._taken)]
         left = [*self._interrupted, *map(self._left, [*self._taken, *waiting])]
-        self._interrupted = left  # no call from here on, so that an interrupt leaves all or nothing
+        self._interrupted = left
         self._failed, self._taken, self.episodes, self._in_step = False, [], [], []
 
     def _left(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:

@@ -13,6 +13,7 @@ from connectors.editable_episodes import EditableEpisodes
 from connectors.pipeline import set_states
 from episode_runners.callbacks import as_hook, check_unwritten
 from episode_runners.closeable import Closeable
+from episode_runners.interrupts import DeferredInterrupt
 from episode_runners.metrics_logger import MetricsLogger
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, WrongType
 from episodes.recorder import OngoingEpisodes
@@ -144,6 +145,7 @@ class EnvRunner(Closeable):
         self._closed = False  # for those who sample
         self._is_shut = False  # the environments are closed
         self._is_sampling = False
+        self._interrupts = DeferredInterrupt()
         self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
 
     def _show(self, shown: ShownEpisodes) -> None:

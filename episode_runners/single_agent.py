@@ -227,18 +227,23 @@ class SingleAgentEnvRunner(EnvRunner):
             self._check_may_sample()
         try:
             self._is_sampling = True
-            began = perf_counter()
-            if num_episodes is not None or not self.returns_interrupted:
-                self._put_interrupted_aside()
-            self._updates = self.update_stats and explore
-            self._record_into_packs()
-            self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
-            if self._needs_reset or force_reset or num_episodes is not None:
-                self._begin()
-            if num_episodes is not None:
-                self._recorder.take()  # nothing from before the reset counts
-            self._run(num_timesteps, num_episodes, explore, random_actions)
-            return self._take(num_episodes, began)
+            with self._interrupts as interrupts:
+                began = perf_counter()
+                if num_episodes is not None or not self.returns_interrupted:
+                    self._put_interrupted_aside()
+                self._updates = self.update_stats and explore
+                self._record_into_packs()
+                self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
+                if self._needs_reset or force_reset or num_episodes is not None:
+                    self._begin()
+                if num_episodes is not None:
+                    self._recorder.take()  # nothing from before the reset counts
+                self._run(num_timesteps, num_episodes, explore, random_actions)
+                pack = self._take_steps() if interrupts.pending else self._take(num_episodes, began)
+            if interrupts.pending:
+                self._interrupted.append(pack)
+                interrupts.raise_pending()
+            return pack
         finally:
             self._is_sampling = False
 
@@ -272,18 +277,38 @@ class SingleAgentEnvRunner(EnvRunner):
             self._check_may_sample()
         try:
             self._is_sampling = True
-            began = perf_counter()
-            self._updates = self.update_stats and explore
-            goes_on = self._record_into(buffer, extra_model_outputs)
-            if force_reset or self._needs_reset or not goes_on:
-                self._begin()
-            num_steps = self._run(num_timesteps, None, explore, random_actions)
-            stats = self._count(num_steps, perf_counter() - began)
-            if self._on_sample_end:
-                self._tell_end_of_sample(stats)
+            if num_timesteps <= self.num_envs:  # one vector step: an interrupt loses that step in any case
+                return self._sample_into(
+                    buffer, num_timesteps, explore, random_actions, force_reset, extra_model_outputs
+                )
+            with self._interrupts as interrupts:
+                stats = self._sample_into(
+                    buffer, num_timesteps, explore, random_actions, force_reset, extra_model_outputs
+                )
+            interrupts.raise_pending()
             return stats
         finally:
             self._is_sampling = False
+
+    def _sample_into(
+        self,
+        buffer: EpisodeReplayBuffer,
+        num_timesteps: int,
+        explore: bool,
+        random_actions: bool,
+        force_reset: bool,
+        keys: Collection[str],
+    ) -> CollectStats:
+        began = perf_counter()
+        self._updates = self.update_stats and explore
+        continues = self._record_into(buffer, keys)
+        if force_reset or self._needs_reset or not continues:
+            self._begin()
+        num_steps = self._run(num_timesteps, None, explore, random_actions)
+        stats = self._count(num_steps, perf_counter() - began)
+        if self._on_sample_end:
+            self._tell_end_of_sample(stats)
+        return stats
 
     @property
     def policy_version(self) -> int | None:
@@ -307,9 +332,13 @@ class SingleAgentEnvRunner(EnvRunner):
         self._put_interrupted_aside()
         if not self._interrupted:
             self._interrupted = [self._recorder.take()]
-        pack = self.module_to_env.with_log_probs(self.policy, EpisodePack.concat(self._interrupted))
+        pack = self._joined(self._interrupted)
         self._interrupted = []
         return pack
+
+    def _joined(self, packs: Sequence[EpisodePack]) -> EpisodePack:
+        """Return the packs as one, with log-probabilities."""
+        return EpisodePack.concat([self.module_to_env.with_log_probs(self.policy, pack) for pack in packs])
 
     def _put_interrupted_aside(self) -> None:
         if self._sink is self._recorder and self._needs_reset and self._recorder.count_steps():
@@ -382,7 +411,6 @@ class SingleAgentEnvRunner(EnvRunner):
                 return 0
         except BaseException as error:
             self._needs_reset = True  # the environments may be a step ahead of what is recorded
-            self._inference = torch.inference_mode()  # an interrupt may have left the other one entered
             raise_or_annotate(error, self.env, self._row, lambda: self._sink.ages, self, self._sink)
             raise
 
@@ -411,16 +439,18 @@ class SingleAgentEnvRunner(EnvRunner):
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
         """So many steps at least, in as few vector steps as that takes; how many they were."""
         counted = self._sink if self._buffer is None else self._running
-        stop, missing = counted.count_steps() + num_timesteps, num_timesteps
+        stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
         while missing > 0:
             for _ in range(-(-missing // self.num_envs)):
                 self._step(*(self._ignored_actions or act(explore)))
+                if interrupts.pending:
+                    return num_timesteps - stop + counted.count_steps()
             missing = stop - counted.count_steps()
         return num_timesteps - missing
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
         missing = quotas.copy()
-        while np.any(missing > 0):
+        while np.any(missing > 0) and not self._interrupts.pending:
             self._step(*(self._ignored_actions or act(explore)))
             missing[self._sink.newest.ended] -= 1
         self._needs_reset = True
@@ -548,6 +578,10 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.reset(self._observations, infos, done)
         self._tell_starts(envs)
 
+    def _take_steps(self) -> EpisodePack:
+        """Return the steps of an interrupted call. They count when they are returned, and hooks are not called."""
+        return self._counted(self._recorder.take(), None)
+
     def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
         """What was recorded, counted and shown to hooks; when that fails, it is left for `take`."""
         taken = self._recorder.take()
@@ -555,8 +589,7 @@ class SingleAgentEnvRunner(EnvRunner):
             pack = self._counted(taken, num_episodes)
             left = self._interrupted if self.returns_interrupted and num_episodes is None else []
             if left:
-                before = self.module_to_env.with_log_probs(self.policy, EpisodePack.concat(left))
-                pack = EpisodePack.concat([before, pack])
+                pack = EpisodePack.concat([self._joined(left), pack])
             self._count(pack.num_steps, perf_counter() - began)
             pack = self._tell_end_of_sample(pack)
         except BaseException:

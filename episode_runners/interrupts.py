@@ -1,0 +1,46 @@
+"""`DeferredInterrupt`: a first Ctrl-C that waits until a vector step is complete."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Self
+
+
+class DeferredInterrupt:
+    """Context manager that defers a first Ctrl-C. A second one raises `KeyboardInterrupt` at once.
+
+    The code inside polls `pending` where it can stop. After the block, `raise_pending` raises the deferred one. Only
+    the main thread gets signals, so in other threads this does nothing. A SIGINT handler of the user is left alone.
+    """
+
+    def __init__(self) -> None:
+        self.pending = False  # whether there was a Ctrl-C that was not raised yet
+        self._is_installed = False
+
+    def __enter__(self) -> Self:
+        self.pending = False
+        if threading.current_thread() is threading.main_thread():
+            previous = signal.signal(signal.SIGINT, self._defer)
+            self._is_installed = previous is signal.default_int_handler
+            if not self._is_installed:
+                signal.signal(signal.SIGINT, previous)
+        return self
+
+    def _defer(self, number: int, frame: FrameType | None) -> None:
+        if self.pending:
+            self.pending = False
+            raise KeyboardInterrupt
+        self.pending = True
+
+    def __exit__(self, *exception: object) -> None:
+        if self._is_installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._is_installed = False
+
+    def raise_pending(self) -> None:
+        """Raise `KeyboardInterrupt` if a Ctrl-C was deferred."""
+        if self.pending:
+            self.pending = False
+            raise KeyboardInterrupt
