@@ -153,8 +153,6 @@ def put_row(blocks: Any, at: int, row: Any) -> None:
 def fitted_row(blocks: Any, row: Any) -> Any:
     """Return a nested row, with lists in place of tuples allowed, as nested arrays that can be copied in."""
     if type(blocks) is RowBlock:
-        if type(row) is np.ndarray and row.dtype is blocks.dtype and row.shape == blocks.shape:
-            return row
         return blocks.fitted(row, blocks.shape)
     if not nested.same_structure(blocks, row):
         row = nested.shaped_like(blocks, row)
