@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         linear_decay,
         ppo_pipeline,
     )
+    from episode_learners.data_parallel import data_parallel
     from episode_learners.episode_history import EpisodeHistory
     from episode_learners.league import League
     from episode_learners.multi_agent import MultiAgentAlgorithm
@@ -80,6 +81,7 @@ __all__ = [
     "SACPolicy",
     "TargetNetwork",
     "TransformerPolicy",
+    "data_parallel",
     "linear_decay",
     "ppo_pipeline",
 ]
@@ -118,6 +120,7 @@ _HOMES = {  # of names that are imported when first used, because torch is slow 
     "SACPolicy": "episode_learners.policies",
     "TargetNetwork": "episode_learners.algorithms",
     "TransformerPolicy": "episode_learners.policies",
+    "data_parallel": "episode_learners.data_parallel",
     "linear_decay": "episode_learners.algorithms",
     "ppo_pipeline": "episode_learners.algorithms",
 }

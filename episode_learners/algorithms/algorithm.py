@@ -115,8 +115,10 @@ class Algorithm(nn.Module, ABC):
         for name, optimizer in self.optimizers.items():
             told = self.backward(minibatch, name)
             if optimizer.knows_norm_before_step and not _are_finite(told):  # its gradient may be bounded, and hide it
-                optimizer.zero_grad()
-                raise _NotFinite
+                if optimizer.reduce is None:
+                    optimizer.zero_grad()
+                    raise _NotFinite
+                optimizer.gathered().fill_(torch.nan)  # so that all processes see it
             measured |= told
             measured |= self.step(name)
             if not optimizer.has_moved:

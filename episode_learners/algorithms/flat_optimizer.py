@@ -58,6 +58,7 @@ class FlatOptimizer:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.has_moved = True  # with the last step, as far as that is known at once
         self.max_norm = max_norm
+        self.reduce: Callable[[Tensor], object] | None = None  # changes the gradient in place before each step
         self._lay()
         self.optimizer = make([self.vector])
         self._move = self.optimizer.move if isinstance(self.optimizer, FlatAdam) else self.optimizer.step
@@ -102,6 +103,8 @@ class FlatOptimizer:
     def step(self) -> Tensor:
         """Update the parameters, reset the gradients, and return the gradient norm before clipping, a scalar."""
         gradient, most = self.gathered(), self.max_norm
+        if self.reduce is not None:
+            self.reduce(gradient)
         norm = torch.linalg.vector_norm(gradient)
         if not self.knows_norm_before_step:
             if most is not None:
