@@ -186,7 +186,7 @@ def has_content(state: Any) -> bool:
 
 def _can_be_pickled(error: Exception) -> bool:
     """Return True if the caller of an actor can unpickle the error."""
-    from ray import cloudpickle
+    from ray.cloudpickle import cloudpickle
 
     try:
         return isinstance(cloudpickle.loads(cloudpickle.dumps(error)), Exception)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from episodes.facts.policy_versions import UNKNOWN
+from episodes.transport.connections import Connection
 from episodes.transport.messages import Head
 from episodes.transport.parts import Buffer
 
@@ -24,12 +25,20 @@ class Peer:
     num_unacknowledged: int = 0  # messages that were taken, and not acknowledged
     in_hand: int = 0  # messages whose users did not come back yet
     num_waiting: int = 0  # messages that came, and were not taken
-    num_bytes: int = 0  # of these messages
     has_dropped: bool = False  # later messages were dropped, because these have too many bytes
     floor: int = UNKNOWN  # the lowest policy version that what it will send can have
     asked: bytes = b""  # the address at which it was asked to say hello
     weights: int = -1  # the number of the weights that were sent to it last
     is_reading: bool = False  # and whether it has not said that it has them
+
+
+class Incoming(NamedTuple):
+    """A message as it was received."""
+
+    address: bytes
+    parts: list[Buffer]
+    nbytes: int  # of all parts
+    connection: Connection
 
 
 class Arrived(NamedTuple):
@@ -39,6 +48,7 @@ class Arrived(NamedTuple):
     head: Head
     parts: list[Buffer]
     nbytes: int  # of all parts
+    connection: Connection
 
 
 class Peers(OrderedDict[bytes, Peer]):

@@ -24,11 +24,12 @@ from episodes.pack import EpisodePack
 from episodes.storage.track_schema import Fields, check_same
 from episodes.tracks.validation import checked_count, checked_place
 from episodes.transport import keys as curve
+from episodes.transport.connections import PART_BYTES, Connection, ConnectionWatch
 from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.parts import Buffer
 from episodes.transport.path_locks import lock_of_path
-from episodes.transport.peers import Arrived, Peer, Peers
+from episodes.transport.peers import Arrived, Incoming, Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
 from episodes.transport.wire import DAMAGES, PackLayout, decoded, fields_wanted, id_of, layouts_of
@@ -45,6 +46,9 @@ _MOST_SENT = 1 << 62  # messages of a sender
 _ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes, or after some time
 _OWING_S = 0.02
 _MOST_AHEAD = 256
+_MOST_CONNECTIONS = 4096
+_NOBLOCK = 1  # ZeroMQ's flag
+_SLACK = 1 << 20  # bytes in the kernel and of small messages, in addition to the limit of a connection
 _BIND_S = 5.0  # the port of a receiver that was killed is free again soon
 
 
@@ -111,6 +115,8 @@ class EpisodeReceiver(Endpoint):
         self._peers = Peers()
         self._most = most
         self._asked: OrderedDict[bytes, None] = OrderedDict()  # addresses of strangers, asked who they are
+        self._watch = ConnectionWatch()
+        self._connections: OrderedDict[bytes, Connection] = OrderedDict()  # by address
         self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why a schema is refused
         self._refused: Counter[str] = Counter()
         self._counts = Counter[str]()
@@ -148,7 +154,13 @@ class EpisodeReceiver(Endpoint):
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without the guard, no sender is let in
             socket.curve_server = True
             socket.curve_publickey, socket.curve_secretkey = pair
-        self.watch()
+        events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_MONITOR_STOPPED
+        events |= zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        monitor = self.monitor(events | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+        join = self._watch.start(zmq, monitor, max_message_bytes + max_message_bytes // 8 + _SLACK)
+        self._sockets.closers.append(join)
+        self._sockets.monitor = None  # the thread closes it
+        self.poll_at(socket)
         deadline = time.monotonic() + _BIND_S
         while True:
             try:
@@ -272,9 +284,8 @@ class EpisodeReceiver(Endpoint):
         if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline)
-            self._watch_handshakes()
-        while (got := self.recv_from()) is not None:
-            if self._handle_message(*got):
+        while (message := self._recv_message()) is not None:
+            if self._handle_message(message):
                 return True
             if time.monotonic() >= deadline:
                 break
@@ -283,17 +294,55 @@ class EpisodeReceiver(Endpoint):
     def _peek(self) -> None:
         """See a message of packs, if one waits and none was seen; what else waits is heeded, but no flood of it."""
         for _ in range(_MOST_AHEAD):
-            if self._waiting or (got := self.recv_from()) is None:
+            if self._waiting or (message := self._recv_message()) is None:
                 return
-            self._handle_message(*got)
+            self._handle_message(message)
 
-    def _handle_message(self, address: bytes, parts: list[Any]) -> bool:
-        """Heed a message; True where packs came, which wait now."""
+    def _recv_message(self) -> Incoming | None:
+        """Receive a message. Return None if there is none: to catch pyzmq's exception is cheaper than to ask before."""
+        try:
+            address = self.socket.recv(_NOBLOCK)
+        except self.zmq.Again:
+            return None
+        parts: list[Any] = []
+        frame = self.recv_frame(parts)
+        connection = self._connections.get(address)
+        if connection is None or connection.is_closed:
+            connection = self._connect(address, frame)
+        while frame.more:
+            frame = self.recv_frame(parts)
+        return _new(Incoming, (address, parts, sum(map(len, parts)), connection))
+
+    def _connect(self, address: bytes, frame: Any) -> Connection:
+        """Return the connection that a frame came from, and register it by its address."""
+        try:
+            connection = self._watch.connections.get(frame.get(self.zmq.SRCFD))
+        except self.zmq.ZMQError:  # an empty part has no source
+            connection = None
+        if connection is None:  # the watching thread has not seen it yet
+            return Connection()
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            gone = [key for key, one in self._connections.items() if one.is_closed]
+            for key in gone or [next(iter(self._connections))]:
+                del self._connections[key]
+        self._connections[address] = connection
+        return connection
+
+    def _handle_message(self, message: Incoming) -> bool:
+        """Handle a message. Return True if it holds packs, which are queued then."""
+        is_queued = self._queue_packs(message)
+        if not is_queued:
+            message.connection.done += message.nbytes + PART_BYTES * len(message.parts)
+        return is_queued
+
+    def _queue_packs(self, message: Incoming) -> bool:
+        """Queue a message of packs, and handle one of any other kind. Return True if it was queued."""
+        address, parts, *_ = message
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
             self._refuse(head if isinstance(head, str) else "no header")
         elif head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
-            return self._in_order(address, head, parts)
+            return self._in_order(message, head)
         elif head.kind == Kind.HELLO:
             self._meet(address, head)
         elif head.kind == Kind.SCHEMA:
@@ -361,8 +410,9 @@ class EpisodeReceiver(Endpoint):
                 return misfits[0]
         return ""
 
-    def _in_order(self, address: bytes, head: Head, parts: list[Any]) -> bool:
-        """Let the message wait, if it is the next one of its sender."""
+    def _in_order(self, message: Incoming, head: Head) -> bool:
+        """Queue a message of packs, if it is the next one of its sender. Return True if it was queued."""
+        address, parts, nbytes, connection = message
         peer = self._peers.get(head.sender)
         if peer is not None and address != peer.address:
             self._ask(address, peer)  # its hello may be the message that an interrupted call has lost
@@ -377,11 +427,10 @@ class EpisodeReceiver(Endpoint):
         if peer.has_dropped:
             self._refuse("more than max_message_bytes unacknowledged")
             return False
-        nbytes = sum(map(len, parts))
         if nbytes > self._most:
             self._refuse("larger than max_message_bytes")
             parts, nbytes = [], 0  # taken in its turn without a result, so that it is not sent again
-        elif peer.num_bytes + nbytes > self._most:
+        elif connection.waiting + nbytes > self._most:
             self._refuse("more than max_message_bytes unacknowledged")
             peer.has_dropped = True  # its sender is asked for it when all messages before it are taken
             return False
@@ -389,13 +438,13 @@ class EpisodeReceiver(Endpoint):
         if head.highest > peer.floor:
             peer.floor = head.highest
         peer.num_waiting += 1
-        peer.num_bytes += nbytes
-        self._waiting.append(_new(Arrived, (peer, head, parts, nbytes)))
+        connection.waiting += nbytes
+        self._waiting.append(_new(Arrived, (peer, head, parts, nbytes, connection)))
         return True
 
     def _open(self, place: int, *, into_batch: bool = False) -> None:
         """Take the message at this place, and keep what it holds for who asked; nothing where it is refused."""
-        peer, head, parts, nbytes = self._waiting[place]
+        peer, head, parts, nbytes, _ = self._waiting[place]
         layouts = self._layouts.get(head.schema, "the receiver forgot this schema for others; send it again")
         if isinstance(layouts, str):
             self._refuse("schema")
@@ -429,12 +478,13 @@ class EpisodeReceiver(Endpoint):
 
     def _take(self, place: int, found: Received | None = None, into_batch: bool = False) -> None:
         """The message at this place is taken from now on; what it holds, if not refused, is in its user's hand."""
-        peer, head, _, nbytes = self._waiting[place]
+        peer, head, parts, nbytes, connection = self._waiting[place]
         steps = _steps_of(found) if into_batch and found is not None else 0
         del self._waiting[place]
         peer.num_waiting -= 1
-        peer.num_bytes -= nbytes
         peer.next += 1
+        connection.waiting -= nbytes
+        connection.done += nbytes + PART_BYTES * len(parts)
         if found is not None:
             self._num_steps += steps
             (self._batch if into_batch else self._taken).append(found)
@@ -509,12 +559,6 @@ class EpisodeReceiver(Endpoint):
             return False
         return True
 
-    def _watch_handshakes(self) -> None:
-        zmq = self.zmq
-        for event in self.events():
-            if event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED):
-                self._refuse("handshake")
-
     # --- weights -----------------------------------------------------------------------------------------------------
 
     def publish(self, weights: Any, version: int) -> None:
@@ -553,15 +597,13 @@ class EpisodeReceiver(Endpoint):
     @property
     def stats(self) -> ReceiverStats:
         """What came so far."""
-        if not self.is_closed:
-            with self.lock(), self.busy(), self.section():
-                self._watch_handshakes()
         last, age = self._last, None
         if last is not None and last.lowest != UNKNOWN and self._published is not None:
             age = self._published[1] - last.lowest
-        return ReceiverStats(
-            **self._counts, refused=dict(self._refused), senders=len(self._peers), lag=self._lag, age=age
-        )
+        refused = dict(self._refused)
+        if self._watch.num_failed_handshakes:
+            refused["handshake"] = self._watch.num_failed_handshakes
+        return ReceiverStats(**self._counts, refused=refused, senders=len(self._peers), lag=self._lag, age=age)
 
     def close(self) -> None:
         """Acknowledge what was taken, and close everything. Twice is once; `for` loops over this receiver end."""
@@ -578,9 +620,13 @@ class EpisodeReceiver(Endpoint):
     def mend(self) -> None:
         """Drop all messages that were not taken, and ask all senders to send them again."""
         self.end_parts()
+        for arrived in self._waiting:
+            arrived.connection.done += arrived.nbytes
+        for connection in self._connections.values():
+            connection.waiting = 0
         self._waiting.clear()
         for sender, peer in list(self._peers.items()):
-            peer.num_waiting, peer.num_bytes, peer.has_dropped, peer.asked = 0, 0, False, b""
+            peer.num_waiting, peer.has_dropped, peer.asked = 0, False, b""
             self._note(sender, peer)
             self._ask(peer.address, peer)
 

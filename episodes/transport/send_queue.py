@@ -41,7 +41,7 @@ class Waiting:
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
-        return bool(self._joined) or bool(self._packs) or self._episodes.nbytes > 0
+        return bool(self._joined or self._packs or len(self._episodes))
 
     @property
     def is_full(self) -> bool:
@@ -74,7 +74,7 @@ class Waiting:
         return self._episodes.take([one], self._coalesce // 4)
 
     def _take_pack(self, pack: EpisodePack) -> bool:
-        if not self._join or self._episodes.nbytes:
+        if not self._join or len(self._episodes):
             return False
         arrays = arrays_of(pack)
         nbytes = sum([array.nbytes for array in arrays]) + _infos_nbytes(pack.infos)

@@ -23,6 +23,7 @@ from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, de
 from episodes.transport.weights import Weights, decoded_weights
 from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
 
+_EVENTS, _POLLIN = 15, 1  # ZeroMQ's numbers of `zmq.EVENTS` and `zmq.POLLIN`
 _CONNECT_S = 5.0  # that the first message waits for a connection
 _LOOK_S = 0.0002  # between two looks at what the receiver says: each asks the system, which costs as much as a pack
 _new: Any = tuple.__new__  # half the price of the class call
@@ -319,7 +320,10 @@ class EpisodeSender(Endpoint):
         if self._keys is not None:
             socket.curve_publickey, socket.curve_secretkey = curve.own_pair(self._keys)
             socket.curve_serverkey = curve.public_key(self._keys, curve.RECEIVER)
-        self.watch()
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        events |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self._monitor = self.monitor(events)
+        self.poll_at(socket, self._monitor)
         try:
             socket.connect(self.address)
         except zmq.ZMQError as error:
@@ -351,7 +355,8 @@ class EpisodeSender(Endpoint):
     def _poll(self) -> None:
         """Heed what the receiver says, and what happened to the connection."""
         zmq = self.zmq
-        for event in self.events():
+        while self._monitor.getsockopt(_EVENTS) & _POLLIN:
+            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
             self._is_connected, self._is_new = False, event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self._is_new:
                 self._counts["connections"] += 1
@@ -362,7 +367,10 @@ class EpisodeSender(Endpoint):
         if self._is_new:
             self._send_hello()
         while self.has_message():
-            self._handle_message(self.got())
+            parts: list[Any] = []
+            while self.recv_frame(parts).more:
+                pass
+            self._handle_message(parts)
 
     def _handle_message(self, parts: list[Any]) -> None:
         head = read_head(parts[0])

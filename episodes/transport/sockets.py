@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,12 +74,12 @@ class OpenSockets:
 
     def close_socket(self) -> None:
         """Close the socket and its monitor, not the context."""
-        if self.monitor is not None:
+        if self.socket is not None and not self.socket.closed:
             self.socket.disable_monitor()
+            self.socket.close()
+        if self.monitor is not None:
             self.monitor.close(0)
             self.monitor = None
-        if self.socket is not None:
-            self.socket.close()
 
     def release(self) -> None:
         """Close everything, and drop queued messages. After an interrupt, a second call continues."""
@@ -119,7 +119,6 @@ class Endpoint:
         self._lock = threading.RLock()  # of threads
         self._busy = threading.Lock()  # taken while a section works
         self._owner = 0  # the thread that took `_busy` last
-        self._monitor: Any = None
         self._poller: Any = None
         self._sockets = OpenSockets(self.zmq.Context())
         self._finalizer = weakref.finalize(self, _release_dropped, self._sockets, type(self).__name__)
@@ -171,25 +170,21 @@ class Endpoint:
         socket.setsockopt(zmq.HANDSHAKE_IVL, 10_000)
         return socket
 
-    def watch(self) -> None:
-        """Start monitoring handshakes. The monitor has no limit of events, since a full one would stop its socket."""
+    def monitor(self, events: int) -> Any:
+        """Start monitoring connections, and return a socket that receives these events of ZeroMQ."""
         zmq, address = self.zmq, f"inproc://monitor-{next(_numbers)}"
-        failed = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        failed |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        self.socket.monitor(address, failed | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        monitor = self._monitor = self._sockets.monitor = self._sockets.context.socket(zmq.PAIR)
-        monitor.rcvhwm = 0
+        self.socket.monitor(address, events)
+        monitor = self._sockets.monitor = self._sockets.context.socket(zmq.PAIR)
+        monitor.rcvhwm = 0  # a full monitor would stop its socket
         monitor.linger = 0
         monitor.connect(address)
-        self._poller = zmq.Poller()
-        self._poller.register(self.socket, zmq.POLLIN)
-        self._poller.register(monitor, zmq.POLLIN)
+        return monitor
 
-    def events(self) -> Iterator[int]:
-        """Yield the connection events since the last call."""
-        while self._monitor.getsockopt(_EVENTS) & _POLLIN:
-            event, _ = self._monitor.recv_multipart()
-            yield int.from_bytes(event[:2], "little")
+    def poll_at(self, *sockets: Any) -> None:
+        """Let `wait` end at messages of these sockets."""
+        self._poller = self.zmq.Poller()
+        for socket in sockets:
+            self._poller.register(socket, _POLLIN)
 
     def has_message(self) -> bool:
         """Return True if a message can be received."""
@@ -217,32 +212,16 @@ class Endpoint:
             send(frame, _NOT_LAST, len(frame) < _COPIED_OUT)
         send(frames[-1], _NOBLOCK, len(frames[-1]) < _COPIED_OUT)
 
-    def recv_from(self) -> tuple[bytes, list[Any]] | None:
-        """Receive a message of a socket with many peers. Return the peer's address and the parts.
-
-        Returns:
-            None if there is no message. To catch pyzmq's exception is cheaper than to ask the socket before.
-        """
-        try:
-            address = self.socket.recv(_NOBLOCK)
-        except self.zmq.Again:
-            return None
-        return address, self.got()
-
-    def got(self) -> list[Any]:
-        """Receive the parts of a message that can be received: bytes if they are small, else views."""
-        recv, parts = self.socket.recv, []
-        while True:
-            frame = recv(_NOBLOCK, False)
-            parts.append(frame.bytes if len(frame) < _COPIED else memoryview(frame))
-            if not frame.more:
-                return parts
+    def recv_frame(self, parts: list[Any]) -> Any:
+        """Receive the next part of a message, and append it: bytes if it is small, else a view. Return its frame."""
+        frame = self.socket.recv(_NOBLOCK, False)
+        parts.append(frame.bytes if len(frame) < _COPIED else memoryview(frame))
+        return frame
 
     def end_parts(self) -> None:
         """Skip the rest of a message that was received in part, and end one that was sent in part."""
-        for socket in (self.socket, self._monitor):
-            while socket.getsockopt(self.zmq.RCVMORE):
-                socket.recv(_NOBLOCK)
+        while self.socket.getsockopt(self.zmq.RCVMORE):
+            self.socket.recv(_NOBLOCK)
         with contextlib.suppress(self.zmq.ZMQError):
             self.socket.send(b"", _NOBLOCK)  # the last part of a message to a peer; without others, it has no receiver
 

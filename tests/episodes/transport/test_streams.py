@@ -512,7 +512,7 @@ def test_keys_are_made_once_and_read_where_they_are(tmp_path: Path) -> None:
 def test_receiver_without_its_guard_admits_no_sender(tmp_path: Path) -> None:
     receivers, senders = make_keys(tmp_path)
     with EpisodeReceiver(keys=receivers) as receiver:
-        receiver._sockets.closers[-1]()  # as if the guard's thread had ended
+        next(close for close in receiver._sockets.closers if close.__name__ == "stop")()  # as if the guard's thread had ended
         with EpisodeSender(receiver.address, keys=senders) as sender:
             sender.send(pack_of(0), 0.3)
             with pytest.raises(TransportTimeout):

@@ -1,0 +1,136 @@
+"""How many bytes a receiver holds for each connection, and a thread that closes connections that exceed the limit.
+
+ZeroMQ reads what arrives before anyone calls `recv`. Its limits count complete messages and bound single parts, so a
+peer could fill the memory with the parts of a message that never ends. The kernel counts the bytes that a TCP
+connection has received, and the receiver counts those that it has taken or refused. The difference is what it holds:
+
+    received by the kernel ──► ZeroMQ's queue ──► queue of the receiver ──► taken or refused
+                               └────────────── bytes held ────────────┘
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_INTERVAL_S = 0.02  # between two checks of up to a hundred connections
+PART_BYTES = 64  # what a part takes on the wire in addition to its content, at most
+_EVENT = struct.Struct("=HI")  # ZeroMQ's connection events: kind, descriptor
+_RECEIVED = struct.Struct("<128xQ")  # Linux: tcpi_bytes_received in the struct tcp_info
+_SO_COOKIE = 57  # Linux: a number that no other socket has had
+
+
+class Connection:
+    """Bytes of one connection. The receiver's threads write `waiting` and `done`, the watch writes the others."""
+
+    __slots__ = ("cookie", "descriptor", "done", "is_closed", "offset", "waiting")
+
+    def __init__(self, descriptor: int = -1) -> None:
+        self.descriptor = descriptor
+        self.waiting = 0  # bytes of messages that were received, and not taken
+        self.done = 0  # bytes on the wire, estimated, of messages that were taken or refused
+        self.offset = 0  # corrects the estimate, which is never more than what was received
+        self.is_closed = False
+        self.cookie = self.read_cookie() if descriptor >= 0 else b""
+
+    def num_held(self) -> int:
+        """Return how many bytes of this connection the process holds. Raise `OSError` if it is not one of TCP."""
+        info = _option_of(self.descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        held = _RECEIVED.unpack(info)[0] - self.done - self.offset
+        if held < 0:
+            self.offset += held
+        return max(held, 0)
+
+    def read_cookie(self) -> bytes:
+        """Return a number that no other socket has had."""
+        return _option_of(self.descriptor, socket.SOL_SOCKET, _SO_COOKIE, 8)
+
+    def shut_down(self) -> None:
+        """End the connection. ZeroMQ sees it, and drops what it holds."""
+        if self.read_cookie() == self.cookie:
+            with _borrowed(self.descriptor) as borrowed:
+                borrowed.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Yield a socket for a descriptor of ZeroMQ, which stays its owner."""
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
+
+
+def _option_of(descriptor: int, level: int, name: int, size: int) -> bytes:
+    with _borrowed(descriptor) as borrowed:
+        return borrowed.getsockopt(level, name, size)
+
+
+class ConnectionWatch:
+    """What the watching thread and the receiver share."""
+
+    def __init__(self) -> None:
+        self.num_failed_handshakes = 0
+        self.connections: dict[int, Connection] = {}
+        """Open connections by descriptor."""
+
+    def start(self, zmq: Any, monitor: Any, limit: int) -> Callable[[], None]:
+        """Start the thread, which owns the monitor's socket from then on, and return its `join`.
+
+        Args:
+            zmq: the module.
+            monitor: a socket of connection events. The thread ends when its monitor is disabled.
+            limit: bytes that may be held for a connection.
+        """
+        thread = threading.Thread(target=_watch, args=(self, zmq, monitor, limit), name="connections", daemon=True)
+        thread.start()
+        return thread.join
+
+
+def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
+    """Read events until the monitor is disabled, and check all connections from time to time."""
+    connections, next_check = watch.connections, 0.0
+    failures = (
+        zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+    )
+    try:
+        while True:
+            interval_s = _INTERVAL_S * (1 + len(connections) / 100)
+            if monitor.poll(1000 * interval_s if connections else None):
+                event, _ = monitor.recv_multipart()
+                kind, descriptor = _EVENT.unpack(event)
+                if kind == zmq.EVENT_MONITOR_STOPPED:
+                    return
+                if kind in (zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
+                    _remove(connections, descriptor)
+                if kind == zmq.EVENT_ACCEPTED:
+                    with suppress(OSError):  # it is closed already
+                        connections[descriptor] = Connection(descriptor)
+                elif kind in failures:
+                    watch.num_failed_handshakes += 1
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + interval_s
+                for connection in list(connections.values()):
+                    try:
+                        if connection.num_held() > limit:
+                            connection.shut_down()
+                            _remove(connections, connection.descriptor)
+                    except OSError:  # it is closed, or not one of TCP
+                        _remove(connections, connection.descriptor)
+    except zmq.ContextTerminated:
+        return
+    finally:
+        monitor.close(0)
+
+
+def _remove(connections: dict[int, Connection], descriptor: int) -> None:
+    if (connection := connections.pop(descriptor, None)) is not None:
+        connection.is_closed = True

@@ -1,0 +1,174 @@
+"""What a receiver holds for one connection has a limit: parts of a message without an end, and queued messages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from episodes import EpisodePack
+from episodes.errors import TransportTimeout
+from episodes.transport import EpisodeReceiver, EpisodeSender
+from episodes.transport.messages import Head, Kind
+from episodes.transport.wire import Schemas, encoded
+
+SECONDS = 60.0
+LIMIT = 96 << 20
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists() or not hasattr(socket, "TCP_INFO"), reason="only Linux counts these bytes"
+)
+
+
+def memory() -> int:
+    """Return the bytes of memory that this process uses."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def pack_of(number: int, nbytes: int = 1000, version: int | None = None) -> EpisodePack:
+    return EpisodePack(
+        observations=np.full((2, nbytes // 2), number % 256, np.uint8),
+        actions=np.zeros(1, int),
+        rewards=np.zeros(1),
+        lengths=[1],
+        t_started=[number],
+        policy_versions=None if version is None else [version],
+    )
+
+
+def connected(receiver: EpisodeReceiver) -> socket.socket:
+    """Return a socket that has greeted as ZeroMQ's DEALER does (ZMTP 3.0, no security)."""
+    port = int(receiver.address.rsplit(":", 1)[1])
+    raw = socket.create_connection(("127.0.0.1", port))
+    raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32))
+    left = 64
+    while left:
+        left -= len(raw.recv(left))
+    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+    raw.sendall(bytes([4, len(ready)]) + ready)
+    return raw
+
+
+def part(data: bytes, more: bool) -> bytes:
+    """Return a part of a message as it is sent."""
+    return bytes([2 | more]) + struct.pack(">Q", len(data)) + data
+
+
+def sent_until_closed(raw: socket.socket, content: Callable[[], Iterator[bytes]], most: int) -> int:
+    """Send until the connection is closed, and return the number of bytes."""
+    num = 0
+    with contextlib.suppress(OSError), raw:
+        raw.settimeout(5.0)  # a receiver that does not read any more is as good as one that closes the connection
+        for data in content():
+            raw.sendall(data)
+            num += len(data)
+            if num > most:
+                break
+    return num
+
+
+def parts_without_end() -> Iterator[bytes]:
+    data = part(bytes(1 << 20), more=True)
+    while True:
+        yield data
+
+
+def messages_of_many_senders() -> Iterator[bytes]:
+    """Yield valid messages, each of another sender, which nobody takes while `sample` needs others."""
+    message = encoded([pack_of(0, 1 << 20, version=0)], Schemas())
+    for number in range(10**6):
+        head = Head(Kind.DATA, 1, number.to_bytes(8, "little"), 0, message.schema_id, 0.0, 0, 0)
+        yield part(head._replace(kind=Kind.HELLO).packed(), more=False)
+        yield part(head._replace(kind=Kind.SCHEMA).packed() + message.schema, more=False)
+        parts = message.parts(head._replace(num_parts=1 + len(message.large)).packed())
+        for i, data in enumerate(parts):
+            yield part(bytes(data), more=i + 1 < len(parts))
+
+
+@pytest.mark.parametrize("calls", ["recv", "sample", "nothing"])
+@pytest.mark.parametrize("content", [parts_without_end, messages_of_many_senders])
+def test_bytes_held_for_one_connection_are_limited(calls: str, content: Any) -> None:
+    with EpisodeReceiver(max_message_bytes=LIMIT) as receiver, EpisodeSender(receiver.address) as good:
+        receiver.publish(np.zeros(1), 0)
+        good.send(pack_of(0, version=0))
+        receiver.sample(1, max_age=3, timeout=SECONDS)
+        receiver.publish(np.zeros(1), 5)  # so that `sample` needs steps of `good`, and queues those of others
+        before = highest = memory()
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(sent_until_closed, connected(receiver), content, 3 * LIMIT)
+            deadline = time.monotonic() + SECONDS
+            while not sending.done():
+                assert time.monotonic() < deadline
+                with contextlib.suppress(TransportTimeout):
+                    if calls == "recv":
+                        receiver.recv(0.01)
+                    elif calls == "sample":
+                        receiver.sample(1, max_age=3, timeout=0.01)
+                    else:
+                        time.sleep(0.01)
+                highest = max(highest, memory())
+        assert highest - before < 1.5 * LIMIT
+        good.send(pack_of(1, version=5))
+        numbers = []
+        while 1 not in numbers:
+            assert time.monotonic() < deadline
+            numbers.append(int(receiver.recv(SECONDS).t_started[0]))  # type: ignore[union-attr]
+        good.close(timeout=0)
+
+
+def test_sender_with_a_large_window_is_limited_and_loses_nothing() -> None:
+    limit = LIMIT // 3
+    with (
+        EpisodeReceiver(max_message_bytes=limit) as receiver,
+        EpisodeSender(receiver.address) as slow,
+        EpisodeSender(receiver.address, window=2**20, max_message_bytes=2**40) as fast,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        receiver.publish(np.zeros(1), 0)
+        slow.send(pack_of(0, version=0))
+        receiver.sample(1, max_age=1, timeout=SECONDS)
+        receiver.publish(np.zeros(1), 1)
+
+        def send() -> None:
+            for number in range(200):
+                fast.send(pack_of(number, 1 << 20, version=1), None)
+            fast.flush(None)
+
+        sending = pool.submit(send)
+        for _ in range(20):
+            with contextlib.suppress(TransportTimeout):
+                receiver.sample(1, max_age=1, timeout=0.05)
+            assert sum(arrived.nbytes for arrived in receiver._waiting) <= limit
+        numbers = [0]  # `sample` has taken this one
+        while numbers[-1] < 199:
+            numbers.append(int(receiver.recv(SECONDS).t_started[0]))  # type: ignore[union-attr]
+        while not sending.done():
+            with contextlib.suppress(TransportTimeout):
+                receiver.recv(0.01)
+        sending.result()
+        assert numbers == list(range(200))
+        assert receiver.stats.refused.keys() == {"more than max_message_bytes unacknowledged"}
+
+
+def test_sender_within_the_limits_is_never_cut_off() -> None:
+    with (
+        EpisodeReceiver(max_message_bytes=4 << 20) as receiver,
+        EpisodeSender(receiver.address, window=1000, max_message_bytes=4 << 20) as sender,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        sending = pool.submit(lambda: [sender.send(pack_of(i, 100_000), None) for i in range(400)])
+        for number in range(400):
+            assert int(receiver.recv(SECONDS).t_started[0]) == number  # type: ignore[union-attr]
+        sending.result()
+        sender.flush(SECONDS)
+        assert sender.stats.connections == 1
+        assert receiver.stats.refused == {}
