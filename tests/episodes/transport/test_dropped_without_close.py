@@ -38,7 +38,7 @@ def use():
     raise ValueError("an error of the user")
 
 def wait_for(expected):
-    """Wait until the kernel has removed threads that have ended."""
+    # The kernel removes threads that have ended a moment later.
     until = time.monotonic() + 20
     while resources() != expected:
         assert time.monotonic() < until, (resources(), expected)

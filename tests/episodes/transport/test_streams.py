@@ -512,7 +512,8 @@ def test_keys_are_made_once_and_read_where_they_are(tmp_path: Path) -> None:
 def test_receiver_without_its_guard_admits_no_sender(tmp_path: Path) -> None:
     receivers, senders = make_keys(tmp_path)
     with EpisodeReceiver(keys=receivers) as receiver:
-        next(close for close in receiver._sockets.closers if close.__name__ == "stop")()  # as if the guard's thread had ended
+        stop_guard = next(close for close in receiver._sockets.closers if close.__name__ == "stop")
+        stop_guard()
         with EpisodeSender(receiver.address, keys=senders) as sender:
             sender.send(pack_of(0), 0.3)
             with pytest.raises(TransportTimeout):
