@@ -1,4 +1,4 @@
-"""What every test relies on: derandomised properties, one torch thread, and which tests run."""
+"""Settings of all tests: derandomized properties, one torch thread, and the selection of tests."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No thread, process, listening socket and shared memory is left of the watched tests, also of those that fail."""
+    """Fail if a watched test leaves a thread, process, listening socket or shared memory."""
     before = there_is() if is_watched(request.path) else None
     yield
     assert before is None or not left_since(before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests marked gpu on a machine without one, and those marked slow unless `-m` chooses.
+    """Deselect the tests marked gpu on a machine without a GPU, and tests marked slow unless `-m` selects them.
 
-    Those of a group come first: then pytest-xdist, whose workers begin with a piece of the list each and steal from the
-    ends of others, gives them all to one worker, which starts once what they share (Ray).
+    Tests of a group come first, since pytest-xdist then gives the whole group to one worker, which starts shared
+    resources such as Ray once.
     """
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     left_out = set() if torch.cuda.is_available() else {"gpu"}

@@ -1,4 +1,4 @@
-"""What a process has that must be gone when its work is done: threads, processes, listening sockets, shared memory."""
+"""Resources that must be released after a test: threads, processes, listening sockets, shared memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SEMAPHORES = "/dev/shm/sem."  # locks of multiprocessing, of which tqdm makes o
 
 
 def is_watched(test: Path) -> bool:
-    """Whether nothing may be left of the tests of a file."""
+    """Return True if the tests of this file must release all resources."""
     return any(room in test.as_posix() for room in ROOMS)
 
 
 def there_is() -> Counter[str]:
-    """What this process has now, in words."""
+    """Return descriptions of the resources of this process, with counts."""
     process = psutil.Process()
     threads = [thread for thread in threading.enumerate() if type(thread).__name__ not in _SHARED]
     found = Counter(f"thread {thread.name}" for thread in threads)
@@ -38,7 +38,7 @@ def there_is() -> Counter[str]:
 
 
 def _described(child: psutil.Process) -> str:
-    """The command that a process had when it was first seen; nothing for one that is gone, or belongs to all tests."""
+    """Return the first known command of a process, or "" for a process that ended or belongs to all tests."""
     try:
         command = _commands.setdefault((child.pid, child.create_time()), " ".join(child.cmdline()))
         return "" if any(tracker in command for tracker in _TRACKERS) else f"{child.pid} {command}"
@@ -47,7 +47,7 @@ def _described(child: psutil.Process) -> str:
 
 
 def left_since(before: Counter[str], seconds: float = 60.0) -> list[str]:
-    """What there is more than before, once it had so much time to go."""
+    """Return descriptions of new resources that are not released within `seconds`."""
     deadline = time.monotonic() + seconds
     while (left := there_is() - before) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Environments whose every observation is unlike any other, with episodes of different lengths."""
+"""Environments with unique observations and episodes of different lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = count()
 
 
 class Numbered(gym.Env):
-    """Observations are the environment's number and a count of all it ever showed."""
+    """Environment with observations of its index and a count of all its observations."""
 
     observation_space: spaces.Space = spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space: spaces.Space = spaces.Discrete(3, start=1)
@@ -38,7 +38,7 @@ class Numbered(gym.Env):
 
 
 class Pixels(Numbered):
-    """The same as images of one channel; actions are a dict."""
+    """`Numbered` with images of one channel as observations, and dicts as actions."""
 
     observation_space = spaces.Box(0, 255, (2, 2, 1), np.uint8)
     action_space = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "jump": spaces.Discrete(2, start=-1)})
@@ -49,7 +49,7 @@ class Pixels(Numbered):
 
 
 class Goals(Numbered):
-    """The same, once for each of two agents."""
+    """`Numbered` for two agents."""
 
     observation_space = spaces.Dict({name: spaces.Box(-1e6, 1e6, (2,), np.float32) for name in ("left", "right")})
 

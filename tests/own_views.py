@@ -1,4 +1,4 @@
-"""Views as a user writes them: a context with a mask, and what several agents observe together."""
+"""Views as a user writes them: a context with a mask, and joint observations of several agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from episodes.history import History
 
 
 def attention(history: History) -> dict[str, Any]:
-    """A context of our own, with positions."""
+    """Return a context with a mask and positions."""
     seen = history.observed(6)
     return {
         "obs": history.observations(6),
@@ -20,6 +20,6 @@ def attention(history: History) -> dict[str, Any]:
 
 
 def joint(history: History) -> dict[str, Any]:
-    """What all agents of an env step observe, in one vector each."""
+    """Return the observations of all agents of an env step in one vector per agent."""
     agents = history.observations(2)
     return {"obs": np.concatenate([part.reshape(len(history), -1) for part in agents.values()], 1)}

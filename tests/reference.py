@@ -1,4 +1,4 @@
-"""The slow, obvious episode that the fast one is compared with: plain lists, keyed by step, no index tricks."""
+"""A slow reference of episodes: plain dicts from step to item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MISSING = object()
 
 @dataclass
 class PlainEpisode:
-    """Items keyed by step: -L .. T - 1 for step tracks, -L .. T for observations and infos."""
+    """Items by step: -L .. T - 1 for step tracks, -L .. T for observations and infos."""
 
     id_: str
     observations: dict[int, Any]
@@ -37,7 +37,7 @@ class PlainEpisode:
         return self.extra[name] if name in self.extra else getattr(self, name)
 
     def sub(self, start: int, stop: int, lookback: int) -> PlainEpisode:
-        """Steps [start, stop) with up to `lookback` items before them."""
+        """Return the steps [start, stop) with up to `lookback` items before."""
         begin = max(start - lookback, -self.lookback)
         steps = lambda track: {s - start: track[s] for s in range(begin, stop)}  # noqa: E731
         observed = lambda track: {s - start: track[s] for s in range(begin, stop + 1)}  # noqa: E731
@@ -56,12 +56,12 @@ class PlainEpisode:
 
 
 def step_of(index: int, size: int, neg_index_as_lookback: bool) -> int:
-    """The step that an index means in a track of `size` items from step 0 on."""
+    """Return the step of an index in a track of `size` items from step 0 on."""
     return index if index >= 0 or neg_index_as_lookback else size + index
 
 
 def read(track: dict[int, Any], indices: Any, neg: bool = False, fill: Any = MISSING) -> Any:
-    """One item for an int, else a list of items; IndexError for what is not there, or `fill`."""
+    """Return one item for an int, else a list of items. Missing items raise IndexError, or give `fill`."""
     size = sum(step >= 0 for step in track)
     if isinstance(indices, int | np.integer):
         return _item(track, step_of(int(indices), size, neg), fill)
@@ -92,7 +92,7 @@ def _steps_of_slice(track: dict[int, Any], s: slice, size: int, neg: bool) -> ra
 
 
 def _clipped(steps: range, track: dict[int, Any]) -> Iterable[int]:
-    """The steps with bounds clipped as Python clips a list's: a start past an end moves to that end."""
+    """Return the steps with bounds clipped as Python clips a list's: a start past an end moves to that end."""
     low, high = min(track, default=0), max(track, default=-1)
     if steps.step > 0:
         return range(max(steps.start, low), min(steps.stop, high + 1), steps.step)

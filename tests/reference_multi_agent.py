@@ -1,6 +1,6 @@
-"""A slow, obvious multi-agent episode: one plain dict for each env step and kind of data, no clocks, no pending state.
+"""A slow reference of multi-agent episodes: one plain dict per env step and kind of data.
 
-Everything is told anew from the beginning of the history whenever something is asked.
+Every result is computed from the whole history.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass
 class History:
-    """All that happened, from the reset on: item t of each list is env step t."""
+    """All data from the reset on: item t of each list is env step t."""
 
     observations: list[dict] = field(default_factory=list)  # what arrived at t
     infos: list[dict] = field(default_factory=list)
@@ -82,7 +82,7 @@ class ReferenceChunk:
     is_last: bool  # False for a chunk that was cut: what was pending belongs to its successor
 
     def agents(self) -> list[str]:
-        """Agents that are there, or were within reach."""
+        """Return the agents of the chunk and its lookback."""
         there = []
         for agent in self.history.agents():
             seen, ended = self.history.seen(agent), self.history.ended_at(agent)
@@ -93,7 +93,7 @@ class ReferenceChunk:
         return there
 
     def own_steps(self, agent) -> dict[str, Any]:
-        """The agent's observations, complete steps, lookback, and pending step: told from its whole life."""
+        """Return the agent's observations, complete steps, lookback, and pending step."""
         h = self.history
         seen, acted = h.seen(agent), h.acted(agent)
         zero = max([i for i, t in enumerate(seen) if t <= self.begin], default=0)
@@ -119,7 +119,7 @@ class ReferenceChunk:
         }
 
     def table(self, name: str) -> dict[int, dict[str, Any]]:
-        """Env step -> agent -> item, within reach of the chunk."""
+        """Return the items by env step and agent, lookback included."""
         table: dict[int, dict[str, Any]] = {t: {} for t in range(self.begin - self.lookback, self.end + 1)}
         for agent in self.agents():
             own = self.own_steps(agent)
@@ -140,14 +140,14 @@ class ReferenceChunk:
         return [step[name] for step in own["extra"] if name in step]
 
     def knows(self, name: str) -> list[str]:
-        """The agents that have this kind of data."""
+        """Return the agents with this kind of data."""
         known = [agent for agent in self.agents() if name in self.own_steps(agent) or self.items(name, agent)]
         if name == "infos":  # those of no agent, and those without an observation
             known += [agent for step in self.table("infos").values() for agent in step]
         return list(dict.fromkeys(known))
 
     def by_env_step(self, name: str, indices: Any, neg: bool = False, fill: Any = None) -> Any:
-        """{agent: item or list}, or "out of range"."""
+        """Return {agent: item or list}, or "out of range"."""
         table = self.table(name)
         size = self.end - self.begin + (name in ("observations", "infos"))
         wanted = positions(indices, self.lookback, size, neg, clip=fill is None)
@@ -193,7 +193,7 @@ class ReferenceChunk:
         return [table[self.begin + i] for i in range(size)]
 
     def total(self, include_pending: bool) -> float:
-        """All rewards of complete steps; all rewards since the begin with the pending ones of the last chunk."""
+        """Return the sum of rewards of complete steps, or of all rewards since the begin."""
         total = 0.0
         for agent in self.agents():
             own = self.own_steps(agent)
@@ -205,7 +205,7 @@ class ReferenceChunk:
         return total
 
     def reward_apart(self, agent: str) -> float:
-        """What came to an agent before its first observation, after its end, or since its newest observation."""
+        """Return the agent's rewards before its first observation, after its end, or since its newest observation."""
         h = self.history
         seen, ended = h.seen(agent), h.ended_at(agent)
         apart = 0.0
@@ -224,7 +224,7 @@ MISSING = object()
 
 
 def positions(indices: Any, lookback: int, size: int, neg: bool, clip: bool) -> int | list[int]:
-    """Positions in the lookback and what follows, counted by hand."""
+    """Return positions in the lookback and the chunk, by counting."""
 
     def one(i: int) -> int:
         return lookback + i if i >= 0 or neg else lookback + size + i
@@ -249,7 +249,7 @@ def positions(indices: Any, lookback: int, size: int, neg: bool, clip: bool) -> 
 
 
 def plain(value: Any) -> Any:
-    """Arrays as lists, all the way down, so that growing and finished answers compare."""
+    """Return the value with arrays as lists, so that growing and finished results compare."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

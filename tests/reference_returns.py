@@ -1,4 +1,4 @@
-"""Returns and advantages of one episode in plain Python, one step at a time: the oracle of the vectorised ones."""
+"""A slow reference of returns and advantages: one episode in plain Python, step by step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 @dataclass
 class PlainEpisode:
-    """T rewards and ratios, T + 1 values, and how it ended."""
+    """T rewards and ratios, T + 1 values, and the ending."""
 
     rewards: list[float]
     values: list[float]
@@ -20,7 +20,7 @@ class PlainEpisode:
     truncated: bool
 
     def value_after(self, t: int) -> float:
-        """V of the observation that step t led to; 0 after a termination."""
+        """Return the value of the observation after step t, 0 after a termination."""
         if self.terminated and t == len(self.rewards) - 1:
             return 0.0
         return self.values[t + 1]
@@ -86,19 +86,19 @@ def plain_episodes(draw: st.DrawFn, min_length: int = 1, max_length: int = 300) 
 
 @dataclass
 class Poison:
-    """A number that is none, put into one step of one episode."""
+    """A non-finite number for one step of one episode."""
 
     track: str  # rewards, values or ratios
     number: float
     at: float  # where among all steps, in [0, 1)
 
     def packed(self, episodes: list[PlainEpisode]) -> None:
-        """Put it into a step of one of the episodes."""
+        """Store the number in a step of one of the episodes."""
         episode = max(episodes, key=lambda e: len(e.rewards))
         getattr(episode, self.track)[int(self.at * len(episode.rewards))] = self.number
 
     def columns(self, made: Columns) -> None:
-        """Put it into a row of one of the columns, and into the episode that has it."""
+        """Store the number in a row of a column, and in the episode of that row."""
         start, column, piece = made.pieces[int(self.at * len(made.pieces))]
         t = int(self.at * len(piece.rewards))
         getattr(piece, self.track)[t] = self.number
@@ -114,7 +114,7 @@ poisons = st.builds(
 
 
 def assert_contained(found: np.ndarray, expected: np.ndarray, name: str) -> None:
-    """Finite and equal wherever the reference is finite, and nowhere else."""
+    """Assert equality for all finite numbers of the reference, and non-finite numbers elsewhere."""
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(np.isfinite(found), finite, err_msg=name)
     np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-6, atol=1e-6, err_msg=name)
@@ -124,7 +124,7 @@ fractions = st.one_of(st.sampled_from([0.0, 1.0, 0.99, 0.95]), st.floats(0.0, 1.
 
 
 def packed(episodes: list[PlainEpisode]) -> dict[str, np.ndarray]:
-    """The episodes as the packed arguments of `episodes.returns`."""
+    """Return the episodes as the packed arguments of `episodes.returns`."""
     return {
         "rewards": np.array([r for e in episodes for r in e.rewards]),
         "values": np.array([v for e in episodes for v in e.values]),
@@ -136,7 +136,7 @@ def packed(episodes: list[PlainEpisode]) -> dict[str, np.ndarray]:
 
 @dataclass
 class Columns:
-    """Episodes laid out in [T, N] as a vector environment with same-step autoreset returns them."""
+    """Episodes in the layout [T, N] of a vector environment with same-step autoreset."""
 
     rewards: np.ndarray  # [T, N]
     values: np.ndarray  # [T + 1, N]
@@ -152,7 +152,7 @@ class Columns:
 
 
 def columns(rng: np.random.Generator, num_rows: int, num_columns: int, ending_rate: float) -> Columns:
-    """Random columns whose episodes end at any row, in any way."""
+    """Return random columns with episodes that end at any row, in any way."""
     shape = (num_rows, num_columns)
     rewards, ratios = rng.normal(size=shape), np.exp(rng.normal(size=shape))
     values, lasts = rng.normal(size=(num_rows + 1, num_columns)), rng.normal(size=shape)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: an episode and the plain reference that says what it must answer."""
+"""Hypothesis strategies for pairs of an episode and a plain reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["KINDS", "Kind", "built", "episodes", "indices", "lists_of_episodes",
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of item: how one is made from a number, and its space."""
+    """A kind of item: a function from a number to an item, and its space."""
 
     name: str
     space: spaces.Space
@@ -61,7 +61,7 @@ def plain(
     infos: bool = True,
     **state: Any,
 ) -> PlainEpisode:
-    """A reference episode; every item tells its step."""
+    """Return a reference episode in which every item encodes its step."""
     obs, act = KINDS[observation], KINDS[action]
     steps, observed = range(-lookback, num_steps), range(-lookback, num_steps + 1)
     return PlainEpisode(
@@ -76,7 +76,7 @@ def plain(
 
 
 def built(reference: PlainEpisode, observation: str, action: str, with_spaces: bool = True) -> SingleAgentEpisode:
-    """The growing episode of a reference."""
+    """Return the growing episode of a reference."""
     return SingleAgentEpisode(
         reference.id_,
         observations=list(reference.observations.values()),
@@ -98,7 +98,7 @@ def built(reference: PlainEpisode, observation: str, action: str, with_spaces: b
 
 @st.composite
 def episodes(draw: st.DrawFn, ended: bool | None = None, max_steps: int = 8) -> tuple[PlainEpisode, SingleAgentEpisode]:
-    """A reference and its episode, growing or finalized, of any kind of item, length, lookback and ending."""
+    """Draw a reference and its episode, growing or finalized, of any kind of item, length, lookback and ending."""
     arguments = draw(episode_arguments(ended=ended, max_steps=max_steps))
     ids = {"agent_id": "agent", "module_id": "module", "multi_agent_episode_id": "multi"}
     episode = SingleAgentEpisode("abc", **arguments, **ids)
@@ -107,7 +107,7 @@ def episodes(draw: st.DrawFn, ended: bool | None = None, max_steps: int = 8) -> 
 
 
 def of_arguments(arguments: dict[str, Any]) -> PlainEpisode:
-    """The reference of an episode that was made with the arguments."""
+    """Return the reference of an episode with these arguments."""
     lookback = arguments["len_lookback_buffer"]
     keyed = lambda items: dict(enumerate(items, -lookback))  # noqa: E731
     return PlainEpisode(

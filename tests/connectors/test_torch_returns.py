@@ -77,7 +77,7 @@ def test_what_is_not_finite_stays_in_its_episode_of_a_column_on_tensors_too(devi
     check_all(made.arguments(), made.ratios, device, 0.9, 0.8, n_step=5)
 
 
-def test_flags_that_are_none_are_an_error_that_says_what_to_give():
+def test_missing_flags_raise():
     with pytest.raises(WrongType, match="terminateds is None: give a flag per step"):
         on_tensors.gae(torch.ones(2), torch.ones(3), None, None, gamma=0.9, lambda_=0.9, offsets=[0, 2])  # type: ignore[arg-type]
 

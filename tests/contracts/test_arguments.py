@@ -1,4 +1,4 @@
-"""Constructors told what they cannot work with: each refuses it where it comes in, by its name."""
+"""Constructors reject wrong arguments with an error that names the argument."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ RIGHT = {  # arguments that make sense after all
 
 
 @pytest.mark.parametrize(("make", "given"), MAKERS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_wrong_argument_is_refused_by_a_clear_error(make, given):
+def test_constructor_wrong_argument_raises(make, given):
     make(**given)
     for name, parameter in inspect.signature(make).parameters.items():
         if name in SKIPPED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -110,13 +110,13 @@ def refuses(make: Callable[..., Any], arguments: dict[str, Any]) -> bool:
     return False
 
 
-def test_hooks_have_a_method_that_is_called():
+def test_hook_without_callback_raises():
     with pytest.raises(WrongType, match="none of the methods on_episode_start"):
         SingleAgentEnvRunner("CartPole-v1", hooks=[object()])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_priorities_may_be_tensors_of_any_precision(dtype):
+def test_priorities_accept_tensors_of_any_precision(dtype):
     buffer = PrioritizedEpisodeReplayBuffer(10, seed=0)
     with SingleAgentEnvRunner("CartPole-v1", seed=0) as runner:
         buffer.add(runner.sample(num_timesteps=4, random_actions=True))

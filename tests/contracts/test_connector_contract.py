@@ -1,4 +1,4 @@
-"""Every piece that we ship does what its pipeline counts on."""
+"""Every connector of the library passes `check_connector`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def padded() -> list[Connector]:
 
 
 class WithTime(Connector):
-    """Outputs as a policy with a memory gives them: [N, 1, ...]."""
+    """Outputs [N, 1, ...] of a recurrent policy."""
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {name: column[:, None] for name, column in batch.items()}
@@ -54,7 +54,7 @@ def distance(achieved: np.ndarray, goals: np.ndarray, infos: Any) -> np.ndarray:
 
 @dataclass
 class Case:
-    """A piece, and what it is to be checked with."""
+    """A connector with the arguments of its check."""
 
     make: Callable[[], Connector]
     pipeline: str
@@ -142,13 +142,13 @@ BASES = {"MultiAgentObservationPreprocessor", "ObservationPreprocessor"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case}-{number}" for number, case in enumerate(CASES)])
-def test_a_piece_does_what_its_pipeline_counts_on(case: Case) -> None:
+def test_connector_passes_check_connector(case: Case) -> None:
     made = {name: value() if name in ("policy", "before") else value for name, value in case.options.items()}
     check_connector(case.make(), case.pipeline, **made)
 
 
 def shipped() -> list[str]:
-    """The names of all pieces in the three pipelines' rooms that are no views."""
+    """Return the names of all connectors in the packages of the three pipelines, without views."""
     names = []
     for module in (env_to_module, learner, module_to_env):
         for name in module.__all__:
@@ -164,5 +164,5 @@ def is_view(kind: type) -> bool:
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_every_piece_has_a_case(name: str) -> None:
+def test_every_connector_is_checked(name: str) -> None:
     assert name in {type(case.make()).__name__ for case in CASES}

@@ -1,4 +1,4 @@
-"""Every way to an environment that we ship gives rows, or env steps, that are what they say."""
+"""Every kind of environment that the library supports passes its check."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ ENVS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("env", ENVS)
-def test_a_vector_environment_made_here_keeps_its_word(env: str, mode: AutoresetMode) -> None:
+def test_vector_env_passes_check_vector_env(env: str, mode: AutoresetMode) -> None:
     made = make_vector_env(ENVS[env], 2, autoreset_mode=mode)
     check_vector_env(made, num_steps=70)
     made.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_environments_made_in_other_processes_keep_their_word(mode: AutoresetMode) -> None:
+def test_async_vector_env_passes_check_vector_env(mode: AutoresetMode) -> None:
     made = make_vector_env("CartPole-v1", 2, vectorization="async", autoreset_mode=mode)
     check_vector_env(made, num_steps=50)
     made.close()
 
 
-def test_an_environments_own_vector_environment_keeps_its_word() -> None:
+def test_native_vector_env_passes_check_vector_env() -> None:
     check_vector_env(make_vector_env("CartPole-v1", 3, vectorization="vector_entry_point"), num_steps=50)
 
 
@@ -67,13 +67,13 @@ WRAPPERS: dict[str, Callable[[Path], Any]] = {  # of one environment, and of man
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_an_environment_behind_a_wrapper_keeps_its_word(name: str, tmp_path: Path) -> None:
+def test_wrapped_env_passes_check_vector_env(name: str, tmp_path: Path) -> None:
     made = make_vector_env(WRAPPERS[name](tmp_path), 2)
     check_vector_env(made, num_steps=50)
     made.close()
 
 
-def test_every_environment_that_we_ship_is_checked() -> None:
+def test_every_environment_adapter_is_checked() -> None:
     shipped = set()
     for package in (episode_runners, episode_learners, storage):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -97,7 +97,7 @@ LARGE_POOLS = {"CheetahRun-v1": 9, "HalfCheetah-v4": 9, "Pong-v5": 9}  # the fir
 
 
 @pytest.mark.parametrize("task", [*POOLS, *(pytest.param(task, marks=pytest.mark.slow) for task in LARGE_POOLS)])
-def test_an_envpool_task_behind_its_adapter_keeps_its_word(task: str) -> None:
+def test_envpool_adapter_passes_check_vector_env(task: str) -> None:
     limit = (POOLS | LARGE_POOLS)[task]
     made = EnvPoolVectorEnv(task, 2, max_episode_steps=limit, pool_kwargs={"num_threads": 1})
     check_vector_env(made, num_steps=60 if task in POOLS else 25)
@@ -109,7 +109,7 @@ SIMULATORS = {"final": {}, "logs": {"info_keys": ("log",)}, "repeated": {"missin
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", SIMULATORS)
-def test_a_torch_simulator_behind_its_adapter_keeps_its_word(name: str, device: str) -> None:
+def test_torch_adapter_passes_check_vector_env(name: str, device: str) -> None:
     simulator = TorchCartPole(3, device, limit=15, gives_final=name != "repeated")
     made = TorchVectorEnv(simulator, OBSERVATION_SPACE, ACTION_SPACE, **SIMULATORS[name])
     check_vector_env(made, num_steps=60)
@@ -117,7 +117,7 @@ def test_a_torch_simulator_behind_its_adapter_keeps_its_word(name: str, device: 
 
 
 class Countdown:
-    """Plain dicts: agents that come late, rest, and end one after the other."""
+    """Multi-agent environment with plain dicts: agents enter late, skip env steps, and end at different times."""
 
     observation_spaces = {name: gym.spaces.Box(0, 9, (1,), np.float32) for name in ("early", "late")}
     action_spaces = {name: gym.spaces.Discrete(2) for name in ("early", "late")}
@@ -146,7 +146,7 @@ AGENTS = {
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_env_steps_of_several_agents_grow_an_episode_that_may_be_cut_anywhere(name: str) -> None:
+def test_multi_agent_env_steps_equal_cut_and_joined(name: str) -> None:
     whole, chunks, env = played(AGENTS[name], num_steps=40, cut_every=7)
     assert len(whole) > 1
     for agent_id, own in whole.agent_episodes.items():
@@ -160,7 +160,7 @@ def test_env_steps_of_several_agents_grow_an_episode_that_may_be_cut_anywhere(na
 
 
 def played(make: Callable[[], Any], num_steps: int, cut_every: int) -> tuple[MultiAgentEpisode, list[Any], Any]:
-    """Random legal actions in an environment, told to one episode and to one that is cut every few env steps."""
+    """Run random legal actions, and return an uncut episode and an episode that is cut every few env steps."""
     env = as_multi_agent_env(make())
     observations, infos = env.reset(seed=0)
     whole = MultiAgentEpisode("game")

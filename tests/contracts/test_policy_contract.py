@@ -1,4 +1,4 @@
-"""Every policy of the library keeps the contract of policies, and one that does not is convicted."""
+"""Every policy of the library passes `check_policy`, and broken policies fail."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BASES = {"Policy", "RecurrentPolicy"}
 
 
 @pytest.mark.parametrize("name", sorted({*policies.__all__} - BASES))
-def test_every_policy_of_the_library_keeps_the_contract(name: str) -> None:
+def test_every_policy_is_checked(name: str) -> None:
     for case in SHIPPED[name]:
         options = {"observation_space": BOX, "action_space": ACTIONS, "views": [], **case}
         seen, acts, views = (options.pop(key) for key in ("observation_space", "action_space", "views"))
@@ -70,22 +70,20 @@ def test_every_policy_of_the_library_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("observation_space", OBSERVATION_SPACES, ids=["vector", "image", "number"])
 @pytest.mark.parametrize("action_space", ACTION_SPACES, ids=str)
 @pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
-def test_the_policies_of_the_library_keep_the_contract(
-    make: Any, action_space: spaces.Space, observation_space: spaces.Space
-) -> None:
+def test_policy_passes_check_policy(make: Any, action_space: spaces.Space, observation_space: spaces.Space) -> None:
     policy = make(observation_space, action_space, generator=seeded())
     check_policy(policy, observation_space, action_space, asked=["compute_values"])
 
 
 @pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
-def test_the_policies_of_the_library_keep_it_behind_views(make: Any) -> None:
+def test_policy_behind_views_passes_check_policy(make: Any) -> None:
     chain = [PrevActionsPrevRewards(), FlattenObservations(), FrameStacking(num_frames=3), time_steps]
     seen = Views(chain, BOX, ACTIONS).observation_space
     policy = make(seen, ACTIONS, generator=seeded())
     check_policy(policy, BOX, ACTIONS, views=chain)
 
 
-def test_any_callable_may_be_a_policy_and_a_module_stays_in_its_mode() -> None:
+def test_callable_policy_passes_and_module_keeps_mode() -> None:
     check_policy(lambda batch, explore=None: {"actions": np.ones(len(batch["obs"]))}, BOX, ACTIONS)
     policy = MLPPolicy(BOX, ACTIONS)
     policy.critic.eval()
@@ -95,7 +93,7 @@ def test_any_callable_may_be_a_policy_and_a_module_stays_in_its_mode() -> None:
     assert not policy.critic.training
 
 
-def test_actions_that_are_not_allowed_are_as_good_as_any() -> None:
+def test_masked_actions_pass_check_policy() -> None:
     class Masked(MLPPolicy):
         def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
             outputs = super().forward(batch, explore)
@@ -109,7 +107,7 @@ def test_actions_that_are_not_allowed_are_as_good_as_any() -> None:
 
 
 class Sound(MLPPolicy):
-    """A small policy, to be broken."""
+    """A valid small policy, the base of broken ones."""
 
     def __init__(self) -> None:
         super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
@@ -210,7 +208,7 @@ class ReadsAnotherColumn(Sound):
 
 
 class WorthOfOthers(QPolicy):
-    """What an action is worth depends on the other rows, when it learns."""
+    """Policy with Q-values that depend on other rows while learning."""
 
     def __init__(self) -> None:
         super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
@@ -221,7 +219,7 @@ class WorthOfOthers(QPolicy):
 
 
 class GreedyOfOthers(QPolicy):
-    """Likewise, when it acts."""
+    """Policy with Q-values that depend on other rows while acting."""
 
     def __init__(self) -> None:
         super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
@@ -234,7 +232,7 @@ class GreedyOfOthers(QPolicy):
 
 
 class WorthOfNoMemory(LSTMQPolicy):
-    """Forgets what it saw, when it learns."""
+    """Recurrent policy that drops its state while learning."""
 
     def __init__(self) -> None:
         super().__init__(BOX, ACTIONS, hidden_sizes=(4,), state_size=4)
@@ -260,7 +258,7 @@ class GivesNoActions(Sound):
 
 
 class ForcesToExplore(nn.Module):
-    """Has no default for `explore`."""
+    """Policy without a default for `explore`."""
 
     def forward(self, batch: Any, *, explore: bool) -> dict[str, Any]:
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 3)}
@@ -299,13 +297,13 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("make", "told"), MUTANTS, ids=lambda part: getattr(part, "__name__", ""))
-def test_a_policy_that_breaks_the_contract_is_convicted(make: Any, told: str) -> None:
+def test_broken_policy_fails_check_policy(make: Any, told: str) -> None:
     with pytest.raises(ContractViolation, match=told) as caught:
         check_policy(make(), BOX, ACTIONS)
     assert str(caught.value).startswith(make.__name__)
 
 
-def test_what_is_asked_of_a_policy_and_missing_is_named() -> None:
+def test_policy_with_missing_method_raises() -> None:
     with pytest.raises(
         ContractViolation, match=r"expected a policy, found .*function has no compute_values, no device"
     ):
@@ -314,7 +312,7 @@ def test_what_is_asked_of_a_policy_and_missing_is_named() -> None:
         check_policy(object(), BOX, ACTIONS)
 
 
-def test_checking_a_policy_draws_nothing_from_torchs_generator() -> None:
+def test_check_policy_leaves_torch_generator() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""Every view that we ship, and two of a user's own, show the same wherever an observation lies."""
+"""Every view of the library, and two of a user, give equal columns for all kinds of histories."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ NO_VIEWS = {"View", "ViewPiece", "Views"}  # the protocol, what makes a piece of
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 @pytest.mark.parametrize("make_env", [Numbered, Pixels])
-def test_the_views_of_the_library_show_the_same_wherever_an_observation_lies(chain: list[Any], make_env: type) -> None:
+def test_view_is_equal_for_all_histories(chain: list[Any], make_env: type) -> None:
     check_view(chain, make_env)
 
 
 @pytest.mark.parametrize(("view", "make_env"), [(attention, Numbered), (joint, Goals)])
-def test_views_of_a_users_own_show_the_same_wherever_an_observation_lies(view: Any, make_env: type) -> None:
+def test_user_view_is_equal_for_all_histories(view: Any, make_env: type) -> None:
     check_view(view, make_env)
 
 
 @pytest.mark.parametrize("name", sorted({*views.__all__} - NO_VIEWS))
-def test_every_view_is_in_a_chain(name: str) -> None:
+def test_every_view_is_checked(name: str) -> None:
     view = getattr(views, name)
     parts = [part for chain in CHAINS.values() for part in chain]
     assert view in parts or any(inspect.isclass(view) and type(part) is view for part in parts)

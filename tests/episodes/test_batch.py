@@ -1,4 +1,4 @@
-"""A batch is a struct of columns: nested, of arrays or tensors, and it never guesses."""
+"""`Batch`: columns, rows, joining, arithmetic, missing values, tensors and views."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from episodes.errors import (
 
 
 def rows_of(length: int, start: int = 0) -> Batch:
-    """A nested batch whose values tell their row."""
+    """Return a nested batch whose values encode their row."""
     row = np.arange(start, start + length)
     return Batch(
         obs={"camera": row[:, None, None] * np.ones((2, 2)), "joints": (row * 1.0, row * 2.0)},
@@ -50,7 +50,7 @@ def batch(request: pytest.FixtureRequest) -> Batch:
     return made.to_torch() if request.param == "torch" else made
 
 
-def test_columns_are_read_by_key_and_by_attribute_at_every_depth(batch):
+def test_batch_columns_read_by_key_and_attribute(batch):
     assert batch.obs.camera is batch["obs"]["camera"]
     assert list(batch.keys()) == ["obs", "actions", "terminateds"]
     assert "obs" in batch
@@ -60,7 +60,7 @@ def test_columns_are_read_by_key_and_by_attribute_at_every_depth(batch):
     assert isinstance(batch.obs.joints, tuple)
 
 
-def test_writing_to_a_nested_column_writes_to_the_batch():
+def test_batch_nested_column_write_changes_batch():
     batch = rows_of(3)
     batch.obs.camera = np.zeros((3, 1))
     batch["obs"]["depth"] = np.ones(3)
@@ -72,7 +72,7 @@ def test_writing_to_a_nested_column_writes_to_the_batch():
     assert "depth" not in batch.obs
 
 
-def test_leaves_are_shared_and_dicts_are_not():
+def test_batch_shares_leaves_and_copies_dicts():
     array, inner = np.zeros(3), {"a": np.ones(3)}
     batch = Batch(x=array, inner=inner)
     assert batch.x is array
@@ -80,7 +80,7 @@ def test_leaves_are_shared_and_dicts_are_not():
     assert list(inner) == ["a"]
 
 
-def test_an_unknown_column_is_named_with_those_there_are(batch):
+def test_batch_unknown_column_error_lists_columns(batch):
     with pytest.raises(UnknownKey, match="no column 'reward'; there are 'obs', 'actions'"):
         batch["reward"]
     with pytest.raises(AttributeError, match="no column 'reward'"):
@@ -89,7 +89,7 @@ def test_an_unknown_column_is_named_with_those_there_are(batch):
         del batch["reward"]
 
 
-def test_a_column_named_like_a_method_is_reached_by_key_only():
+def test_batch_column_named_like_method_is_read_by_key():
     batch = Batch({"keys": np.ones(2)})
     assert batch["keys"].sum() == 2
     assert list(batch.keys()) == ["keys"]
@@ -100,7 +100,7 @@ def test_a_column_named_like_a_method_is_reached_by_key_only():
 @pytest.mark.parametrize(
     "index", [slice(1, 4), slice(None, None, -2), [4, 0, 0], np.array([5, -1]), np.arange(6) > 3, slice(0, 0)]
 )
-def test_rows_are_taken_from_every_leaf(batch, index):
+def test_batch_rows_index_every_leaf(batch, index):
     taken = batch[index]
     expected = np.arange(6)[index]
     assert len(taken) == len(expected)
@@ -109,26 +109,26 @@ def test_rows_are_taken_from_every_leaf(batch, index):
     assert type(taken.actions) is type(batch.actions)
 
 
-def test_rows_are_taken_by_a_tensor_too(batch):
+def test_batch_rows_index_by_tensor(batch):
     np.testing.assert_array_equal(batch[torch.tensor([2, 0])].to_numpy().actions, [2, 0])
     np.testing.assert_array_equal(batch[torch.arange(6) > 4].to_numpy().actions, [5])
 
 
-def test_slices_are_views_and_iterating_gives_rows(batch):
+def test_batch_slice_is_view_and_iter_yields_rows(batch):
     batch[1:3].obs.camera[0] = -1
     assert batch.obs.camera[1].max() == -1
     assert [int(row.actions) for row in batch] == list(range(6))
     assert batch[-1].obs.camera.shape == (2, 2)
 
 
-def test_a_row_that_is_not_there_is_an_error(batch):
+def test_batch_missing_row_raises(batch):
     with pytest.raises(StepOutOfRange, match="row 6: this batch has 6 rows"):
         batch[6]
     with pytest.raises(WrongType, match="one index for the rows"):
         batch[0, 1]
 
 
-def test_columns_of_different_lengths_are_named_and_the_length_is_not_the_shortest():
+def test_batch_len_of_unequal_columns_raises():
     batch = Batch(obs=np.zeros((4, 2)), inner={"rewards": np.zeros(3)})
     for read in (len, lambda b: b[0], lambda b: b[0:2], lambda b: list(b.split(2)), lambda b: Batch.cat([b, b])):
         with pytest.raises(TrackMismatch, match="'obs' has 4 rows, 'inner/rewards' has 3 rows"):
@@ -138,7 +138,7 @@ def test_columns_of_different_lengths_are_named_and_the_length_is_not_the_shorte
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans())
-def test_cat_then_split_at_the_seams_is_the_identity(lengths, as_tensors):
+def test_batch_cat_then_split_is_identity(lengths, as_tensors):
     starts = np.cumsum([0, *lengths])
     parts = [rows_of(length, int(start)) for length, start in zip(lengths, starts, strict=False)]
     if as_tensors:
@@ -152,7 +152,7 @@ def test_cat_then_split_at_the_seams_is_the_identity(lengths, as_tensors):
 
 
 @given(st.integers(1, 4), st.integers(0, 5))
-def test_stack_then_row_is_the_identity(count, length):
+def test_batch_stack_then_row_is_identity(count, length):
     parts = [rows_of(length, start) for start in range(count)]
     stacked = Batch.stack(parts)
     assert len(stacked) == count
@@ -160,7 +160,7 @@ def test_stack_then_row_is_the_identity(count, length):
 
 
 @given(st.integers(0, 20), st.integers(1, 8), st.booleans(), st.integers(0, 99))
-def test_split_gives_each_row_once(length, size, shuffle, seed):
+def test_batch_split_yields_each_row_once(length, size, shuffle, seed):
     batch = rows_of(length)
     parts = list(batch.split(size, shuffle=shuffle, generator=np.random.default_rng(seed)))
     assert all(len(part) == size for part in parts[:-1])
@@ -169,7 +169,7 @@ def test_split_gives_each_row_once(length, size, shuffle, seed):
     assert shuffle or found == list(range(length))
 
 
-def test_a_shuffled_split_follows_its_generator(batch):
+def test_batch_shuffled_split_follows_generator(batch):
     orders = [
         [part.to_numpy().actions.tolist() for part in batch.split(4, shuffle=True, generator=np.random.default_rng(s))]
         for s in (1, 1, 2)
@@ -178,7 +178,7 @@ def test_a_shuffled_split_follows_its_generator(batch):
     assert orders[0] != orders[2]
 
 
-def test_the_last_part_may_be_merged(batch):
+def test_batch_split_merges_last_part(batch):
     assert [len(part) for part in batch.split(4)] == [4, 2]
     assert [len(part) for part in batch.split(4, merge_last=True)] == [6]
     assert [len(part) for part in batch.split(3, merge_last=True)] == [3, 3]
@@ -187,13 +187,13 @@ def test_the_last_part_may_be_merged(batch):
 
 
 @pytest.mark.parametrize("join", [Batch.stack, Batch.cat])
-def test_joining_batches_whose_keys_differ_is_an_error_that_names_them(join):
+def test_batch_join_of_unequal_keys_raises(join):
     a, b = Batch(obs={"x": np.zeros(2)}, r=np.zeros(2)), Batch(obs={"x": np.zeros(2), "y": np.zeros(2)})
     with pytest.raises(TrackMismatch, match=r"batch 1 lacks 'r'; batch 0 lacks 'obs/y'; .* fill="):
         join([a, b])
 
 
-def test_missing_columns_are_filled_only_when_asked():
+def test_batch_join_fills_missing_columns_with_fill():
     a, b = Batch(obs={"x": np.ones((2, 3))}, n=np.ones(2, int)), Batch(obs={"y": torch.ones(1)})
     joined = Batch.cat([a, b], fill=7)
     np.testing.assert_array_equal(joined.obs.x, [[1] * 3, [1] * 3, [7] * 3])
@@ -217,14 +217,14 @@ def test_missing_columns_are_filled_only_when_asked():
         (Batch(obs=torch.zeros(2, 3)), TrackMismatch, "'obs' is an array in one batch and a tensor in another"),
     ],
 )
-def test_leaves_that_do_not_go_together_are_named(other, error, message):
+def test_batch_join_of_unequal_leaves_raises(other, error, message):
     with pytest.raises(error, match=message):
         Batch.cat([Batch(obs=np.zeros((2, 3))), other])
     with pytest.raises(InvalidArgument, match="no batches"):
         Batch.stack([])
 
 
-def test_rows_are_set_from_the_same_columns(batch):
+def test_batch_set_rows_writes_all_columns(batch):
     batch[2:4] = {
         "obs": {"camera": np.full((2, 2, 2), -1.0), "joints": (-1.0, -1.0)},
         "actions": 9,
@@ -245,7 +245,7 @@ def test_rows_are_set_from_the_same_columns(batch):
         (1.0, WrongType, "rows are set from a batch"),
     ],
 )
-def test_a_row_that_does_not_fit_is_an_error_that_changes_nothing(kind, rows, error, message):
+def test_batch_set_bad_rows_raises_and_changes_nothing(kind, rows, error, message):
     batch = Batch(a=np.zeros(4), b=np.zeros(4, int))
     batch = batch.to_torch() if kind == "torch" else batch
     with pytest.raises(error, match=message):
@@ -253,7 +253,7 @@ def test_a_row_that_does_not_fit_is_an_error_that_changes_nothing(kind, rows, er
     assert batch == Batch(a=np.zeros(4), b=np.zeros(4, int))
 
 
-def test_read_only_columns_are_refused_before_anything_is_written():
+def test_batch_set_read_only_rows_raises():
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     batch = Batch(a=np.zeros(2), b=frozen)
@@ -262,7 +262,7 @@ def test_read_only_columns_are_refused_before_anything_is_written():
     assert batch.a.sum() == 0
 
 
-def test_arithmetic_pairs_columns_by_name_not_by_order():
+def test_batch_arithmetic_pairs_columns_by_name():
     a, b = Batch(x=np.array([1.0]), y=np.array([10.0])), Batch(y=np.array([5.0]), x=np.array([2.0]))
     assert a + b == Batch(x=np.array([3.0]), y=np.array([15.0]))
     assert a - b == Batch(x=np.array([-1.0]), y=np.array([5.0]))
@@ -280,7 +280,7 @@ def with_nulls() -> Batch:
     )
 
 
-def test_a_nan_in_a_tensor_and_a_none_in_an_object_array_are_seen():
+def test_batch_isnull_finds_nan_and_none():
     batch = with_nulls()
     assert batch.hasnull()
     assert batch.isnull().obs.x.tolist() == [[False, False], [True, False], [False, False]]
@@ -288,7 +288,7 @@ def test_a_nan_in_a_tensor_and_a_none_in_an_object_array_are_seen():
     assert not batch[0:1].hasnull()
 
 
-def test_dropnull_drops_rows_and_keeps_shapes_and_nesting():
+def test_batch_dropnull_drops_rows_only():
     kept = with_nulls().dropnull()
     assert len(kept) == 1
     assert kept.obs.x.shape == (1, 2)
@@ -296,7 +296,7 @@ def test_dropnull_drops_rows_and_keeps_shapes_and_nesting():
     assert len(with_nulls()[0:0].dropnull()) == 0
 
 
-def test_to_torch_and_back_is_the_identity():
+def test_batch_to_torch_and_back_is_identity():
     batch = rows_of(4)
     del batch.eps_id
     tensors = batch.to_torch()
@@ -305,7 +305,7 @@ def test_to_torch_and_back_is_the_identity():
     assert np.shares_memory(tensors.to_numpy().actions, batch.actions)
 
 
-def test_to_torch_casts_floating_leaves_only():
+def test_batch_to_torch_casts_floats_only():
     tensors = rows_of(2)
     del tensors.eps_id
     tensors = tensors.to_torch(dtype=torch.float32, device="cpu")
@@ -314,7 +314,7 @@ def test_to_torch_casts_floating_leaves_only():
     assert tensors.terminateds.dtype == torch.bool
 
 
-def test_to_torch_copies_what_is_read_only_and_names_what_no_tensor_holds():
+def test_batch_to_torch_copies_read_only_and_rejects_strings():
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     tensor = Batch(x=frozen).to_torch().x
@@ -325,7 +325,7 @@ def test_to_torch_copies_what_is_read_only_and_names_what_no_tensor_holds():
 
 
 @pytest.mark.gpu
-def test_a_batch_lives_on_a_cuda_device():
+def test_batch_works_on_cuda_device():
     batch = rows_of(5)
     del batch.eps_id
     on_device = batch.to_torch(device="cuda")
@@ -337,7 +337,7 @@ def test_a_batch_lives_on_a_cuda_device():
     assert len(on_device.dropnull()) == 4
 
 
-def test_to_dict_gives_plain_dicts_of_the_same_leaves():
+def test_batch_to_dict_shares_leaves():
     batch = rows_of(2)
     plain = batch.to_dict()
     assert type(plain["obs"]) is dict
@@ -347,14 +347,14 @@ def test_to_dict_gives_plain_dicts_of_the_same_leaves():
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
-def test_copies_are_equal_and_share_nothing(duplicate):
+def test_batch_copies_are_equal_and_independent(duplicate):
     batch = rows_of(3)
     other = duplicate(batch)
     assert same(other, batch)
     assert not np.shares_memory(other.actions, batch.actions)
 
 
-def test_equality_compares_values_and_takes_nan_for_itself():
+def test_batch_equality_compares_values_and_nan():
     assert with_nulls()[0:2] == with_nulls()[0:2]
     assert Batch(a=np.ones(2)) != Batch(a=np.zeros(2))
     assert Batch(a=np.ones(2)) != Batch(b=np.ones(2))
@@ -362,7 +362,7 @@ def test_equality_compares_values_and_takes_nan_for_itself():
     assert Batch() != 3
 
 
-def test_the_repr_is_one_line_that_tells_rows_dtypes_and_shapes():
+def test_batch_repr_lists_rows_dtypes_and_shapes():
     assert (
         repr(Batch(obs={"x": np.zeros((2, 3))}, n=torch.zeros(2)))
         == "Batch(2 rows: obs/x float64 [2, 3], n float32 [2])"
@@ -371,7 +371,7 @@ def test_the_repr_is_one_line_that_tells_rows_dtypes_and_shapes():
     assert "no common length" in repr(Batch(a=np.zeros(2), b=np.zeros(3)))
 
 
-def test_columns_are_named_by_strings_and_hold_arrays():
+def test_batch_rejects_non_string_names_and_ragged_columns():
     with pytest.raises(WrongType, match=r"obs has the keys \[3\]"):
         Batch(obs={3: np.zeros(2)})
     with pytest.raises(ShapeMismatch, match="'x' cannot be an array"):
@@ -398,7 +398,7 @@ def transitions() -> Batch:
     )
 
 
-def test_require_returns_the_batch_when_it_has_what_the_view_names():
+def test_require_returns_batch_if_view_fits():
     batch = transitions()
     assert batch.require(RolloutBatch) is batch
     assert batch.require(CameraBatch).obs.camera.sum() == 2
@@ -418,7 +418,7 @@ def test_require_returns_the_batch_when_it_has_what_the_view_names():
         ({}, PrioBatch, "no 'weights'; no 'indices'"),
     ],
 )
-def test_require_names_everything_that_keeps_a_batch_from_being_the_view(changes, view, message):
+def test_require_error_lists_all_problems(changes, view, message):
     batch = transitions()
     for name, value in changes.items():
         del batch[name]
@@ -428,7 +428,7 @@ def test_require_names_everything_that_keeps_a_batch_from_being_the_view(changes
         batch.require(view)
 
 
-def test_views_defined_inside_a_function_are_refused_with_words():
+def test_require_of_local_view_raises():
     class Inner(Protocol):
         x: Numbers
 
@@ -439,7 +439,7 @@ def test_views_defined_inside_a_function_are_refused_with_words():
         Batch(inner={"x": np.ones(1)}).require(Outer)
 
 
-def test_every_named_view_is_there():
+def test_every_predefined_view_exists():
     names = (
         "ObsBatch RolloutBatch BatchWithReturns BatchWithAdvantages ActStateBatch ModelOutputBatch DistBatch PrioBatch"
     )
@@ -449,7 +449,7 @@ def test_every_named_view_is_there():
     assert Batch(obs=np.ones(1)).require(ObsBatch).obs.sum() == 1
 
 
-def test_batches_of_arrays_never_import_torch():
+def test_batch_of_arrays_does_not_import_torch():
     code = """if True:
         import sys, numpy as np
         from episodes.batch import Batch

@@ -1,4 +1,4 @@
-"""What goes in comes out equal, or is refused by name: arrays of every kind, infos of every kind, on every way."""
+"""Arrays and infos of any kind round-trip through every kind of storage, or raise an error that names them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRACKS = ("observations", "actions", "rewards", "extra_model_outputs")
 
 
 def an_array(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """An array with the values that are rare elsewhere: bounds, NaN, NaT, infinities."""
+    """Return an array with rare values: bounds, NaN, NaT, infinities."""
     dtype = np.dtype([("a", "f4"), ("b", "i2")] if dtype == "a:f4" else dtype)
     num = int(np.prod(shape))
     if dtype.kind in "iu":
@@ -44,7 +44,7 @@ def an_array(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> np
 
 
 def laid_out(rng: np.random.Generator, array: np.ndarray, path: Path) -> Any:
-    """The array in another arrangement of memory, or as what stands for it."""
+    """Return the array in another memory layout, or an equivalent object."""
     if not array.ndim:
         return [array, array[()]][int(rng.integers(2))]
     kind = int(rng.integers(8))
@@ -71,7 +71,7 @@ def laid_out(rng: np.random.Generator, array: np.ndarray, path: Path) -> Any:
 
 @contextmanager
 def refused_by_name(*names: str) -> Iterator[None]:
-    """Let errors of this library pass that name one of these."""
+    """Return a context manager that accepts errors of this library with one of these names."""
     try:
         yield
     except EpisodeError as error:
@@ -91,9 +91,7 @@ def check_arrays(episode: SingleAgentEpisode, items: dict[str, list[Any]], first
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_arrays_of_every_layout_dtype_and_shape_come_out_equal_or_are_refused_by_name(
-    seed: int, tmp_path: Path
-) -> None:
+def test_arrays_of_any_layout_round_trip_or_raise(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     for run in range(40):
         num = int(rng.integers(1, 4))
@@ -107,7 +105,7 @@ def test_arrays_of_every_layout_dtype_and_shape_come_out_equal_or_are_refused_by
 
 
 def check_every_way(rng: np.random.Generator, items: dict[str, list[Any]], path: Path) -> None:
-    """Send an episode of the items on every way there is."""
+    """Send an episode of the items through every kind of storage, and compare."""
     episode = SingleAgentEpisode("e")
     episode.add_env_reset(items["observations"][0])
     steps = zip(*(items[name] for name in ("actions", "rewards", "extra")), items["observations"][1:], strict=True)
@@ -153,7 +151,7 @@ def check_every_way(rng: np.random.Generator, items: dict[str, list[Any]], path:
         ([{"x": "a"}, {"x": np.str_("b\0")}], "item 1, .* ends with a NUL"),
     ],
 )
-def test_what_an_array_of_strings_would_change_is_refused(items: list[Any], named: str) -> None:
+def test_strings_that_arrays_would_change_raise(items: list[Any], named: str) -> None:
     episode = SingleAgentEpisode("e", observations=items, actions=[0], rewards=[1.0], len_lookback_buffer=0)
     with pytest.raises(ShapeMismatch, match=f"observations: {named}"):
         episode.to_numpy()
@@ -164,7 +162,7 @@ def test_what_an_array_of_strings_would_change_is_refused(items: list[Any], name
 
 
 class Thing:
-    """What only memory can hold."""
+    """An object without any encoding."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Thing)
@@ -173,7 +171,7 @@ class Thing:
 
 
 def a_value(rng: np.random.Generator, depth: int = 0) -> Any:
-    """A value of an info, of any kind."""
+    """Return a random value of an info, of any kind."""
     n, deeper = int(rng.integers(-5, 99)), depth < 2
     kinds: list[Any] = [
         None,
@@ -197,13 +195,13 @@ def a_value(rng: np.random.Generator, depth: int = 0) -> Any:
 
 
 def an_info(rng: np.random.Generator) -> dict[str, Any]:
-    """An info of some keys, odd ones too."""
+    """Return a random info, with unusual keys."""
     keys = ["a", "b", "a/b", "", "~", "log", "_a", "long" * 20]
     return {key: a_value(rng) for key in rng.choice(keys, rng.integers(0, 4), replace=False).tolist()}
 
 
 def check_same(value: Any, wanted: Any, where: str = "") -> None:
-    """Assert that both are equal and of the same types all through."""
+    """Assert that both values are equal and of the same types."""
     assert type(value) is type(wanted), where
     if isinstance(wanted, dict):
         assert value.keys() == wanted.keys(), where
@@ -221,7 +219,7 @@ def check_same(value: Any, wanted: Any, where: str = "") -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_infos_of_every_kind_come_out_as_they_went_in_on_every_way(seed: int, tmp_path: Path) -> None:
+def test_infos_of_any_kind_round_trip_everywhere(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     for run in range(30):
         infos = [an_info(rng) if rng.random() < 0.8 else {} for _ in range(int(rng.integers(2, 6)))]
@@ -246,7 +244,7 @@ def test_infos_of_every_kind_come_out_as_they_went_in_on_every_way(seed: int, tm
         assert EpisodeDataset(path).pack()[:2] == pack
 
 
-def test_objects_in_infos_stay_in_memory_and_are_refused_by_name_where_infos_travel(tmp_path: Path) -> None:
+def test_objects_in_infos_raise_when_sent_or_written(tmp_path: Path) -> None:
     infos = [{"log": {"deep": [1, Thing()]}}, {}]
     episode = SingleAgentEpisode(
         "e", observations=[0, 1], actions=[0], rewards=[1.0], infos=infos, len_lookback_buffer=0
@@ -259,7 +257,7 @@ def test_objects_in_infos_stay_in_memory_and_are_refused_by_name_where_infos_tra
 
 
 def a_row(rng: np.random.Generator, num: int, depth: int = 0) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A vector environment's info, with masks, and what it says of each environment."""
+    """Return a vector environment's info with masks, and the info of each environment."""
     row: dict[str, Any] = {}
     own: list[dict[str, Any]] = [{} for _ in range(num)]
     for key in rng.choice(["a", "b", "x/y", "log"], rng.integers(0, 4), replace=False).tolist():
@@ -287,7 +285,7 @@ def a_row(rng: np.random.Generator, num: int, depth: int = 0) -> tuple[dict[str,
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_vector_infos_with_masks_are_dealt_out_as_they_came(mode: str, tmp_path: Path) -> None:
+def test_vector_infos_with_masks_reach_each_environment(mode: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for run in range(25):
         num = int(rng.integers(1, 4))

@@ -1,4 +1,4 @@
-"""Clocks: from env steps to rows, against looking through the whole list."""
+"""Index arithmetic of env steps, compared with a search through the list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ env_steps = st.integers(-3, 33)
 
 
 @pytest.mark.parametrize("kind", [list, np.array, lambda times: array("q", times)], ids=["list", "numpy", "array"])
-def test_every_kind_of_sequence_is_a_clock(kind):
+def test_env_step_index_accepts_any_sequence(kind):
     times = kind([0, 2, 5])
     assert [row_at(times, t) for t in range(7)] == [0, MISSING, 1, MISSING, MISSING, 2, MISSING]
     assert rows_between(times, 1, 6) == (1, 3)
@@ -24,24 +24,24 @@ def test_every_kind_of_sequence_is_a_clock(kind):
 
 
 @given(times=clocks, t=env_steps)
-def test_a_row_is_where_the_list_has_the_env_step(times, t):
+def test_row_at_equals_list_search(times, t):
     assert row_at(times, t) == (times.index(t) if t in times else MISSING)
 
 
 @given(times=clocks, begin=env_steps, end=env_steps)
-def test_rows_between_are_those_of_the_env_steps_between(times, begin, end):
+def test_rows_between_equals_list_search(times, begin, end):
     first, stop = rows_between(times, begin, end)
     assert times[first:stop] == [t for t in times if begin <= t < end]
 
 
 @given(times=clocks, wanted=st.lists(env_steps), earliest=env_steps)
-def test_rows_of_several_env_steps_are_missing_before_the_earliest(times, wanted, earliest):
+def test_rows_of_before_earliest_are_missing(times, wanted, earliest):
     expected = [times.index(t) if t in times and t >= earliest else MISSING for t in wanted]
     assert rows_of(times, wanted, earliest) == expected
 
 
 @given(seen=clocks.filter(bool), begin=st.integers(0, 30), length=st.integers(0, 10), lookback=st.integers(0, 8))
-def test_a_step_belongs_to_the_chunk_in_which_it_completes(seen, begin, length, lookback):
+def test_chunk_rows_hold_steps_that_complete_in_chunk(seen, begin, length, lookback):
     acted = seen[:-1]
     end = begin + length
     first, zero, last = chunk_rows(seen, acted, (begin, end), lookback)

@@ -1,4 +1,4 @@
-"""Facts, endings and tracks: the records that episodes, packs, buffers and files are made of."""
+"""Facts, endings and tracks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.strategies import built, plain
 
 
 def grown(num_steps: int, **arguments: Any) -> SingleAgentEpisode:
-    """An episode of so many steps with an extra model output."""
+    """Return an episode of `num_steps` steps with an extra model output."""
     episode = SingleAgentEpisode(**arguments)
     episode.add_env_reset(np.zeros(2))
     for t in range(num_steps):
@@ -34,7 +34,7 @@ def grown(num_steps: int, **arguments: Any) -> SingleAgentEpisode:
 
 
 @pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True), (True, True)])
-def test_an_ending_is_its_two_flags_in_scalar_and_in_array_form(flags: tuple[bool, bool]) -> None:
+def test_ending_of_flags_is_equal_for_scalars_and_arrays(flags: tuple[bool, bool]) -> None:
     ending = Ending.of(*flags)
     assert (ending.is_terminated, ending.is_truncated) == flags
     assert ending.is_done == any(flags)
@@ -44,7 +44,7 @@ def test_an_ending_is_its_two_flags_in_scalar_and_in_array_form(flags: tuple[boo
         assert window.code == (ending.code if reaches_end else 0)
 
 
-def test_a_part_has_the_ending_only_where_it_reaches_the_last_step() -> None:
+def test_window_keeps_ending_if_it_reaches_last_step() -> None:
     episode = grown(3)
     episode.end(Ending.BOTH)
     for form in (episode, copy.deepcopy(episode).to_numpy()):
@@ -55,7 +55,7 @@ def test_a_part_has_the_ending_only_where_it_reaches_the_last_step() -> None:
 
 
 @pytest.mark.parametrize("name", ["is_terminated", "is_truncated"])
-def test_an_episode_that_is_said_to_have_ended_grows_no_more(name: str) -> None:
+def test_episode_with_ending_set_rejects_steps(name: str) -> None:
     episode = grown(2)
     setattr(episode, name, True)
     with pytest.raises(EpisodeStateError, match=r"add_env_step after the end"):
@@ -69,14 +69,14 @@ def test_an_episode_that_is_said_to_have_ended_grows_no_more(name: str) -> None:
 # --- facts --------------------------------------------------------------------------------------------------------
 
 
-def test_no_fact_of_an_episode_is_forgotten_in_a_pack() -> None:
+def test_pack_keeps_every_fact() -> None:
     columns = {"id_": "ids", "t_started": "t_started", "observation_space": "observation_space"}
     columns |= {"action_space": "action_space", "policy_versions": "policy_versions"}
     assert [columns.get(name, name + "s") for name in EpisodeFacts._fields] == list(PackFacts._fields[:-1])
     assert list(FACTS) == [name for name in EpisodeFacts._fields if not name.endswith("space")]
 
 
-def test_facts_of_many_episodes_are_those_of_each() -> None:
+def test_pack_facts_equal_facts_of_each_episode() -> None:
     facts = [
         EpisodeFacts("a", 3, Ending.TRUNCATED, agent_id=("t", 1), module_id="m"),
         EpisodeFacts("b", 0, Ending.OPEN, multi_agent_episode_id="whole"),
@@ -89,7 +89,7 @@ def test_facts_of_many_episodes_are_those_of_each() -> None:
     assert [pickle.loads(pickle.dumps(many)).at(i) for i in range(3)] == facts
 
 
-def test_facts_that_were_pickled_before_the_newest_fact_was_there_load_with_its_default() -> None:
+def test_facts_of_older_pickle_load_with_defaults() -> None:
     facts = EpisodeFacts(
         "a", 3, Ending.BOTH, agent_id="x", policy_versions=VersionRuns((1, 2), (4,)), action_space=spaces.Discrete(2)
     )
@@ -106,7 +106,7 @@ def test_facts_that_were_pickled_before_the_newest_fact_was_there_load_with_its_
 # --- tracks -------------------------------------------------------------------------------------------------------
 
 
-def test_growing_and_finished_tracks_have_the_same_surface() -> None:
+def test_growing_and_finished_tracks_share_interface() -> None:
     names = [
         {name for name in dir(kind) if not name.startswith("_")} - {"items", "kinds", "uniform", "of", "get_at"}
         for kind in (ListTrack, ArrayTrack, InfoTrack)
@@ -115,7 +115,7 @@ def test_growing_and_finished_tracks_have_the_same_surface() -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_tracks_compare_by_their_items(finished: bool) -> None:
+def test_tracks_compare_by_items(finished: bool) -> None:
     one, other, longer = grown(3, id_="a"), grown(3, id_="a"), grown(4, id_="a")
     if finished:
         one, other, longer = one.to_numpy(), other.to_numpy(), longer.to_numpy()
@@ -126,13 +126,13 @@ def test_tracks_compare_by_their_items(finished: bool) -> None:
     assert len(one.rewards.data) == one.rewards.total == 3
 
 
-def test_a_growing_track_reads_as_an_array_does() -> None:
+def test_growing_track_reads_like_array() -> None:
     episode = grown(3)
     assert np.asarray(episode.rewards).tolist() == [0.0, 1.0, 2.0]
     assert list(episode.rewards) == list(episode.to_numpy().rewards)
 
 
-def test_an_error_names_the_track_that_was_read() -> None:
+def test_track_error_names_track() -> None:
     for episode in (grown(2), grown(2).to_numpy()):
         with pytest.raises(StepOutOfRange, match=r"^rewards\[9\]: there are items 0\.\.1"):
             episode.rewards[9]
@@ -142,7 +142,7 @@ def test_an_error_names_the_track_that_was_read() -> None:
 
 @pytest.mark.parametrize("with_spaces", [False, True])
 @pytest.mark.parametrize("kind", ["vector", "dict", "tuple"])
-def test_a_chunk_that_follows_a_finalized_one_without_steps_leaves_arrays(kind: str, with_spaces: bool) -> None:
+def test_concat_to_finalized_chunk_without_steps_gives_arrays(kind: str, with_spaces: bool) -> None:
     whole = built(plain(kind, kind, num_steps=3, extras=("logp",)), kind, kind, with_spaces)
     first = whole[:0].to_numpy()
     first.concat_episode(whole[0:])
@@ -151,7 +151,7 @@ def test_a_chunk_that_follows_a_finalized_one_without_steps_leaves_arrays(kind: 
     assert EpisodePack.from_episodes([first])[0].equals(first)
 
 
-def test_an_extra_output_of_a_chunk_that_follows_one_without_steps_is_finished() -> None:
+def test_concat_finishes_extra_output_of_later_chunk() -> None:
     whole = grown(3)
     first = SingleAgentEpisode(whole.id_, observations=[np.zeros(2)]).to_numpy()
     first.concat_episode(whole)
@@ -159,7 +159,7 @@ def test_an_extra_output_of_a_chunk_that_follows_one_without_steps_is_finished()
     assert EpisodePack.from_episodes([first]).extra_model_outputs["logp"].tolist() == [0.0, -1.0, -2.0]
 
 
-def test_tracks_travel_without_their_names_and_come_back_with_them() -> None:
+def test_tracks_pickle_without_names_and_restore_them() -> None:
     for tracks in (grown(3).tracks, grown(3).to_numpy().tracks):
         back = pickle.loads(pickle.dumps(tracks))
         assert isinstance(back, Tracks)
@@ -167,7 +167,7 @@ def test_tracks_travel_without_their_names_and_come_back_with_them() -> None:
         assert [track.field for track in back.all()] == [track.field for track in tracks.all()]
 
 
-def test_an_observation_that_is_rewritten_to_another_shape_lets_an_episode_that_was_given_one_go_on() -> None:
+def test_episode_grows_after_observation_of_new_shape_is_set() -> None:
     for begin in ("given", "reset"):
         episode = SingleAgentEpisode(observations=[np.zeros((2, 2))] if begin == "given" else None)
         if begin == "reset":
@@ -178,7 +178,7 @@ def test_an_observation_that_is_rewritten_to_another_shape_lets_an_episode_that_
         assert episode.to_numpy().get_observations().shape == (2, 4)
 
 
-def test_items_that_are_not_contiguous_are_finalized_like_any_other() -> None:
+def test_finalize_accepts_strided_items() -> None:
     frames = np.arange(2 * 4 * 3 * 2, dtype=np.uint8).reshape(2, 4, 3, 2)
     views = {
         "transposed": frames.transpose(0, 3, 1, 2),
@@ -193,7 +193,7 @@ def test_items_that_are_not_contiguous_are_finalized_like_any_other() -> None:
         assert np.array_equal(episode.to_numpy().get_observations(), items)
 
 
-def test_a_forked_process_draws_ids_of_its_own() -> None:
+def test_new_id_differs_in_forked_process() -> None:
     forked = (
         "import os; from episodes.facts.facts import new_id; new_id(); child = os.fork(); "
         "child and os.waitpid(child, 0); print(new_id())"

@@ -1,4 +1,4 @@
-"""Flags of endings that are none, and arrays whose mask no track can keep."""
+"""Invalid flags of endings, and masked arrays."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def agents_stepped(**flags: Any) -> MultiAgentEpisode:
 
 @pytest.mark.parametrize("flag", NO_FLAGS, ids=NAMES)
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
-def test_what_is_no_flag_neither_ends_an_episode_nor_lets_it_go_on(name, flag):
-    with pytest.raises(WrongType, match="flag of an ending"):
+def test_ending_flag_of_wrong_type_raises(name, flag):
+    with pytest.raises(WrongType, match="not a flag of an ending"):
         stepped(**{name: flag})
     for agent_id in ("a", "__all__"):
-        with pytest.raises(WrongType, match="flag of an ending"):
+        with pytest.raises(WrongType, match="not a flag of an ending"):
             agents_stepped(**{f"{name}s": {agent_id: flag}})
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=repr)
-def test_numbers_of_zero_and_one_are_flags(flag):
+def test_ending_flags_accept_zero_and_one(flag):
     assert stepped(terminated=flag).is_terminated is bool(flag)
     assert agents_stepped(truncateds={"a": flag}).is_truncated is bool(flag)
 
 
-def test_a_refused_flag_leaves_the_episode_as_it_was():
+def test_rejected_flag_changes_nothing():
     episode = stepped()
     with pytest.raises(WrongType):
         episode.add_env_step(1.0, 0, 1.0, terminated="False")
@@ -70,7 +70,7 @@ def test_a_refused_flag_leaves_the_episode_as_it_was():
 
 
 @pytest.mark.parametrize("flags", [["False", "True"], [None, None], [0.5, 1.0], np.ma.masked_all(2, bool)])
-def test_flags_of_a_pack_are_flags(flags):
+def test_pack_flags_of_wrong_type_raise(flags):
     columns = {"observations": np.zeros(4), "actions": np.zeros(2), "rewards": np.zeros(2), "lengths": [1, 1]}
     with pytest.raises(WrongType):
         EpisodePack(**columns, terminated=flags)
@@ -86,7 +86,7 @@ MASKED = {
 
 
 @pytest.mark.parametrize("column", MASKED)
-def test_a_masked_row_is_refused_and_nothing_is_lost(column):
+def test_recorder_masked_row_raises_and_changes_nothing(column):
     recorder = VectorRecorder(2, autoreset_mode="NextStep")
     row = {
         "observations": np.zeros((2, 3), np.float32),
@@ -103,14 +103,14 @@ def test_a_masked_row_is_refused_and_nothing_is_lost(column):
     assert recorder.take().num_steps == 4
 
 
-def test_text_is_no_flag_of_a_row():
+def test_recorder_text_flags_raise():
     recorder = VectorRecorder(1, autoreset_mode="NextStep")
     recorder.reset(np.zeros((1, 3)))
     with pytest.raises(ShapeMismatch, match="terminateds"):
         recorder.step(np.zeros((1, 3)), np.zeros(1, int), np.zeros(1), np.array(["False"]), np.zeros(1, bool))
 
 
-def test_a_masked_item_of_an_episode_is_refused_by_name():
+def test_episode_masked_item_raises():
     episode = stepped()
     episode.add_env_step(0.0, 0, np.ma.masked)
     with pytest.raises(WrongType, match="rewards: item 1 is masked"):

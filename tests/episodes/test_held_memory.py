@@ -1,4 +1,4 @@
-"""What a pack keeps from being freed is what it says, and a copied one keeps nothing of others."""
+"""`retained_nbytes` of packs, and copied packs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def all_arrays(pack: EpisodePack) -> list[np.ndarray]:
     return [*pack.tracks.values(), *pack.infos.arrays(), pack.lengths, pack.lookbacks, pack.ids, pack.t_started]
 
 
-def test_memory_that_several_arrays_view_counts_once() -> None:
+def test_retained_nbytes_counts_shared_buffer_once() -> None:
     memory, words = np.zeros(1000), bytes(800)
     assert retained_nbytes([memory[3:5], memory[10:].reshape(10, -1), memory.view(np.uint8)]) == 8000
     assert retained_nbytes([np.frombuffer(words, np.int64, 2), np.frombuffer(memoryview(words)[16:], np.uint8)]) == 800
     assert retained_nbytes([]) == 0
 
 
-def test_memory_of_a_tensor_or_another_library_counts_as_far_as_it_is_viewed() -> None:
+def test_retained_nbytes_of_foreign_buffer_counts_view() -> None:
     class Shown:
         def __init__(self, array: np.ndarray) -> None:
             self.array, self.__array_interface__ = array, array.__array_interface__
@@ -63,7 +63,7 @@ def test_memory_of_a_tensor_or_another_library_counts_as_far_as_it_is_viewed() -
 
 
 @pytest.mark.parametrize("brought", [sent, pickled_apart, lambda pack: pack])
-def test_a_part_of_a_pack_holds_all_of_it_until_it_is_copied(brought: Any) -> None:
+def test_part_of_pack_retains_whole_pack_until_copied(brought: Any) -> None:
     infos = [{"n": i, "words": ["a", i]} for i in range(1020)]
     pack = brought(large(infos=infos))
     part = pack[3:5]
@@ -77,7 +77,7 @@ def test_a_part_of_a_pack_holds_all_of_it_until_it_is_copied(brought: Any) -> No
 
 
 @given(drawn=episodes(), num=st.integers(1, 3), apart=st.booleans())
-def test_a_copied_pack_is_equal_and_its_own(drawn: Any, num: int, apart: bool) -> None:
+def test_copied_pack_is_equal_and_independent(drawn: Any, num: int, apart: bool) -> None:
     pack = EpisodePack.from_episodes([drawn[1]] * num)
     pack = pickled_apart(pack) if apart else pack
     copied = pack.copied()

@@ -1,4 +1,4 @@
-"""Infos are dicts when read, whatever they are kept as, and travel without pickles."""
+"""Infos read as dicts in any form, and their encoding without pickles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ infos = st.dictionaries(
 
 
 @given(items=st.lists(infos, max_size=6), data=st.data())
-def test_infos_as_columns_read_as_the_dicts_that_went_in(items: list[dict[str, Any]], data: st.DataObject) -> None:
+def test_infos_of_dicts_read_as_equal_dicts(items: list[dict[str, Any]], data: st.DataObject) -> None:
     columns = infos_of(items)
     assert same_info(list(columns), items)
     assert same_info([columns[row] for row in range(len(items))], items)
@@ -64,9 +64,7 @@ def sorted_like(columns: Infos, items: list[dict[str, Any]]) -> list[dict[str, A
 
 
 @given(parts=st.lists(st.lists(infos, max_size=3), min_size=1, max_size=4), data=st.data())
-def test_joined_infos_read_as_their_parts_one_after_another(
-    parts: list[list[dict[str, Any]]], data: st.DataObject
-) -> None:
+def test_joined_infos_read_as_concatenated_parts(parts: list[list[dict[str, Any]]], data: st.DataObject) -> None:
     items = [info for part in parts for info in part]
     joined = joined_infos([infos_of(part) for part in parts])
     assert same_info(list(joined), items)
@@ -75,7 +73,7 @@ def test_joined_infos_read_as_their_parts_one_after_another(
     assert same_info(list(joined[::-1]), items[::-1])
 
 
-def test_regular_values_are_typed_columns_and_others_are_msgpack() -> None:
+def test_info_values_are_typed_columns_or_msgpack() -> None:
     columns = travelled(infos_of([{"n": 1, "who": "me"}, {"n": 2, "odd": None}, {}]))
     assert isinstance(columns, ColumnInfos)
     assert isinstance(columns.columns["n"], TypedColumn)
@@ -84,19 +82,19 @@ def test_regular_values_are_typed_columns_and_others_are_msgpack() -> None:
     assert columns[1] == {"n": 2, "odd": None}
 
 
-def test_what_cannot_travel_is_named_by_its_key() -> None:
+def test_info_value_without_encoding_raises_with_key() -> None:
     with pytest.raises(WrongType, match=r"infos\['a'\]\['b'\]\[1\] cannot be written as msgpack: a object"):
         travelled(infos_of([{"a": {"b": (1, object())}}]))
 
 
-def test_infos_whose_keys_are_no_strings_travel_whole() -> None:
+def test_infos_with_non_string_keys_round_trip() -> None:
     items = [{1: 2, "a": {"b": 3}}, {}, {"a": {"b": 4}}]
     columns = infos_of(items)
     assert list(columns) == items
     assert list(pickle.loads(pickle.dumps(columns))) == items
 
 
-def test_infos_of_a_vector_environment_are_read_per_environment() -> None:
+def test_vector_infos_read_per_environment() -> None:
     row = {
         "speed": np.array([1.0, 2.0]),
         "_speed": np.array([True, False]),
@@ -111,7 +109,7 @@ def test_infos_of_a_vector_environment_are_read_per_environment() -> None:
     assert infos[1:][0] == {"nested": {"x": 6}}
 
 
-def test_empty_infos_take_no_room_and_read_as_empty_dicts() -> None:
+def test_empty_infos_need_no_arrays() -> None:
     infos = infos_of([{}, {}, {}])
     assert isinstance(infos, EmptyInfos)
     assert list(infos[1:]) == [{}, {}]
@@ -119,7 +117,7 @@ def test_empty_infos_take_no_room_and_read_as_empty_dicts() -> None:
         infos[3]
 
 
-def test_arrays_of_strings_and_strings_that_end_in_nul_travel_unchanged() -> None:
+def test_info_strings_with_trailing_nul_round_trip() -> None:
     items = [
         {"names": np.array(["a", "bc"]), "s": np.str_("x\0"), "plain": "y\0"},
         {"names": np.array(["d"]), "s": np.str_("")},
@@ -129,7 +127,7 @@ def test_arrays_of_strings_and_strings_that_end_in_nul_travel_unchanged() -> Non
     assert list(map(type, without_objects[0].values())) == [np.ndarray, np.str_, str]
 
 
-def test_nobodys_changes_to_an_info_are_seen_by_anybody_else() -> None:
+def test_info_changes_stay_local() -> None:
     array, moves = np.zeros(2), ["e4"]
     infos = infos_of([{"n": 1, "array": array, "moves": moves}, {"n": 2, "array": np.ones(3), "moves": []}])
     array[0] = 5
@@ -142,7 +140,7 @@ def test_nobodys_changes_to_an_info_are_seen_by_anybody_else() -> None:
     assert same_info(infos[0], {"n": 1, "array": np.zeros(2), "moves": ["e4"]})
 
 
-def test_values_without_an_axis_of_environments_are_shared_by_all() -> None:
+def test_vector_infos_scalars_are_shared_by_environments() -> None:
     rows = InfoRows(2)
     slot = rows.add(
         {"fps": 30, "log": {"mean": np.float32(0.5), "name": "run"}, "per env": ["a", "b"], "steps": [1, 2, 3]}
@@ -153,7 +151,7 @@ def test_values_without_an_axis_of_environments_are_shared_by_all() -> None:
     assert list(pickle.loads(pickle.dumps(infos))) == list(infos)
 
 
-def test_an_array_that_cannot_be_dealt_out_is_named_and_leaves_nothing_behind() -> None:
+def test_vector_infos_of_wrong_length_raise_and_change_nothing() -> None:
     rows = InfoRows(3)
     with pytest.raises(TrackMismatch, match=r"infos\['log/x'\] is an array \[2\] of 3 environments"):
         rows.add({"a": np.arange(3), "log": {"x": np.zeros(2)}})
@@ -161,7 +159,7 @@ def test_an_array_that_cannot_be_dealt_out_is_named_and_leaves_nothing_behind() 
 
 
 @given(data=st.data())
-def test_rows_of_vector_infos_read_as_what_each_environment_was_told(data: st.DataObject) -> None:
+def test_vector_info_rows_read_per_environment(data: st.DataObject) -> None:
     num_envs, rows, told = 3, InfoRows(3), {}
     value = st.sampled_from(
         [np.arange(3), np.arange(3.0), np.arange(6, dtype=np.float32).reshape(3, 2), 4, 0.5, "s", ["x", "y", "z"]]
@@ -194,11 +192,11 @@ def dealt(item: Any, env: int) -> Any:
 @given(
     value=st.recursive(values, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=3), v, max_size=3))
 )
-def test_msgpack_gives_back_the_very_value(value: Any) -> None:
+def test_msgpack_codec_round_trips(value: Any) -> None:
     assert same_info(encoding.decode(encoding.encode(value, "value")), value)
 
 
-def test_tensors_in_infos_travel_as_arrays_and_whatever_there_is_is_copied() -> None:
+def test_info_tensors_round_trip_as_arrays() -> None:
     class Own: ...
 
     number = torch.ones(2, requires_grad=True) * 3

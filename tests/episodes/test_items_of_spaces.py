@@ -1,4 +1,4 @@
-"""Items as their spaces say: lists for tuples, strings, and parts without a shape in common."""
+"""Items of spaces: lists for tuples, strings, and parts without a common shape."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ MODES = ["NextStep", "SameStep", "Disabled"]
 
 
 def tupled(item: Any) -> Any:
-    """The item with tuples for lists."""
+    """Return the item with tuples for lists."""
     if isinstance(item, dict):
         return {key: tupled(part) for key, part in item.items()}
     return tuple(map(tupled, item)) if isinstance(item, (list, tuple)) else item
 
 
 def check_items(items: Any, wanted: list[Any]) -> None:
-    """Assert that the items, a list or nested arrays, are the wanted ones."""
+    """Assert that the items, a list or nested arrays, equal `wanted`."""
     for t, item in enumerate(wanted):
         assert nested.equal(items[t] if isinstance(items, list) else nested.take(items, t), item)
 
 
 @pytest.mark.parametrize(("space", "listed"), TUPLES)
-def test_lists_are_tuples_where_the_space_says_so(space: Any, listed: Any) -> None:
+def test_episode_stores_lists_as_tuples_of_space(space: Any, listed: Any) -> None:
     wanted = [tupled(listed(t)) for t in range(5)]
     grown = SingleAgentEpisode("a", observation_space=space, action_space=space)
     grown.add_env_reset(listed(0))
@@ -66,7 +66,7 @@ def test_lists_are_tuples_where_the_space_says_so(space: Any, listed: Any) -> No
 
 @pytest.mark.parametrize("finalized", [False, True])
 @pytest.mark.parametrize(("space", "listed"), TUPLES)
-def test_setters_take_lists_for_tuples(space: Any, listed: Any, finalized: bool) -> None:
+def test_setters_accept_lists_for_tuples(space: Any, listed: Any, finalized: bool) -> None:
     episode = SingleAgentEpisode(observation_space=space, action_space=space)
     episode.add_env_reset(listed(0))
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_setters_take_lists_for_tuples(space: Any, listed: Any, finalized: bool)
 
 
 @pytest.mark.parametrize(("space", "listed"), TUPLES)
-def test_agents_may_give_lists_for_tuples(space: Any, listed: Any) -> None:
+def test_multi_agent_episode_accepts_lists_for_tuples(space: Any, listed: Any) -> None:
     by_agent = {"a": space, "b": space}
     episode = MultiAgentEpisode("m", observation_space=by_agent, action_space=by_agent)
     episode.add_env_reset(observations={"a": tupled(listed(0)), "b": listed(0)})
@@ -96,7 +96,7 @@ def test_agents_may_give_lists_for_tuples(space: Any, listed: Any) -> None:
         episode.to_numpy()
 
 
-def test_a_list_of_another_length_or_shape_is_refused_and_changes_nothing() -> None:
+def test_list_of_wrong_length_raises_and_changes_nothing() -> None:
     episode = SingleAgentEpisode("a", observation_space=TUPLE)
     for odd in ([[[1], [1, 2]], 0], ([[1], [1, 2]], 0)):
         with pytest.raises(ShapeMismatch, match=r"the reset: the item is ragged"):
@@ -114,7 +114,7 @@ def test_a_list_of_another_length_or_shape_is_refused_and_changes_nothing() -> N
 
 
 def recorded(space: Any, rows: Any, mode: str, into: Any = None) -> Any:
-    """What a recorder takes of two environments with episodes of 2 steps; `rows(t)` is a row."""
+    """Return the pack of a recorder for two environments with episodes of 2 steps. `rows(t)` is a row."""
     recorder = into or VectorRecorder(2, space, space, autoreset_mode=mode)
     recorder.reset(rows(0))
     ended = np.array([False, True])
@@ -129,7 +129,7 @@ def recorded(space: Any, rows: Any, mode: str, into: Any = None) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("space", "listed"), TUPLES)
-def test_recorders_take_lists_for_tuples(space: Any, listed: Any, mode: str) -> None:
+def test_recorders_accept_lists_for_tuples(space: Any, listed: Any, mode: str) -> None:
     def rows(t: int) -> Any:
         return nested.stack([tupled(listed(t % 9))] * 2)
 
@@ -151,7 +151,7 @@ def test_recorders_take_lists_for_tuples(space: Any, listed: Any, mode: str) -> 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_strings_are_recorded_stored_and_read_back(mode: str, tmp_path: Path) -> None:
+def test_strings_round_trip_through_recorder_and_disk(mode: str, tmp_path: Path) -> None:
     words = ["a", "bcd", "ef", "ghij", "k", "l", "mn", "", "o", "last"]
     space = spaces.Dict(say=spaces.Text(4), at=spaces.Discrete(10))
 
@@ -181,9 +181,7 @@ ONE_OF = spaces.OneOf([spaces.Discrete(3), spaces.Box(-1, 1, (2,))])
         (spaces.Dict(x=spaces.Sequence(spaces.Discrete(3))), [{"x": (0, 1)}, {"x": ()}, {"x": (2,)}], "pad"),
     ],
 )
-def test_items_without_a_shape_in_common_grow_and_travel_but_become_no_arrays(
-    space: Any, items: list[Any], name: str
-) -> None:
+def test_irregular_items_grow_and_raise_on_finalize(space: Any, items: list[Any], name: str) -> None:
     episode = SingleAgentEpisode("a", observation_space=space)
     episode.add_env_reset(items[0])
     for item in items[1:]:

@@ -1,4 +1,4 @@
-"""Infos of packs that were joined are joined when somebody reads them, and every reader gets what lay there before."""
+"""Infos of concatenated packs are joined at the first read, and every reader gets equal values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VALUES: dict[str, Callable[[np.random.Generator], Any]] = {  # long ones: what i
 
 
 def pack_with(infos: list[dict[str, Any]], num: int = EPISODES, seed: int = 0) -> EpisodePack:
-    """Read-only, as packs of recorders, messages and pickles are."""
+    """Return a pack with read-only infos, like packs of recorders, messages and pickles."""
     rng = np.random.default_rng(seed)
     steps = (len(infos) - num) // num
     pack = EpisodePack(
@@ -74,7 +74,7 @@ def info_rows(paths: frozenset[str], seed: int, gaps: bool) -> list[dict[str, An
 
 @st.composite
 def packs(draw: st.DrawFn) -> list[EpisodePack]:
-    """Packs with mostly the same infos, some of them parts of larger ones."""
+    """Draw packs with mostly equal keys of infos, some of them parts of larger packs."""
     paths = draw(st.frozensets(st.sampled_from(sorted(VALUES)), min_size=1))
     found = []
     for seed in range(draw(st.integers(2, 3))):
@@ -89,14 +89,14 @@ def joined(parts: list[EpisodePack]) -> EpisodePack:
 
 
 def joined_at_once(parts: list[EpisodePack]) -> EpisodePack:
-    """The same of packs whose memory others might write to, so that it is copied when they are joined."""
+    """Return the concatenation of writable copies, whose infos are joined at once."""
     pack = EpisodePack.concat([part.copied() for part in parts])
     assert not waiting(pack)
     return pack
 
 
 def waiting(pack: EpisodePack) -> list[str]:
-    """The paths of the infos that nobody has read yet."""
+    """Return the paths of the infos that are not joined yet."""
     infos = pack.columns.infos.data
     columns = infos.columns if isinstance(infos, ColumnInfos) else {}
     return [path for path, column in columns.items() if isinstance(column, TypedColumn) and len(column.parts) > 1]
@@ -166,7 +166,7 @@ READERS: dict[str, Callable[[EpisodePack], Any]] = {
 
 @settings(max_examples=40)
 @given(parts=packs(), readers=st.lists(st.sampled_from(sorted(READERS)), min_size=1, max_size=4))
-def test_every_reader_gets_what_an_eager_join_gives(parts: list[EpisodePack], readers: list[str]) -> None:
+def test_joined_infos_equal_eager_join(parts: list[EpisodePack], readers: list[str]) -> None:
     late, at_once = joined(parts), joined_at_once(parts)
     for reader in readers:
         assert same_info(READERS[reader](late), READERS[reader](at_once))
@@ -175,7 +175,7 @@ def test_every_reader_gets_what_an_eager_join_gives(parts: list[EpisodePack], re
 
 
 @pytest.mark.parametrize("reader", sorted(READERS))
-def test_each_reader_may_be_the_first_one(reader: str) -> None:
+def test_joined_infos_any_first_reader_gets_equal_values(reader: str) -> None:
     paths = frozenset({"beams", "log/pixels", "words"})
     parts = [pack_with(info_rows(paths, seed, gaps=False), seed=seed) for seed in range(3)]
     late = joined(parts)
@@ -184,12 +184,12 @@ def test_each_reader_may_be_the_first_one(reader: str) -> None:
 
 
 def numbers(seed: int, num: int = 4, steps: int = 1000) -> EpisodePack:
-    """A pack with a number an info, of 8 bytes each."""
+    """Return a pack with one number of 8 bytes per info."""
     rng = np.random.default_rng(seed)
     return pack_with([{"energy": energy} for energy in rng.random(num * (steps + 1)).tolist()], num, seed)
 
 
-def test_infos_that_nobody_reads_are_not_joined() -> None:
+def test_joined_infos_are_not_joined_without_read() -> None:
     pack = joined([numbers(0), numbers(1)])
     assert waiting(pack) == ["energy"]
     assert len(pack.infos) == 8008
@@ -200,7 +200,7 @@ def test_infos_that_nobody_reads_are_not_joined() -> None:
     assert waiting(pack) == ["energy"]
 
 
-def test_infos_are_joined_once_and_kept_without_their_parts() -> None:
+def test_joined_infos_are_joined_once_and_release_parts() -> None:
     parts = [numbers(0), numbers(1)]
     pack = joined(parts)
     assert pack.infos[5000] == parts[1].infos[996]
@@ -212,7 +212,7 @@ def test_infos_are_joined_once_and_kept_without_their_parts() -> None:
     assert not first.flags.writeable
 
 
-def test_a_join_of_joins_waits_for_all_parts_at_once() -> None:
+def test_joined_infos_of_joined_packs_join_once() -> None:
     parts = [numbers(seed) for seed in range(4)]
     pack = joined([joined([joined(parts[:2]), parts[2]]), parts[3]])
     (column,) = pack.infos.columns.values()  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ def test_a_join_of_joins_waits_for_all_parts_at_once() -> None:
 
 
 @pytest.mark.parametrize("brought", [sent, pickled_apart])
-def test_what_a_joined_pack_holds_is_what_it_says_before_and_after_reading(brought: Any) -> None:
+def test_joined_pack_retained_nbytes_is_exact(brought: Any) -> None:
     pack = joined([brought(numbers(0)), brought(numbers(1))])
     infos = 2 * 4004 * 8
     before = pack.retained_nbytes
@@ -231,7 +231,7 @@ def test_what_a_joined_pack_holds_is_what_it_says_before_and_after_reading(broug
     assert pack.nbytes + infos <= pack.retained_nbytes <= before
 
 
-def test_a_join_of_a_few_episodes_of_long_packs_does_not_hold_the_packs() -> None:
+def test_joined_infos_of_few_rows_release_long_packs() -> None:
     long = [numbers(0, num=12), numbers(1, num=12)]
     pack = joined([long[0][2:5], long[1][2:5]])
     assert not waiting(pack)
@@ -239,7 +239,7 @@ def test_a_join_of_a_few_episodes_of_long_packs_does_not_hold_the_packs() -> Non
     assert same_info(list(pack.infos), [*long[0][2:5].infos, *long[1][2:5].infos])
 
 
-def test_infos_that_somebody_could_write_to_are_joined_at_once() -> None:
+def test_writable_infos_are_joined_at_once() -> None:
     rows = [{"beams": np.full(256, i)} for i in range(ROWS)]
     own = [pack_with(rows).copied(), pack_with(rows).copied()]
     pack = joined(own)
@@ -248,7 +248,7 @@ def test_infos_that_somebody_could_write_to_are_joined_at_once() -> None:
     assert pack.infos[1]["beams"].tolist() == [1] * 256
 
 
-def test_memory_that_is_used_again_is_not_waited_for() -> None:
+def test_reused_memory_is_joined_at_once() -> None:
     memory = [bytearray(buffer) for buffer in buffers_of(numbers(0))]
     shared = loaded(numbers(0), [memoryview(part).toreadonly() for part in memory])
     pack = joined([shared, shared])
@@ -268,20 +268,20 @@ def loaded(pack: EpisodePack, buffers: list[Any]) -> EpisodePack:
     return pickle.loads(pickle.dumps(pack, 5, buffer_callback=lambda _: None), buffers=buffers)
 
 
-def test_packs_that_cannot_be_joined_are_refused_when_they_are_joined() -> None:
+def test_concat_of_unequal_packs_raises_at_once() -> None:
     other = EpisodePack(observations=np.zeros((2, 3)), actions=np.zeros(1), rewards=np.zeros(1), lengths=[1])
     with pytest.raises(TrackMismatch, match="packs with other tracks cannot be joined: observations"):
         joined([numbers(0), other])
 
 
-def test_infos_of_other_kinds_are_told_apart_when_they_are_joined() -> None:
+def test_joined_infos_of_unequal_kinds_stay_equal() -> None:
     rows = [[{"x": np.full(256, i, dtype)} for i in range(ROWS)] for dtype in (np.float64, np.float32)]
     pack = joined([pack_with(own) for own in rows])
     assert not waiting(pack)
     assert [info["x"].dtype for info in pack.infos] == [np.float64] * ROWS + [np.float32] * ROWS
 
 
-def test_threads_that_read_at_once_get_the_same_values() -> None:
+def test_joined_infos_read_by_threads_are_equal() -> None:
     parts = [numbers(seed) for seed in range(3)]
     wanted = np.concatenate([part.infos.arrays()[0] for part in parts])
     with ThreadPoolExecutor(4) as pool:
@@ -299,7 +299,7 @@ def _read(pack: EpisodePack, together: Barrier) -> np.ndarray:
     return column.values
 
 
-def test_the_parts_are_freed_once_the_infos_are_read() -> None:
+def test_joined_infos_free_parts_after_read() -> None:
     parts = [numbers(0), numbers(1)]
     pack = joined(parts)
     (column,) = pack.infos.columns.values()  # type: ignore[attr-defined]

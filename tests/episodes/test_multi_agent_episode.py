@@ -1,4 +1,4 @@
-"""MultiAgentEpisode: its rules, what it refuses, and that one agent that always steps is a single-agent episode."""
+"""Rules and errors of `MultiAgentEpisode`, and equality with a single-agent episode for one agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.reference_multi_agent import plain
 
 
 def turn_based(num_steps: int = 5) -> MultiAgentEpisode:
-    """Two agents in turns: a observes at 0, 2, 4, b at 1, 3, 5; the rewards of each action come in two parts."""
+    """Return a game in turns: a observes at 0, 2, 4, b at 1, 3, 5. The rewards of each action come in two parts."""
     episode = MultiAgentEpisode(id_="game")
     episode.add_env_reset(observations={"a": 0})
     steps = [
@@ -44,7 +44,7 @@ def turn_based(num_steps: int = 5) -> MultiAgentEpisode:
 
 
 def parallel(num_steps: int = 4, **ending: Any) -> MultiAgentEpisode:
-    """Two agents that both step, every env step."""
+    """Return an episode of two agents that step at every env step."""
     episode = MultiAgentEpisode(id_="both")
     episode.add_env_reset(observations={"a": 0, "b": 100})
     for t in range(1, num_steps + 1):
@@ -57,7 +57,7 @@ def parallel(num_steps: int = 4, **ending: Any) -> MultiAgentEpisode:
 # --- rule 1: pending steps -----------------------------------------------------------------------------------
 
 
-def test_an_action_is_pending_until_the_next_observation_completes_its_step():
+def test_action_is_pending_until_next_observation():
     episode = turn_based(1)
     assert len(episode.agent_episodes["a"]) == 0
     assert episode.get_actions(-1) == {"a": 10}
@@ -69,7 +69,7 @@ def test_an_action_is_pending_until_the_next_observation_completes_its_step():
     assert episode.get_agents_to_act() == episode.get_agents_that_stepped() == {"a"}
 
 
-def test_getters_answer_as_documented_for_a_turn_based_game():
+def test_getters_of_turn_based_game():
     episode = turn_based()
     assert episode.get_observations() == {"a": [0, 2, 4], "b": [1, 3, 5]}
     assert episode.get_observations(-1) == {"b": 5}
@@ -93,7 +93,7 @@ def test_getters_answer_as_documented_for_a_turn_based_game():
     assert repr(episode) == "MultiAgentEpisode(game: 5 env steps, 2 agents, 1 pending, return 15.75, ongoing)"
 
 
-def test_one_hot_actions_take_their_spaces_start_and_pending_ones_too():
+def test_one_hot_actions_use_space_start_and_pending():
     space = {"a": spaces.Discrete(3, start=10), "b": spaces.Discrete(3, start=11)}
     for finish in (False, True):
         episode = MultiAgentEpisode(action_space=space)
@@ -112,7 +112,7 @@ def test_one_hot_actions_take_their_spaces_start_and_pending_ones_too():
 # --- rules 2 and 3: endings ----------------------------------------------------------------------------------
 
 
-def test_a_time_limit_never_becomes_a_termination():
+def test_truncation_never_becomes_termination():
     everyone = {"a": True, "b": True}
     for flags in ({"truncateds": everyone}, {"truncateds": {"__all__": True}}):
         episode = parallel(**flags)
@@ -125,7 +125,7 @@ def test_a_time_limit_never_becomes_a_termination():
     assert (over.is_terminated, over.is_truncated) == (True, False)
 
 
-def test_an_episode_goes_on_when_all_says_so_though_every_agent_is_done():
+def test_all_false_keeps_episode_ongoing():
     episode = parallel(terminateds={"a": True, "b": True, "__all__": False})
     assert not episode.is_done
     episode.add_env_step({"c": 0}, {}, {})
@@ -133,7 +133,7 @@ def test_an_episode_goes_on_when_all_says_so_though_every_agent_is_done():
 
 
 @pytest.mark.parametrize("name", ["terminateds", "truncateds"])
-def test_all_ends_every_agent_whatever_its_own_flag_says(name):
+def test_all_flag_ends_every_agent(name):
     episode = parallel(**{name: {"a": False, "__all__": True}})
     flags = episode.get_terminateds() if name == "terminateds" else episode.get_truncateds()
     assert flags == {"a": True, "b": True, "__all__": True}
@@ -141,7 +141,7 @@ def test_all_ends_every_agent_whatever_its_own_flag_says(name):
     assert (mixed.get_terminateds()["a"], mixed.get_truncateds()["a"]) == (False, True)
 
 
-def test_an_agent_that_is_given_as_done_ended_at_its_last_observation():
+def test_constructor_done_agent_ends_at_last_observation():
     data = {
         "observations": [{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"b": 2}, {"b": 3}],
         "actions": [{"a": 1, "b": 1}, {"b": 1}, {"b": 1}],
@@ -159,7 +159,7 @@ def test_an_agent_that_is_given_as_done_ended_at_its_last_observation():
     assert in_a_step.get_terminateds()["a"]
 
 
-def test_an_agent_that_terminates_without_a_last_observation_repeats_the_one_before():
+def test_terminated_agent_repeats_last_observation():
     episode = turn_based(1)
     episode.add_env_step({}, {"b": 11}, {"a": -1.0, "b": 1.0}, terminateds={"a": True, "b": True})
     own = episode.agent_episodes["a"]
@@ -167,7 +167,7 @@ def test_an_agent_that_terminates_without_a_last_observation_repeats_the_one_bef
     assert episode.is_terminated
 
 
-def test_a_truncated_agent_without_a_last_observation_is_refused_unless_it_may_be_repeated():
+def test_truncated_agent_without_observation_raises_or_repeats():
     episode = turn_based(1)
     before = episode.get_state()
     with pytest.raises(InvalidArgument, match=r"agent 'a' at env step 2: it is truncated without a last observation"):
@@ -180,7 +180,7 @@ def test_a_truncated_agent_without_a_last_observation_is_refused_unless_it_may_b
     assert (lenient.is_terminated, lenient.is_truncated) == (False, True)
 
 
-def test_an_agent_that_dies_with_nothing_pending_is_simply_done():
+def test_agent_without_pending_action_ends():
     episode = turn_based(2)
     episode.add_env_step({"b": 3}, {}, {"b": 1.0, "a": 7.0}, terminateds={"a": True})
     assert episode.agent_episodes["a"].is_terminated
@@ -194,7 +194,7 @@ def test_an_agent_that_dies_with_nothing_pending_is_simply_done():
 # --- rule 4: rewards that belong to no step ------------------------------------------------------------------
 
 
-def test_rewards_before_the_first_observation_are_kept_apart_and_counted():
+def test_rewards_before_first_observation_are_separate():
     episode = parallel(1)
     episode.add_env_step({"a": 2, "b": 102}, {"a": 1, "b": 1}, {"a": 1.0, "b": 0.5, "c": 3.0})
     episode.add_env_step({"a": 3, "b": 103, "c": 0}, {"a": 1, "b": 1}, {"a": 1.0, "b": 0.5, "c": 4.0})
@@ -206,14 +206,14 @@ def test_rewards_before_the_first_observation_are_kept_apart_and_counted():
     assert successor.get_return(include_pending=True) == 0
 
 
-def test_a_return_counts_hanging_rewards_by_either_name():
+def test_get_return_counts_pending_by_both_names():
     episode = turn_based(3)
     assert episode.get_return() == episode.get_return(include_hanging_rewards=False) == 1.75
     assert episode.get_return(include_pending=True) == episode.get_return(include_hanging_rewards=True) == 3.75
     assert episode[1:].agent_t_started == {"a": 0, "b": 0}
 
 
-def test_a_tuple_that_is_an_agents_id_is_that_agent():
+def test_agent_ids_tuple_may_be_one_agent():
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={("t", 1): 5, "t": 6, 1: 7}, infos={("x", 1): {"k": 1}, "x": {"k": 2}})
     assert episode.get_observations(0, ("t", 1)) == {("t", 1): 5}
@@ -226,7 +226,7 @@ def test_a_tuple_that_is_an_agents_id_is_that_agent():
 
 
 @pytest.mark.parametrize("lookback", [0, 1, 2, 10])
-def test_an_agent_that_waits_at_a_cut_is_neither_lost_nor_counted_twice(lookback):
+def test_cut_moves_pending_step_once(lookback):
     chunk, whole = turn_based(3), turn_based(3)
     successor = chunk.cut(lookback)
     total = chunk.get_return(include_pending=True) + successor.get_return(include_pending=True)
@@ -240,7 +240,7 @@ def test_an_agent_that_waits_at_a_cut_is_neither_lost_nor_counted_twice(lookback
     assert chunk.get_actions(-1) == {"b": 13}
 
 
-def test_a_chunk_that_was_cut_grows_no_more():
+def test_cut_multi_agent_chunk_rejects_steps():
     chunk = turn_based(3)
     chunk.cut()
     with pytest.raises(EpisodeStateError, match="go on with the successor"):
@@ -248,7 +248,7 @@ def test_a_chunk_that_was_cut_grows_no_more():
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_a_chunk_that_is_cut_twice_gives_the_same_successor_twice(finish):
+def test_second_cut_returns_equal_successor(finish):
     chunk = turn_based(3).to_numpy() if finish else turn_based(3)
     first, second = chunk.cut(2), chunk.cut(2)
     assert first.equals(second)
@@ -263,7 +263,7 @@ def test_a_chunk_that_is_cut_twice_gives_the_same_successor_twice(finish):
     assert chunk.to_numpy().equals(turn_based(5).to_numpy())
 
 
-def test_a_pickled_chunk_takes_over_the_mapping_of_the_one_that_is_joined_to_it():
+def test_concat_restores_mapping_of_pickled_chunk():
     chunk = MultiAgentEpisode("e", agent_to_module_mapping_fn=lambda agent, episode: f"module of {agent}")
     chunk.add_env_reset(observations={"a": 0})
     successor = chunk.cut()
@@ -273,7 +273,7 @@ def test_a_pickled_chunk_takes_over_the_mapping_of_the_one_that_is_joined_to_it(
     assert joined.agent_episodes["b"].module_id == joined.module_for("b") == "module of b"
 
 
-def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_reset():
+def test_cut_before_reset_returns_unreset_episode():
     episode = MultiAgentEpisode("e", agent_to_module_mapping_fn=lambda agent, episode: "m", env_t_started=3)
     successor = episode.cut(2)
     assert (successor.id_, successor.is_reset, len(successor), successor.env_t) == ("e", False, 0, 3)
@@ -283,7 +283,7 @@ def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_re
     assert not episode.is_reset
 
 
-def test_reading_by_env_step_in_a_continued_chunk_drops_nothing():
+def test_getters_by_env_step_after_cut_return_all():
     chunk = parallel(8)
     successor = chunk.cut(3)
     for t in range(9, 13):
@@ -294,7 +294,7 @@ def test_reading_by_env_step_in_a_continued_chunk_drops_nothing():
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_chunks_that_do_not_follow_are_refused_and_nothing_is_changed(finish):
+def test_concat_of_other_chunk_raises_and_changes_nothing(finish):
     chunk = turn_based(3)
     successor = chunk.cut()
     successor.add_env_step({"a": 4}, {"b": 13}, {"b": 4.0})
@@ -317,7 +317,7 @@ def test_chunks_that_do_not_follow_are_refused_and_nothing_is_changed(finish):
 # --- rule 6: slices ------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_to_the_custom_data_of_a_part_stays_in_it():
+def test_custom_data_of_part_is_a_copy():
     episode = turn_based()
     own = episode.agent_episodes["a"]
     episode.custom_data["log"], own.custom_data["log"] = [1], [1]
@@ -328,7 +328,7 @@ def test_what_is_written_to_the_custom_data_of_a_part_stays_in_it():
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_every_range_of_a_turn_based_game_can_be_sliced_with_ids_infos_and_pending_values(finish):
+def test_every_slice_keeps_ids_infos_and_pending(finish):
     for start in range(6):
         for stop in range(start, 6):
             episode = turn_based()
@@ -349,7 +349,7 @@ def test_every_range_of_a_turn_based_game_can_be_sliced_with_ids_infos_and_pendi
     assert joined.equals(turn_based())
 
 
-def test_infos_of_no_agent_and_without_an_observation_stay_at_their_env_step():
+def test_loose_infos_stay_at_env_step():
     episode = turn_based(1)
     episode.add_env_step({"a": 2}, {"b": 11}, {"b": 0.5}, {"a": {"x": 1}, "b": {"y": 2}, "__common__": {"z": 3}})
     assert episode.get_infos(2) == {"a": {"x": 1}, "b": {"y": 2}, "__common__": {"z": 3}}
@@ -360,7 +360,7 @@ def test_infos_of_no_agent_and_without_an_observation_stay_at_their_env_step():
 # --- rule 7: cost --------------------------------------------------------------------------------------------
 
 
-def test_adding_costs_the_agents_that_do_something_not_the_length_and_not_the_others():
+def test_add_env_step_touches_active_agents_only():
     class Counted(dict):
         reads = 0
 
@@ -394,7 +394,7 @@ def test_adding_costs_the_agents_that_do_something_not_the_length_and_not_the_ot
     assert len(set(reads)) == 1
 
 
-def test_slicing_a_long_finished_episode_makes_views():
+def test_slice_of_finalized_multi_agent_episode_is_view():
     episode = parallel(5000).to_numpy()
     part = episode[1000:4000]
     for agent, own in part.agent_episodes.items():
@@ -409,7 +409,7 @@ SPACES = {"observation_space": spaces.Box(-99, 99, (2,), np.float32), "action_sp
 
 
 def pair(lookback: int, finish: bool, num_steps: int = 6) -> tuple[SingleAgentEpisode, MultiAgentEpisode]:
-    """The same episode, as one agent's and as several agents' of which there is one."""
+    """Return the same episode as a single-agent episode and as a multi-agent episode of one agent."""
     observations = [np.array([t, -t], np.float32) for t in range(num_steps + 1)]
     actions, rewards = [10 + t for t in range(num_steps)], [t / 4 for t in range(num_steps)]
     infos, values = [{"t": t} for t in range(num_steps + 1)], [float(t) for t in range(num_steps)]
@@ -458,7 +458,7 @@ def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def same(mine: Any, theirs: Any) -> bool:
-    """Equal answers of equal types and dtypes."""
+    """Return True for equal results of equal types and dtypes."""
     if isinstance(theirs, np.ndarray):
         return isinstance(mine, np.ndarray) and mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
     if isinstance(theirs, list) and isinstance(mine, list):
@@ -469,7 +469,7 @@ def same(mine: Any, theirs: Any) -> bool:
 @pytest.mark.parametrize("env_steps", [True, False])
 @pytest.mark.parametrize("finish", [False, True])
 @pytest.mark.parametrize("lookback", [0, 2])
-def test_one_agent_that_always_steps_gives_the_answers_of_a_single_agent_episode(lookback, finish, env_steps):
+def test_one_agent_getters_equal_single_agent_episode(lookback, finish, env_steps):
     single, several = pair(lookback, finish)
     for case in CASES:
         for name in ("observations", "actions", "rewards", "infos"):
@@ -496,7 +496,7 @@ def check_same(answer: Any, expected: Any, case: Any) -> None:
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_one_agents_slices_cuts_and_joins_are_those_of_a_single_agent_episode(finish):
+def test_one_agent_chunks_equal_single_agent_episode(finish):
     for lookback in (0, 2):
         single, several = pair(lookback, finish)
         for bounds in (slice(1, 3), slice(None, 2), slice(2, None), slice(-2, 99), slice(3, 3)):
@@ -530,7 +530,7 @@ def test_one_agents_slices_cuts_and_joins_are_those_of_a_single_agent_episode(fi
 # --- constructor, setters, state -----------------------------------------------------------------------------
 
 
-def test_all_given_data_becomes_lookback_unless_something_else_is_said():
+def test_constructor_data_becomes_lookback_by_default():
     data = {
         "observations": [{"a": 0, "b": 1}, {"a": 1}, {"a": 2, "b": 3}],
         "actions": [{"a": 10, "b": 20}, {"a": 11}],
@@ -552,7 +552,7 @@ def test_all_given_data_becomes_lookback_unless_something_else_is_said():
         MultiAgentEpisode(missing_final_observation="ignore")
 
 
-def test_modules_are_asked_for_once_an_episode_and_kept_by_chunks():
+def test_module_mapping_is_called_once_per_agent():
     asked = []
     episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: asked.append(agent) or agent.upper())
     episode.add_env_reset(observations={"a": 0, "b": 0})
@@ -564,7 +564,7 @@ def test_modules_are_asked_for_once_an_episode_and_kept_by_chunks():
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_setters_write_agents_own_steps_and_nothing_when_something_is_wrong(finish):
+def test_setters_write_own_steps_or_nothing(finish):
     episode = turn_based().to_numpy() if finish else turn_based()
     episode.set_rewards(new_data={"a": [5.0, 6.0], "b": [7.0, 8.0]})
     assert plain(episode.get_rewards(env_steps=False)) == {"a": [5.0, 6.0], "b": [7.0, 8.0]}
@@ -585,7 +585,7 @@ def test_setters_write_agents_own_steps_and_nothing_when_something_is_wrong(fini
     assert plain(episode.get_extra_model_outputs(None, 1)) == {"b": {"adv": 1.0}}
 
 
-def test_extra_outputs_are_kept_for_waiting_agents_and_read_by_key():
+def test_extra_outputs_of_pending_step_are_read_by_key():
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": 0})
     episode.add_env_step({"b": 1}, {"a": 10}, {"a": 1.0}, extra_model_outputs={"a": {"vf": 0.5}})
@@ -600,13 +600,13 @@ def test_extra_outputs_are_kept_for_waiting_agents_and_read_by_key():
 
 
 def without_duration(state: Any) -> Any:
-    """A state without what the clock on the wall says."""
+    """Return a state without its duration."""
     if isinstance(state, dict):
         return {key: without_duration(value) for key, value in state.items() if key != "duration_s"}
     return state
 
 
-def test_a_state_shares_no_memory_with_its_source():
+def test_multi_agent_state_shares_no_memory():
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": np.zeros(2)})
     episode.add_env_step({}, {"a": np.ones(2)}, {"a": 1.0})
@@ -622,7 +622,7 @@ def test_a_state_shares_no_memory_with_its_source():
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_an_ended_episode_or_a_cut_chunk_pickles_though_its_mapping_is_a_lambda(ends):
+def test_ended_or_cut_episode_pickles_with_lambda_mapping(ends):
     episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: "m")
     episode.add_env_reset(observations={"a": 0})
     episode.add_env_step({"a": 1}, {"a": 0}, {"a": 1.0}, terminateds={"__all__": ends})
@@ -633,7 +633,7 @@ def test_an_ended_episode_or_a_cut_chunk_pickles_though_its_mapping_is_a_lambda(
     assert copied.module_for("a") == "m"
 
 
-def test_clocks_say_when_an_agent_observed_and_acted():
+def test_env_times_return_observation_and_action_steps():
     seen, acted = turn_based().clocks("a")
     assert (seen.tolist(), acted.tolist()) == ([0, 2, 4], [0, 2, 4])
     seen, acted = turn_based()[3:5].to_numpy().clocks("b")
@@ -690,7 +690,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("step", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_bad_step_names_agent_and_env_step_and_adds_nothing(step, error, message):
+def test_bad_env_step_raises_and_changes_nothing(step, error, message):
     episode = turn_based(1)
     before = plain(without_duration(episode.get_state()))
     with pytest.raises(error) as caught:
@@ -701,7 +701,7 @@ def test_a_bad_step_names_agent_and_env_step_and_adds_nothing(step, error, messa
     assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
 
 
-def test_an_action_or_observation_of_a_dead_agent_is_refused_also_in_later_chunks():
+def test_ended_agent_is_rejected_in_later_chunks():
     episode = parallel(2, terminateds={"a": True})
     for chunk in (episode, episode.cut(), MultiAgentEpisode.from_state(episode.get_state())):
         if chunk is episode:
@@ -719,7 +719,7 @@ def test_an_action_or_observation_of_a_dead_agent_is_refused_also_in_later_chunk
         later.add_env_step({"a": 3}, {"b": 1}, {"b": 1.0})
 
 
-def test_extra_outputs_that_start_late_or_stop_early_are_refused():
+def test_multi_agent_extra_outputs_with_other_keys_raise():
     episode = parallel(1)
     with pytest.raises(TrackMismatch, match="agent 'a' acts at env step 1"):
         episode.add_env_step(
@@ -732,7 +732,7 @@ def test_extra_outputs_that_start_late_or_stop_early_are_refused():
         episode.add_env_step({"a": 2}, {"a": 1}, {"a": 1.0})
 
 
-def test_steps_before_the_reset_after_the_end_and_on_finished_episodes_are_refused():
+def test_env_step_in_wrong_state_raises():
     step = ({"a": 1}, {"a": 1}, {"a": 1.0})
     with pytest.raises(EpisodeStateError, match="before the reset"):
         MultiAgentEpisode().add_env_step(*step)
@@ -752,7 +752,7 @@ def test_steps_before_the_reset_after_the_end_and_on_finished_episodes_are_refus
         parallel(1).get_observations(0, return_list=True)
 
 
-def test_nested_observations_are_filled_leaf_by_leaf():
+def test_fill_of_nested_observations_per_leaf():
     for finish in (False, True):
         episode = MultiAgentEpisode()
         episode.add_env_reset(observations={"a": {"x": np.zeros(2), "y": 1}})
@@ -762,7 +762,7 @@ def test_nested_observations_are_filled_leaf_by_leaf():
         assert filled[0] == {"a": {"x": [0, 0], "y": 1}, "b": {"x": [-1, -1], "y": -1}}
 
 
-def test_the_duration_stops_with_the_episode():
+def test_multi_agent_duration_stops_at_end():
     episode = parallel(3, terminateds={"__all__": True})
     first = episode.get_duration_s()
     time.sleep(0.002)
@@ -779,7 +779,7 @@ def test_the_duration_stops_with_the_episode():
         spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
     ],
 )
-def test_a_fill_before_an_agents_first_step_is_an_item_of_its_space_as_once_finalized(space, one_hot):
+def test_fill_before_first_agent_step_has_space_shape(space, one_hot):
     episode = MultiAgentEpisode(observation_space={"a": space}, action_space={"a": space})
     episode.add_env_reset(observations={"a": space.sample()})
     asked = {"fill": 0, "one_hot_discrete": one_hot}

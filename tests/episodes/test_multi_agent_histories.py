@@ -1,4 +1,4 @@
-"""Random histories of agents that come late, rest, act in turns and end early, against one plain dict per env step."""
+"""Random multi-agent histories, compared with one plain dict per env step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def observation(agent: str, t: int) -> np.ndarray:
 
 
 class World:
-    """Draws env steps that an environment could give, tells them to the history, and grows episodes by them."""
+    """Random env steps that an environment could return, recorded in a plain history."""
 
     def __init__(self, rng: random.Random, repeats: bool, with_outputs: tuple[str, ...] = WITH_OUTPUTS) -> None:
         self.rng = rng
@@ -71,7 +71,7 @@ class World:
         return step | {"terminateds": terminateds, "truncateds": truncateds, "extra_model_outputs": extra}
 
     def flags(self, status: dict, observations: dict, waiting: set) -> tuple[dict, dict]:
-        """Flags for some agents, or for all; never a truncation that needs a last observation and has none."""
+        """Return flags of some agents, or of all. No agent is truncated without a last observation that it needs."""
         terminateds: dict[str, bool] = {}
         truncateds: dict[str, bool] = {}
         for agent in AGENTS:
@@ -112,7 +112,7 @@ class World:
             h.truncated = not h.terminated
 
     def indices(self, size: int) -> Any:
-        """Any kind of indices, in range or not."""
+        """Return random indices of any kind, valid or not."""
         number = lambda: self.rng.randrange(-size - 3, size + 4)  # noqa: E731
         bound = lambda: self.rng.choice([None, number()])  # noqa: E731
         kinds = [
@@ -156,7 +156,7 @@ MISSING_ITEM = [-7.0, -7.0]
 
 
 def spread(answer: Any) -> Any:
-    """A fill of an agent that has nothing to tell a shape from is the bare fill."""
+    """Return the answer with fills of unknown shape as bare fills."""
     text = repr(answer)
     return text.replace("-7.0", "-7").replace("[-7, -7]", "-7") if "-7" in text else answer
 
@@ -188,7 +188,7 @@ def check_chunk(episode: MultiAgentEpisode, chunk: ReferenceChunk) -> None:
 
 
 class MultiAgentHistories(RuleBasedStateMachine):
-    """One environment, told to a plain history, to an uncut episode, and to an episode that is cut and rejoined."""
+    """One environment, recorded in a plain history, an uncut episode, and an episode that is cut and joined."""
 
     @initialize(rng=st.randoms(use_true_random=False), repeats=st.booleans())
     def begin(self, rng: random.Random, repeats: bool) -> None:
@@ -225,7 +225,7 @@ class MultiAgentHistories(RuleBasedStateMachine):
     @precondition(lambda self: len(self.chunks) > 1)
     @rule()
     def rejoin(self) -> None:
-        """The last chunk goes back to the one before; a finished one becomes a growing one through its successor."""
+        """Join the last two chunks. A finalized result is cut, so that it can grow."""
         later = self.chunks.pop()[0]
         self.chunks[-1][0].concat_episode(later)
         if self.chunks[-1][0].is_numpy and not self.whole.is_done:
@@ -280,7 +280,7 @@ TestMultiAgentHistories.settings = settings(max_examples=120, stateful_step_coun
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_random_histories_cut_anywhere_and_rejoined_are_the_uncut_episode(block: int) -> None:
+def test_cut_and_joined_histories_equal_uncut_episode(block: int) -> None:
     for seed in range(100 * block, 100 * block + 100):
         rng = random.Random(seed)
         world = World(rng, repeats=rng.random() < 0.5)

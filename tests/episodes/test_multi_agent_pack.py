@@ -1,4 +1,4 @@
-"""Multi-agent episodes go into packs as their agents' episodes and their clocks, and come out whole."""
+"""`pack_agents` and `unpack_agents`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.episodes.test_multi_agent_histories import AGENTS, World
 
 
 def random_episode(seed: int) -> MultiAgentEpisode:
-    """A chunk with lookback in which agents wait, end and come late, of two kinds: a and b see vectors, c images."""
+    """Return a chunk with lookback and two schemas: agents a and b see vectors, c images."""
     rng = random.Random(seed)
     shapes = {"a": (2,), "b": (2,), "c": (3, 3)}
     item = lambda agent, t: np.full(shapes[agent], t, np.float32)  # noqa: E731
@@ -51,7 +51,7 @@ def random_episode(seed: int) -> MultiAgentEpisode:
     return episode
 
 
-def test_random_episodes_come_out_of_packs_whole_and_in_order():
+def test_unpack_agents_restores_episodes_in_order():
     episodes = [random_episode(seed) for seed in range(60)]
     packs = pack_agents(episodes)
     assert sum(map(len, packs)) == sum(len(episode.agent_ids) for episode in episodes)
@@ -93,7 +93,7 @@ def test_pack_agents_of_any_chunks_unpacks_equal(seed: int, repeats: bool, with_
         assert all(any(episode.equals(chunk) for chunk in finished) for episode in stored)
 
 
-def test_they_go_wherever_packs_go():
+def test_packed_agents_survive_pickle_and_msgpack():
     episodes = [random_episode(seed) for seed in range(10)]
     packs = pickle.loads(pickle.dumps(pack_agents(episodes), protocol=5))
     for pack in packs:  # as it is on disk and on the wire
@@ -102,7 +102,7 @@ def test_they_go_wherever_packs_go():
         assert after.equals(before.to_numpy())
 
 
-def test_a_waiting_agent_goes_on_after_unpacking():
+def test_unpacked_pending_action_completes():
     episode = MultiAgentEpisode(id_="e")
     episode.add_env_reset(observations={"a": 0})
     episode.add_env_step({}, {"a": 1}, {"a": 0.5}, extra_model_outputs={"a": {"vf": 2.0}})
@@ -113,7 +113,7 @@ def test_a_waiting_agent_goes_on_after_unpacking():
     assert (own.get_actions(), own.get_rewards(), own.get_extra_model_outputs("vf")) == ([1], [1.0], [2.0])
 
 
-def test_like_agents_share_a_pack_and_others_have_their_own():
+def test_pack_agents_groups_by_schema():
     episodes = []
     for seed in range(3):
         episode = MultiAgentEpisode(id_=str(seed))
@@ -127,7 +127,7 @@ def test_like_agents_share_a_pack_and_others_have_their_own():
     assert list(packs[0].multi_agent_episode_ids) == ["0", "0", "1", "1", "2", "2"]
 
 
-def test_what_cannot_be_packed_or_unpacked_says_so():
+def test_pack_agents_bad_input_raises():
     with pytest.raises(InvalidArgument, match="no agents"):
         pack_agents([MultiAgentEpisode()])
     packs = pack_agents([random_episode(3)])

@@ -1,4 +1,4 @@
-"""Nested values: dicts and tuples of leaves, walked leaf by leaf."""
+"""Functions of nested values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = namedtuple("Pair", "left right")
 
 
 @given(value=values)
-def test_flattening_gives_each_leaf_a_path_of_its_own_and_back(value: Any) -> None:
+def test_flatten_gives_unique_paths_and_unflattens(value: Any) -> None:
     flat = nested.flatten(value)
     assert list(flat.values()) == nested.leaves(value)
     assert nested.unflatten_like(value, list(flat.values())) == value
@@ -33,33 +33,33 @@ def test_flattening_gives_each_leaf_a_path_of_its_own_and_back(value: Any) -> No
 
 
 @given(value=values)
-def test_walking_agrees_with_dm_tree_but_for_the_order_of_keys(value: Any) -> None:
+def test_nested_agrees_with_dm_tree(value: Any) -> None:
     assert nested.map_leaves(lambda leaf: leaf + 1, value) == tree.map_structure(lambda leaf: leaf + 1, value)
     assert sorted(nested.leaves(value)) == sorted(tree.flatten(value))
     paths = {"/".join(nested.escape(str(part)) for part in path): leaf for path, leaf in tree.flatten_with_path(value)}
     assert nested.flatten(value) == paths
 
 
-def test_what_differs_is_named_by_its_path() -> None:
+def test_nested_mismatch_error_names_path() -> None:
     with pytest.raises(errors.TrackMismatch, match="only one of them has 'left'"):
         nested.map_leaves(lambda x, y: x, {"camera": {"left": 1}}, {"camera": {}})
 
 
 @given(key=st.text(max_size=5))
-def test_an_escaped_key_has_no_slash_and_comes_back(key: str) -> None:
+def test_escape_and_unescape_are_inverse(key: str) -> None:
     assert "/" not in nested.escape(key)
     assert nested.unescape(nested.escape(key)) == key
 
 
 @given(value=values, num=st.integers(1, 4))
-def test_stacking_then_taking_gives_the_items(value: Any, num: int) -> None:
+def test_stack_then_take_is_identity(value: Any, num: int) -> None:
     batch = nested.stack([value] * num)
     assert all(len(leaf) == num for leaf in nested.leaves(batch))
     assert nested.equal(nested.take(batch, num - 1), value)
     assert nested.equal(nested.concatenate([batch, batch]), nested.stack([value] * 2 * num))
 
 
-def test_keys_keep_their_order_and_lists_are_leaves() -> None:
+def test_nested_keeps_key_order_and_list_leaves() -> None:
     value = {"z": [1, 2], "a": (3, {"y": 4, "b": 5})}
     assert nested.leaves(value) == [[1, 2], 3, 4, 5]
     assert list(nested.flatten(value)) == ["z", "a/0", "a/1/y", "a/1/b"]
@@ -67,13 +67,13 @@ def test_keys_keep_their_order_and_lists_are_leaves() -> None:
     assert nested.same_structure({"z": [1], "a": 2}, {"a": 2, "z": [1, 2, 3]})
 
 
-def test_named_tuples_stay_named_tuples() -> None:
+def test_nested_keeps_named_tuples() -> None:
     doubled = nested.map_leaves(lambda x: 2 * x, Pair(1, {"a": 2}))
     assert doubled == Pair(2, {"a": 4})
     assert isinstance(doubled, Pair)
 
 
-def test_structures_that_differ_are_told_apart() -> None:
+def test_same_structure_detects_differences() -> None:
     for a, b in [({"a": 1}, {"b": 1}), ((1, 2), (1,)), ({"a": 1}, 1), ((1,), {"0": 1})]:
         assert not nested.same_structure(a, b)
         assert not nested.equal(a, b)
@@ -82,7 +82,7 @@ def test_structures_that_differ_are_told_apart() -> None:
                 nested.map_leaves(lambda x, y: x, a, b)
 
 
-def test_nan_equals_nan_and_shapes_must_agree() -> None:
+def test_nested_equal_compares_nan_and_shapes() -> None:
     assert nested.equal(np.array([np.nan, 1]), np.array([np.nan, 1]))
     assert not nested.equal(np.zeros(2), np.zeros((1, 2)))
 
@@ -91,7 +91,7 @@ ERRORS = [cls for cls in vars(errors).values() if isinstance(cls, type) and issu
 
 
 @pytest.mark.parametrize("cls", ERRORS)
-def test_errors_survive_pickling_and_are_the_builtin_kind_too(cls: type[errors.EpisodeError]) -> None:
+def test_errors_pickle_and_derive_from_builtins(cls: type[errors.EpisodeError]) -> None:
     error = pickle.loads(pickle.dumps(cls("what was asked; what is there; what to do")))
     assert type(error) is cls
     assert str(error) == "what was asked; what is there; what to do"

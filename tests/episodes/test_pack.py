@@ -1,4 +1,4 @@
-"""A pack is a sequence of the very episodes that went in, columnar inside, and cheap to move."""
+"""`EpisodePack` as a sequence of episodes, its pickles and its row arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def same(pack: EpisodePack, episodes: list[SingleAgentEpisode]) -> bool:
 
 
 @given(episodes=lists_of_episodes())
-def test_the_episodes_of_a_pack_are_those_that_went_in(episodes: list[SingleAgentEpisode]) -> None:
+def test_pack_episodes_equal_given_episodes(episodes: list[SingleAgentEpisode]) -> None:
     growing = [e.is_numpy for e in episodes]
     pack = EpisodePack.from_episodes(episodes)
     assert same(pack, episodes)
@@ -41,9 +41,7 @@ def test_the_episodes_of_a_pack_are_those_that_went_in(episodes: list[SingleAgen
 @given(
     episodes=lists_of_episodes(), start=st.integers(-5, 5), stop=st.integers(-5, 5), step=st.sampled_from([1, 2, -1])
 )
-def test_slices_and_selections_of_a_pack_are_packs_of_those_episodes(
-    episodes: list[SingleAgentEpisode], start: int, stop: int, step: int
-) -> None:
+def test_pack_slice_and_select_equal_list(episodes: list[SingleAgentEpisode], start: int, stop: int, step: int) -> None:
     pack = EpisodePack.from_episodes(episodes)
     assert same(pack[start:stop:step], episodes[start:stop:step])
     chosen = [i for i in range(len(episodes)) if i % 2 == 0][::-1]
@@ -53,20 +51,20 @@ def test_slices_and_selections_of_a_pack_are_packs_of_those_episodes(
 
 
 @given(episodes=lists_of_episodes())
-def test_joined_packs_hold_the_episodes_of_both(episodes: list[SingleAgentEpisode]) -> None:
+def test_pack_concat_holds_all_episodes(episodes: list[SingleAgentEpisode]) -> None:
     parts = [EpisodePack.from_episodes([e]) for e in episodes]
     assert same(EpisodePack.concat(parts), episodes)
     assert same(EpisodePack.concat([EpisodePack.from_episodes(episodes)] * 2), episodes * 2)
 
 
 @given(episodes=lists_of_episodes(), protocol=st.integers(2, 5))
-def test_a_pack_comes_out_of_a_pickle_equal(episodes: list[SingleAgentEpisode], protocol: int) -> None:
+def test_pack_pickle_round_trips(episodes: list[SingleAgentEpisode], protocol: int) -> None:
     pack = EpisodePack.from_episodes(episodes)
     assert pickle.loads(pickle.dumps(pack, protocol)) == pack
 
 
 @given(episodes=lists_of_episodes())
-def test_row_arithmetic_agrees_with_reading_each_episode(episodes: list[SingleAgentEpisode]) -> None:
+def test_pack_rows_equal_rows_of_episodes(episodes: list[SingleAgentEpisode]) -> None:
     pack = EpisodePack.from_episodes(episodes)
     rewards = [r for e in episodes for r in e.get_rewards()]
     assert pack.rewards[pack.step_rows()].tolist() == rewards
@@ -93,7 +91,7 @@ def many(num: int = 1000) -> EpisodePack:
     )
 
 
-def test_a_thousand_episodes_pickle_with_one_buffer_per_track() -> None:
+def test_pack_pickles_one_buffer_per_track() -> None:
     pack = many()
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(pack, 5, buffer_callback=buffers.append)
@@ -105,7 +103,7 @@ def test_a_thousand_episodes_pickle_with_one_buffer_per_track() -> None:
 
 
 class Looking(pickle.Pickler):
-    """A pickler that looks at objects in Python, as those do that take along classes."""
+    """Pickler that records the objects for which it calls Python code, like picklers that pickle classes by value."""
 
     def reducer_override(self, obj: Any) -> Any:
         self.seen = [*getattr(self, "seen", []), obj]
@@ -113,7 +111,7 @@ class Looking(pickle.Pickler):
 
 
 def looked_at(pack: EpisodePack) -> tuple[list[Any], EpisodePack]:
-    """What such a pickler looks at, and what comes out of the pickle."""
+    """Return the objects for which such a pickler calls Python code, and the unpickled pack."""
     file = io.BytesIO()
     looking = Looking(file, 5)
     looking.dump(pack)
@@ -121,10 +119,10 @@ def looked_at(pack: EpisodePack) -> tuple[list[Any], EpisodePack]:
 
 
 class OwnBox(spaces.Box):
-    """A class that may not be there where the pickle is read."""
+    """Space of a class that may be missing in the unpickling process."""
 
 
-def test_picklers_that_look_at_each_object_look_at_two_of_a_pack_but_at_all_that_is_its_users() -> None:
+def test_pack_pickles_few_python_objects() -> None:
     own = {"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), "action_space": spaces.Discrete(2)}
     arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
     pack = EpisodePack(observations={"a": np.zeros((7, 2))}, agent_ids=["a", None], **arrays, **own)
@@ -150,7 +148,7 @@ def test_picklers_that_look_at_each_object_look_at_two_of_a_pack_but_at_all_that
         assert twin.observation_space == pack.observation_space
 
 
-def test_a_pack_of_a_run_is_looked_at_no_more_for_its_versions_and_its_infos() -> None:
+def test_pack_versions_and_infos_pickle_without_python_objects() -> None:
     infos = [{"speed": t / 2, "words": ["a", t]} for t in range(7)]
     arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
     versions = [VersionRuns((3, 4), (1,)), VersionRuns((4,))]
@@ -169,7 +167,7 @@ class Point(NamedTuple):
 
 @pytest.mark.parametrize("num", [2, 100])
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_arrays_of_every_kind_come_out_of_a_pickle_as_they_were(protocol: int, num: int) -> None:
+def test_pack_arrays_of_any_dtype_pickle_equal(protocol: int, num: int) -> None:
     numbers, size = np.arange(4.0 * num).reshape(num, 4), [num]
     kinds: dict[str, Any] = {
         "half": numbers.astype(np.float16),
@@ -201,7 +199,7 @@ def test_arrays_of_every_kind_come_out_of_a_pickle_as_they_were(protocol: int, n
     assert type(twin.extra_model_outputs["nested"]["point"]) is Point
 
 
-def test_the_episodes_of_a_pack_are_views_that_take_no_memory_but_small_objects() -> None:
+def test_pack_episodes_are_views() -> None:
     num = 1000
     observations = np.zeros((5 * num, 84, 84), np.uint8)
     pack = EpisodePack(
@@ -216,12 +214,12 @@ def test_the_episodes_of_a_pack_are_views_that_take_no_memory_but_small_objects(
     assert all(np.shares_memory(e.get_observations(), observations) for e in episodes)
 
 
-def test_a_slice_of_a_pack_views_its_tracks() -> None:
+def test_pack_slice_is_view() -> None:
     pack = many(10)
     assert all(np.shares_memory(a, b) for a, b in zip(pack[2:5].tracks.values(), pack.tracks.values(), strict=True))
 
 
-def test_a_pack_and_its_episodes_are_read_only_and_writing_copies_first() -> None:
+def test_pack_is_read_only_and_setters_copy() -> None:
     rewards = np.ones(2)
     pack = EpisodePack(observations=np.zeros((3, 2)), actions=np.zeros(2), rewards=rewards, lengths=[2])
     with pytest.raises(ValueError, match="read-only"):
@@ -232,18 +230,18 @@ def test_a_pack_and_its_episodes_are_read_only_and_writing_copies_first() -> Non
     rewards[0] = 1.0  # the caller's own array stays writable
 
 
-def test_paths_of_tracks_escape_slashes() -> None:
+def test_pack_track_paths_escape_slashes() -> None:
     pack = EpisodePack.from_episodes(
         [SingleAgentEpisode.from_arrays({"a/b": np.zeros(2), "c": (np.zeros(2), np.zeros(2))}, [0], [0.0])]
     )
     assert list(pack.tracks) == ["observations/a~1b", "observations/c/0", "observations/c/1", "actions", "rewards"]
 
 
-def test_a_pack_says_in_one_line_what_it_holds() -> None:
+def test_pack_repr_summarizes_contents() -> None:
     assert repr(many(10)).startswith("EpisodePack(10 episodes, 34 steps, mean return 3.4, 10 terminated, 0 truncated")
 
 
-def test_a_pack_tells_the_returns_of_whole_episodes_apart_from_the_sums_of_chunks() -> None:
+def test_pack_repr_separates_whole_episodes_and_chunks() -> None:
     whole = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [1.0, 2.0], terminated=True)
     begun = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [50.0])
     rest = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [9.0], t_started=7, truncated=True)
@@ -255,11 +253,11 @@ def test_a_pack_tells_the_returns_of_whole_episodes_apart_from_the_sums_of_chunk
     assert repr(pack[:0]).startswith("EpisodePack(0 episodes, 0 steps, 0 terminated, ")
 
 
-def test_random_ids_differ() -> None:
+def test_random_ids_are_unique() -> None:
     assert len(set(many().ids)) == 1000
 
 
-def test_ranges_of_nothing_are_nothing() -> None:
+def test_ranges_of_empty_input_are_empty() -> None:
     assert ranges(np.array([5, 7]), np.array([0, 0])).tolist() == []
 
 
@@ -307,14 +305,14 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_raises_a_clear_error(name: str) -> None:
+def test_pack_bad_input_raises(name: str) -> None:
     call, error, message = BAD[name]
     with pytest.raises(error, match=message) as raised:
         call()
     assert isinstance(raised.value, EpisodeError)
 
 
-def test_a_pack_without_steps_goes_with_one_whatever_its_actions_and_outputs_are() -> None:
+def test_pack_without_steps_concats_with_any() -> None:
     reset, stepped = SingleAgentEpisode("reset"), SingleAgentEpisode("stepped")
     for episode in (reset, stepped):
         episode.add_env_reset(np.zeros(2))
@@ -327,7 +325,7 @@ def test_a_pack_without_steps_goes_with_one_whatever_its_actions_and_outputs_are
         assert whole.num_steps == 1
 
 
-def test_grown_numbers_of_another_byte_order_become_ones_that_torch_takes() -> None:
+def test_finalize_gives_native_byte_order() -> None:
     episode = SingleAgentEpisode(observations=list(np.array([[1.0], [2.0]], ">f4")), actions=[1], rewards=[3.0])
     episode.add_env_step(np.array([3.0], ">f4"), np.array(1, ">i8"), np.array(4.0, ">f8"))
     episode.to_numpy()
@@ -339,7 +337,7 @@ def one_step(id_: str = "a", **arguments: Any) -> SingleAgentEpisode:
     return SingleAgentEpisode.from_arrays(np.zeros((2, 2)), [0], [1.0], id_=id_, **arguments)
 
 
-def test_nothing_that_is_read_of_a_pack_can_be_written_to() -> None:
+def test_pack_properties_are_read_only() -> None:
     infos = [{"speed": np.arange(3.0), "log": {"words": ["a"]}} for _ in range(4)]
     episode = SingleAgentEpisode.from_arrays(np.zeros((4, 2)), np.zeros(3), np.zeros(3), infos=infos)
     pack = EpisodePack.from_episodes([episode, episode])
@@ -352,7 +350,7 @@ def test_nothing_that_is_read_of_a_pack_can_be_written_to() -> None:
         assert own.get_infos(0)["log"] == {"words": ["a"]}
 
 
-def test_custom_data_of_a_pack_is_nobody_elses() -> None:
+def test_pack_custom_data_is_a_copy() -> None:
     given_data: list[dict[str, Any]] = [{"tags": ["new"]}]
     episode = one_step(custom_data=given_data[0])
     for pack in (EpisodePack.from_episodes([episode]), EpisodePack.from_episodes([one_step()])):
@@ -371,7 +369,7 @@ def test_custom_data_of_a_pack_is_nobody_elses() -> None:
     assert packed[0].custom_data == {"tags": ["new"]}
 
 
-def test_what_is_written_to_an_episode_of_a_pack_stays_with_the_episode() -> None:
+def test_pack_episode_changes_stay_in_episode() -> None:
     pack = EpisodePack.from_episodes([one_step()])
     episode = pack[0]
     episode.custom_data["x"] = 1
@@ -381,7 +379,7 @@ def test_what_is_written_to_an_episode_of_a_pack_stays_with_the_episode() -> Non
     assert (changed[0].custom_data, pack[0].custom_data) == ({"x": 2}, {})
 
 
-def test_selecting_nothing_gives_an_empty_pack() -> None:
+def test_pack_select_nothing_is_empty() -> None:
     pack = EpisodePack.from_episodes([one_step("a"), one_step("b")])
     for nothing in ([], np.zeros(0), np.zeros(0, np.int64), [False, False]):
         assert len(pack.select(nothing)) == 0
@@ -391,24 +389,24 @@ def test_selecting_nothing_gives_an_empty_pack() -> None:
     "odd",
     [{"lengths": [-1, 3]}, {"lengths": [1.7, 0.3]}, {"lengths": 2}, {"lookbacks": [-1, 1]}, {"t_started": [0.5, 1]}],
 )
-def test_lengths_that_are_no_numbers_of_steps_are_refused_at_once(odd: Any) -> None:
+def test_pack_invalid_lengths_raise(odd: Any) -> None:
     columns: Any = {"observations": np.arange(4), "actions": [0, 1], "rewards": [1.0, 2.0], "lengths": [1, 1]}
     with pytest.raises(InvalidArgument, match="give"):
         EpisodePack(**columns | odd)
 
 
-def test_one_string_is_no_list_of_ids() -> None:
+def test_pack_ids_of_one_string_raise() -> None:
     with pytest.raises(WrongType, match="list of ids"):
         EpisodePack(observations=np.arange(4), actions=[0, 1], rewards=np.ones(2), lengths=[1, 1], ids="ab")
 
 
-def test_ids_keep_the_nuls_at_their_end() -> None:
+def test_pack_ids_keep_trailing_nul() -> None:
     pack = EpisodePack.from_episodes([one_step("a\0"), one_step("a")])
     for same_pack in (pack, pickle.loads(pickle.dumps(pack)), EpisodePack.concat([pack[:1], pack[1:]])):
         assert [episode.id_ for episode in same_pack] == ["a\0", "a"]
 
 
-def test_episodes_of_other_spaces_are_not_packed_together() -> None:
+def test_pack_of_unequal_spaces_raises() -> None:
     narrow, wide = (one_step(id_, observation_space=spaces.Box(-x, x, (2,))) for id_, x in (("n", 1), ("w", 2)))
     with pytest.raises(TrackMismatch, match="episode w has the observation_space"):
         EpisodePack.from_episodes([narrow, wide])

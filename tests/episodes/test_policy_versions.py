@@ -1,4 +1,4 @@
-"""The lowest and the highest policy version of an episode's steps: a fact, carried wherever the episode goes."""
+"""Policy versions of steps, in all kinds of storage."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from episodes.storage import EpisodeDataset, EpisodeWriter, episode_rows
 
 
 def bounds(pack: EpisodePack) -> list[tuple[int, int]]:
-    """The lowest and the highest version of each episode."""
+    """Return the lowest and the highest version of each episode."""
     versions = pack.policy_versions
     assert versions is not None
     return list(map(tuple, versions.tolist()))
 
 
 def grown(*versions: int | None, **arguments: Any) -> SingleAgentEpisode:
-    """An episode with a step of each version; None for a step of which nothing is told."""
+    """Return an episode with a step of each version. None means an unknown version."""
     episode = SingleAgentEpisode(**arguments)
     episode.add_env_reset(np.zeros(2))
     for version in versions:
@@ -39,7 +39,7 @@ def grown(*versions: int | None, **arguments: Any) -> SingleAgentEpisode:
     return episode
 
 
-def test_an_episode_keeps_the_lowest_and_the_highest_version_that_was_told() -> None:
+def test_policy_versions_are_lowest_and_highest() -> None:
     assert grown().policy_versions is None
     assert grown(None, None).policy_versions is None
     assert grown(3, None, 5, 4).policy_versions == (3, 5)
@@ -47,7 +47,7 @@ def test_an_episode_keeps_the_lowest_and_the_highest_version_that_was_told() -> 
 
 
 @pytest.mark.parametrize("version", [-1, 1.5, "7"])
-def test_a_version_that_is_no_number_is_refused_and_no_step_is_added(version: Any) -> None:
+def test_invalid_policy_version_raises_and_adds_no_step(version: Any) -> None:
     episode = grown(2)
     before = copy.deepcopy(episode)
     with pytest.raises(InvalidArgument, match="policy_version="):
@@ -55,7 +55,7 @@ def test_a_version_that_is_no_number_is_refused_and_no_step_is_added(version: An
     assert episode.equals(before)
 
 
-def test_versions_of_arrays_are_given_to_their_constructors() -> None:
+def test_constructors_accept_policy_versions() -> None:
     arrays = {"observations": np.zeros((3, 2)), "actions": np.zeros(2), "rewards": np.zeros(2)}
     episode = SingleAgentEpisode.from_arrays(**arrays, policy_versions=[2, 4], observation_space=None, id_="a")
     pack = EpisodePack(**arrays, lengths=[2], policy_versions=[VersionRuns((2, 4), (1,))], ids=["a"])
@@ -65,9 +65,7 @@ def test_versions_of_arrays_are_given_to_their_constructors() -> None:
     assert pack[0].equals(episode)
 
 
-def test_a_data_set_written_before_there_were_versions_is_read_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_set_without_versions_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = EpisodePack.from_episodes([grown(3, 5, id_="a").to_numpy(), grown(4, id_="b").to_numpy()])
     names = ("policy_versions", "policy_version_begins")
     with monkeypatch.context() as older:
@@ -87,7 +85,7 @@ def test_a_data_set_written_before_there_were_versions_is_read_without(
     assert all(episode.equals(own) for episode, own in zip(read[2:], pack, strict=True))
 
 
-def test_a_successor_has_no_version_until_it_has_a_step_and_joining_joins_them() -> None:
+def test_successor_has_no_version_before_first_step() -> None:
     head = grown(7, 3)
     tail = head.cut(1)
     assert tail.policy_versions is None
@@ -98,7 +96,7 @@ def test_a_successor_has_no_version_until_it_has_a_step_and_joining_joins_them()
     assert grown(1).cut().policy_versions is None
 
 
-def test_a_part_has_the_versions_of_its_own_steps() -> None:
+def test_slice_has_versions_of_its_steps() -> None:
     for episode in (grown(3, 4, 5), grown(3, 4, 5).to_numpy()):
         assert episode.get_policy_versions().tolist() == [3, 4, 5]
         assert episode[1:].get_policy_versions().tolist() == [4, 5]
@@ -106,7 +104,7 @@ def test_a_part_has_the_versions_of_its_own_steps() -> None:
         assert episode[2:2].policy_versions is None
 
 
-def test_versions_go_through_packs_pickles_copies_and_states() -> None:
+def test_versions_survive_packs_pickles_and_states() -> None:
     episodes = [grown(1, 2).to_numpy(), grown(None).to_numpy(), grown(5)]
     told, known = [(1, 2), (-1, -1), (5, 5)], [(1, 2), None, (5, 5)]
     pack = EpisodePack.from_episodes(episodes)
@@ -128,7 +126,7 @@ def test_versions_go_through_packs_pickles_copies_and_states() -> None:
             assert other.equals(episode)
 
 
-def test_versions_of_chunks_are_joined_in_a_buffer_and_come_back() -> None:
+def test_buffer_joins_versions_of_chunks() -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     head = grown(4, 5)
     tail = head.cut()
@@ -146,7 +144,7 @@ def test_versions_of_chunks_are_joined_in_a_buffer_and_come_back() -> None:
         assert sorted(pack.get_policy_versions().tolist()) == [-1, 2, 4, 5]
 
 
-def test_versions_are_on_disk_and_in_the_table(tmp_path: Path) -> None:
+def test_data_set_stores_versions(tmp_path: Path) -> None:
     episodes = [grown(1, 2).to_numpy(), grown(None).to_numpy(), grown(5).to_numpy()]
     with EpisodeWriter(tmp_path) as writer:
         writer.add(episodes)
@@ -159,7 +157,7 @@ def test_versions_are_on_disk_and_in_the_table(tmp_path: Path) -> None:
     assert len(dataset.select(lambda rows: rows["policy_version_min"] >= 2)) == 2
 
 
-def test_versions_of_agents_go_through_a_multi_agent_episode() -> None:
+def test_multi_agent_episode_keeps_versions() -> None:
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": np.zeros(2), "b": np.zeros(2)})
     both = {"a": np.ones(2), "b": np.ones(2)}
@@ -183,7 +181,7 @@ def column(chunks: list[list[int]]) -> VersionColumn | None:
 
 
 def told(found: VersionColumn | None, chunks: list[list[int]]) -> list[list[int]]:
-    """The version of every step of the chunks, by each way of asking."""
+    """Return the version of every step of the chunks, by each method of `VersionColumn`."""
     lengths = np.array([len(chunk) for chunk in chunks], np.int64)
     if found is None:
         return [[-1] * n for n in lengths]
@@ -208,7 +206,7 @@ def bounds_of(versions: list[int]) -> tuple[int, int] | None:
 
 
 @given(CHUNKS, st.data())
-def test_runs_of_many_chunks_say_the_version_of_every_step(chunks: list[list[int]], data: st.DataObject) -> None:
+def test_version_column_gives_version_of_every_step(chunks: list[list[int]], data: st.DataObject) -> None:
     found = column(chunks)
     assert told(found, chunks) == chunks
     flat, lengths = np.array(list(chain(*chunks)), np.int64), np.array([len(chunk) for chunk in chunks])
@@ -224,7 +222,7 @@ def test_runs_of_many_chunks_say_the_version_of_every_step(chunks: list[list[int
 
 
 @given(st.lists(st.integers(-1, 3), max_size=8), st.lists(st.integers(-1, 3), max_size=8), st.data())
-def test_runs_of_a_chunk_are_cut_and_joined_as_its_steps_are(a: list[int], b: list[int], data: st.DataObject) -> None:
+def test_version_runs_window_and_join_equal_lists(a: list[int], b: list[int], data: st.DataObject) -> None:
     joined = join_runs(VersionRuns.of(a, len(a)), VersionRuns.of(b, len(b)), len(a))
     whole = a + b
     assert versions_of(joined, len(whole)) == whole
@@ -235,9 +233,7 @@ def test_runs_of_a_chunk_are_cut_and_joined_as_its_steps_are(a: list[int], b: li
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @given(data=st.data())
-def test_what_is_taken_of_a_recorder_says_which_version_made_each_step(
-    mode: AutoresetMode, data: st.DataObject
-) -> None:
+def test_recorder_take_has_version_of_each_step(mode: AutoresetMode, data: st.DataObject) -> None:
     num_envs, version = 3, -1
     recorder = VectorRecorder(num_envs, autoreset_mode=mode, len_lookback_buffer=2)
     recorder.reset(np.zeros((num_envs, 1)))
@@ -260,14 +256,14 @@ def test_what_is_taken_of_a_recorder_says_which_version_made_each_step(
 
 
 def check_versions(pack: EpisodePack) -> None:
-    """The versions are those that the steps were recorded with, of the pack and of each episode."""
+    """Assert that the pack and each episode have the versions with which the steps were recorded."""
     made = pack.extra_model_outputs["version"][pack.step_rows()]
     assert pack.get_policy_versions().tolist() == made.tolist()
     for episode in pack:
         assert episode.get_policy_versions().tolist() == episode.get_extra_model_outputs("version").tolist()
 
 
-def test_a_part_of_which_nothing_is_known_is_as_if_nothing_was_ever_told() -> None:
+def test_unknown_versions_equal_no_versions() -> None:
     runs = EpisodePack.from_episodes([grown(None, id_="a"), grown(3, 4, id_="b"), grown(None, 2, id_="c")])
     for pack in (runs, runs.select([0, 1])):
         assert pack[:1].policy_versions is None

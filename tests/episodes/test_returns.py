@@ -1,4 +1,4 @@
-"""Returns and advantages agree with a scalar reference, for every layout and every ending."""
+"""Returns and advantages, compared with a scalar reference for every layout and ending."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXACT = {"rtol": 0, "atol": 1e-6}
 
 
 def joined(per_episode):
-    """The reference's (a, b) of each episode as two flat arrays."""
+    """Return the reference's (a, b) of each episode as two flat arrays."""
     return [np.array([x for pair in per_episode for x in pair[i]]) for i in (0, 1)]
 
 
@@ -67,7 +67,7 @@ def test_packed_vtrace_agrees_with_the_scalar_reference(episodes, gamma, lambda_
 
 
 @given(st.lists(plain_episodes(max_length=40), min_size=2, max_size=4), poisons, st.floats(0.5, 1), st.integers(1, 40))
-def test_what_is_not_finite_reaches_the_steps_before_it_in_its_own_packed_episode_alone(episodes, poison, gamma, n):
+def test_packed_nan_stays_in_its_episode(episodes, poison, gamma, n):
     poison.packed(episodes)
     ratios = np.array([x for e in episodes for x in e.ratios])
     arguments = packed(episodes)
@@ -87,7 +87,7 @@ def test_what_is_not_finite_reaches_the_steps_before_it_in_its_own_packed_episod
 @given(
     st.tuples(st.integers(1, 30), st.sampled_from([1, 4, 300])), st.integers(0, 2**32 - 1), poisons, st.integers(1, 9)
 )
-def test_what_is_not_finite_reaches_the_steps_before_it_in_its_own_episode_of_a_column_alone(shape, seed, poison, n):
+def test_column_nan_stays_in_its_episode(shape, seed, poison, n):
     made = columns(np.random.default_rng(seed), *shape, 0.1)
     poison.columns(made)
     arguments = made.arguments()
@@ -105,7 +105,7 @@ def test_what_is_not_finite_reaches_the_steps_before_it_in_its_own_episode_of_a_
 
 
 def reference(gamma, lambda_, n_step):
-    """The reference's functions of an episode, each with a tuple of results."""
+    """Return the reference's functions of an episode, each with a tuple of results."""
     return {
         "gae": lambda e: plain_gae(e, gamma, lambda_),
         "n_step": lambda e: plain_n_step_returns(e, gamma, n_step),
@@ -114,13 +114,13 @@ def reference(gamma, lambda_, n_step):
     }
 
 
-def test_a_sum_that_overflows_stays_in_its_episode() -> None:
+def test_overflow_stays_in_its_episode() -> None:
     rewards = np.array([1.0, 1.0, 3e38, 3e38], np.float32)
     returns = discounted_returns(rewards, [True, True], [False, False], gamma=1.0, offsets=[0, 2, 4])
     np.testing.assert_array_equal(returns, np.array([2.0, 1.0, np.inf, 3e38], np.float32))
 
 
-def test_n_step_targets_do_not_depend_on_the_values_between() -> None:
+def test_n_step_ignores_values_inside_window() -> None:
     rewards = np.array([0.001, 0.001, 0.001], np.float32)
     values = np.array([1e5, -1e5, 1e5, 0.0], np.float32)
     ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 3]}
@@ -130,7 +130,7 @@ def test_n_step_targets_do_not_depend_on_the_values_between() -> None:
     np.testing.assert_allclose(targets, [0.003, 0.002, 0.001], rtol=1e-6)
 
 
-def test_a_value_that_nothing_depends_on_may_be_anything() -> None:
+def test_returns_ignore_unused_values() -> None:
     ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": 0.5}
     values = [np.nan, np.nan, np.inf]
     np.testing.assert_array_equal(discounted_returns([1.0, 1.0], values=values, **ending), [1.5, 1.0])
@@ -140,7 +140,7 @@ def test_a_value_that_nothing_depends_on_may_be_anything() -> None:
 
 
 def lay_out(found_columns, per_piece):
-    """The reference's answers for each piece, put where the piece lies in [T, N]."""
+    """Return the reference's results for each part of an episode, at its place in [T, N]."""
     laid_out = np.full(found_columns.rewards.shape, np.nan)
     for start, column, piece in found_columns.pieces:
         laid_out[start : start + len(piece.rewards), column] = per_piece(piece)
@@ -177,7 +177,7 @@ def test_columns_agree_with_the_scalar_reference(shape, ending_rate, seed, gamma
         (True, True, [3.439, 2.71, 1.9, 1.0]),
     ],
 )
-def test_the_four_step_table(layout, terminated, truncated, expected):
+def test_gae_of_four_steps(layout, terminated, truncated, expected):
     rewards, values = np.ones(4), np.full(5, 10.0)
     if layout == "packed":
         ending = {"terminateds": [terminated], "truncateds": [truncated], "offsets": [0, 4]}
@@ -191,13 +191,13 @@ def test_the_four_step_table(layout, terminated, truncated, expected):
     np.testing.assert_allclose(n_step_returns(rewards, values, **ending, gamma=0.9, n_step=9)[0].ravel(), expected)
 
 
-def test_both_flags_set_count_as_a_termination():
+def test_both_flags_count_as_termination():
     arguments = {"rewards": [1.0], "values": [0.0, 10.0], "offsets": [0, 1], "gamma": 0.9, "lambda_": 1.0}
     assert gae(terminateds=[True], truncateds=[True], **arguments)[1] == pytest.approx([1.0])
     assert gae(terminateds=[False], truncateds=[True], **arguments)[1] == pytest.approx([10.0])
 
 
-def test_a_time_limit_bootstraps_from_its_true_last_observation_not_from_the_next_episodes_first():
+def test_truncation_bootstraps_from_final_values():
     rewards, values = np.zeros((2, 1)), np.array([[1.0], [100.0], [3.0]])
     truncateds, final_values = np.array([[True], [False]]), np.array([[7.0], [np.nan]])
     nothing = np.zeros((2, 1), bool)
@@ -205,21 +205,21 @@ def test_a_time_limit_bootstraps_from_its_true_last_observation_not_from_the_nex
     np.testing.assert_array_equal(targets, [[7.0], [3.0]])
 
 
-def test_n_step_targets_near_an_ending_use_the_steps_that_exist_and_say_how_many():
+def test_n_step_near_ending_uses_remaining_steps():
     arguments = {"rewards": np.ones(3), "values": np.full(4, 10.0), "truncateds": [False], "offsets": [0, 3]}
     targets, counts = n_step_returns(**arguments, terminateds=[True], gamma=0.5, n_step=2)
     np.testing.assert_allclose(targets, [4.0, 1.5, 1.0])
     np.testing.assert_array_equal(counts, [2, 2, 1])
 
 
-def test_vtrace_with_equal_policies_has_the_targets_of_gae():
+def test_vtrace_of_equal_policies_equals_gae():
     rng = np.random.default_rng(0)
     made = columns(rng, 20, 3, 0.1)
     targets = vtrace(**made.arguments(), ratios=np.ones((20, 3)), gamma=0.9, lambda_=0.8)[1]
     np.testing.assert_allclose(targets, gae(**made.arguments(), gamma=0.9, lambda_=0.8)[1])
 
 
-def test_float32_stays_float32_and_integers_become_floats():
+def test_returns_keep_float32_and_convert_integers():
     ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": 0.9}
     half = np.ones(2, np.float32)
     assert gae(half, np.ones(3, np.float32), **ending, lambda_=0.9)[0].dtype == np.float32
@@ -228,7 +228,7 @@ def test_float32_stays_float32_and_integers_become_floats():
     np.testing.assert_allclose(discounted_returns([1, 1], **ending), [1.9, 1.0])
 
 
-def test_a_discount_that_is_numpys_float_keeps_float32():
+def test_numpy_discount_keeps_float32():
     ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": np.float64(0.99)}
     rewards, values = np.ones(2, np.float32), np.ones(3, np.float32)
     results = [
@@ -240,14 +240,14 @@ def test_a_discount_that_is_numpys_float_keeps_float32():
     assert {result.dtype for result in results} == {np.dtype(np.float32)}
 
 
-def test_flags_that_are_none_are_an_error_that_says_what_to_give():
+def test_missing_flags_raise():
     with pytest.raises(WrongType, match="terminateds is None: give a flag per step"):
         gae(np.ones(2), np.ones(3), None, None, gamma=0.9, lambda_=0.9, offsets=[0, 2])
     with pytest.raises(WrongType, match="truncateds is None"):
         discounted_returns(np.ones(2), [True], None, gamma=0.9, offsets=[0, 2])
 
 
-def test_the_arguments_are_left_as_they_were():
+def test_returns_do_not_change_arguments():
     made = columns(np.random.default_rng(1), 6, 2, 0.3)
     before = {name: array.copy() for name, array in made.arguments().items()}
     gae(**made.arguments(), gamma=0.9, lambda_=0.9)
@@ -258,7 +258,7 @@ def test_the_arguments_are_left_as_they_were():
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_no_episodes_give_no_returns():
+def test_returns_of_no_episodes_are_empty():
     nothing = {"terminateds": [], "truncateds": [], "offsets": [0]}
     advantages, targets = gae([], [], **nothing, gamma=0.9, lambda_=0.9)
     assert advantages.shape == targets.shape == (0,)
@@ -283,13 +283,13 @@ GOOD = {"rewards": np.ones(3), "values": np.ones(5), "terminateds": [False] * 2,
         ({"rewards": 1.0, "offsets": None}, "a single number"),
     ],
 )
-def test_shapes_that_do_not_fit_are_named(wrong, message):
+def test_returns_of_wrong_shapes_raise(wrong, message):
     arguments = GOOD | {"offsets": [0, 2, 3]} | wrong
     with pytest.raises(ShapeMismatch, match=message):
         gae(**arguments, gamma=0.9, lambda_=0.9)
 
 
-def test_a_discount_outside_0_to_1_and_zero_steps_are_refused():
+def test_invalid_discount_and_n_step_raise():
     arguments = GOOD | {"offsets": [0, 2, 3]}
     with pytest.raises(InvalidArgument, match=r"gamma=1\.1"):
         gae(**arguments, gamma=1.1, lambda_=0.9)
@@ -301,7 +301,7 @@ def test_a_discount_outside_0_to_1_and_zero_steps_are_refused():
         gae(**arguments, gamma=0.9, lambda_=0.9, final_values=np.ones(3))
 
 
-def test_final_values_and_ratios_have_one_entry_per_step():
+def test_final_values_and_ratios_of_wrong_shape_raise():
     made = columns(np.random.default_rng(2), 4, 2, 0.1)
     with pytest.raises(ShapeMismatch, match=r"ratios \[3, 2\] beside rewards \[4, 2\]"):
         vtrace(**made.arguments(), ratios=made.ratios[:3], gamma=0.9)

@@ -1,4 +1,4 @@
-"""Every getter, slice, cut, join, finalize and pickle against a reference of plain lists."""
+"""Getters, slices, cuts, joins, finalization and pickles, compared with a reference of plain lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACKS = ("observations", "actions", "rewards", "infos")
 
 
 def assert_same(answer: Any, expected: Any) -> None:
-    """One item equal to another, in values, whatever the dtype."""
+    """Assert that two items have equal values, of any dtype."""
     if isinstance(expected, dict) and not nested.leaves(expected):
         assert answer == expected
         return
@@ -28,7 +28,7 @@ def assert_same(answer: Any, expected: Any) -> None:
 
 
 def assert_same_batch(answer: Any, expected: list[Any], finalized: bool) -> None:
-    """A list of items equals the expected list; arrays equal it item by item."""
+    """Assert that a list, or arrays, equal the expected list item by item."""
     if not finalized or isinstance(answer, list):
         assert isinstance(answer, list)
         assert len(answer) == len(expected)
@@ -41,7 +41,7 @@ def assert_same_batch(answer: Any, expected: list[Any], finalized: bool) -> None
 
 
 def assert_same_episode(episode: SingleAgentEpisode, reference: PlainEpisode) -> None:
-    """All items (lookback included), ids, clock and ending are the reference's."""
+    """Assert that all items, ids, times and the ending equal the reference."""
     everything = list(range(-reference.lookback, reference.num_steps))
     observed = [*everything, reference.num_steps]
     finalized = episode.is_numpy
@@ -71,7 +71,7 @@ def get(episode: SingleAgentEpisode, name: str, wanted: Any, **options: Any) -> 
 
 
 @given(pair=episodes(), wanted=indices, neg=st.booleans(), data=st.data())
-def test_every_getter_answers_as_plain_lists_do(pair: Any, wanted: Any, neg: bool, data: st.DataObject) -> None:
+def test_getters_equal_lists(pair: Any, wanted: Any, neg: bool, data: st.DataObject) -> None:
     reference, episode = pair
     name = data.draw(st.sampled_from([*TRACKS, *reference.extra]))
     try:
@@ -88,9 +88,7 @@ def test_every_getter_answers_as_plain_lists_do(pair: Any, wanted: Any, neg: boo
 
 
 @given(pair=episodes(), wanted=indices, neg=st.booleans(), data=st.data())
-def test_fill_stands_in_on_both_sides_and_honours_the_step(
-    pair: Any, wanted: Any, neg: bool, data: st.DataObject
-) -> None:
+def test_fill_of_slices_equals_lists(pair: Any, wanted: Any, neg: bool, data: st.DataObject) -> None:
     reference, episode = pair
     name = data.draw(st.sampled_from(["observations", "actions", "rewards", *reference.extra]))
     track = reference.track(name)
@@ -109,7 +107,7 @@ def test_fill_stands_in_on_both_sides_and_honours_the_step(
 
 
 @given(pair=episodes(), wanted=indices, neg=st.booleans(), fill=st.booleans())
-def test_finalizing_changes_no_answer(pair: Any, wanted: Any, neg: bool, fill: bool) -> None:
+def test_to_numpy_changes_no_getter(pair: Any, wanted: Any, neg: bool, fill: bool) -> None:
     reference, episode = pair
     growing = episode if not episode.is_numpy else None
     if growing is None:
@@ -131,7 +129,7 @@ def test_finalizing_changes_no_answer(pair: Any, wanted: Any, neg: bool, fill: b
 
 
 @given(pair=episodes(), start=st.none() | st.integers(-12, 12), stop=st.none() | st.integers(-12, 12), data=st.data())
-def test_a_slice_keeps_ids_infos_outputs_and_the_ending_of_the_last_step(
+def test_slice_keeps_ids_infos_outputs_and_ending(
     pair: Any, start: int | None, stop: int | None, data: st.DataObject
 ) -> None:
     reference, episode = pair
@@ -143,7 +141,7 @@ def test_a_slice_keeps_ids_infos_outputs_and_the_ending_of_the_last_step(
 
 
 @given(pair=episodes(ended=False), lookback=st.integers(0, 12))
-def test_cut_gives_the_successor_that_begins_where_the_chunk_stops(pair: Any, lookback: int) -> None:
+def test_cut_returns_successor_at_end_of_chunk(pair: Any, lookback: int) -> None:
     reference, episode = pair
     expected = reference.sub(reference.num_steps, reference.num_steps, lookback)
     successor = episode.cut(lookback)
@@ -158,7 +156,7 @@ def test_cut_gives_the_successor_that_begins_where_the_chunk_stops(pair: Any, lo
     lookback=st.integers(0, 5),
     finalized=st.tuples(st.booleans(), st.booleans()),
 )
-def test_cut_then_concat_is_the_identity(pair: Any, at: int, lookback: int, finalized: tuple[bool, bool]) -> None:
+def test_cut_then_concat_is_identity(pair: Any, at: int, lookback: int, finalized: tuple[bool, bool]) -> None:
     reference, episode = pair
     at = min(at, len(episode))
     if at == len(episode) and episode.is_done:
@@ -174,7 +172,7 @@ def test_cut_then_concat_is_the_identity(pair: Any, at: int, lookback: int, fina
 
 
 @given(pair=episodes(), protocol=st.integers(2, 5))
-def test_what_comes_out_of_a_pickle_is_equal_and_shares_nothing(pair: Any, protocol: int) -> None:
+def test_episode_pickle_round_trips(pair: Any, protocol: int) -> None:
     reference, episode = pair
     for twin in (pickle.loads(pickle.dumps(episode, protocol)), copy.deepcopy(episode)):
         assert twin.equals(episode)
@@ -182,7 +180,7 @@ def test_what_comes_out_of_a_pickle_is_equal_and_shares_nothing(pair: Any, proto
 
 
 @given(pair=episodes())
-def test_state_gives_an_equal_episode_that_shares_no_memory_with_its_source(pair: Any) -> None:
+def test_state_round_trips_without_shared_memory(pair: Any) -> None:
     reference, episode = pair
     state = episode.get_state()
     twin = SingleAgentEpisode.from_state(state)
@@ -199,7 +197,7 @@ def _arrays(track: Any) -> list[np.ndarray]:
 
 
 @given(pair=episodes(ended=False), data=st.data())
-def test_growing_on_after_a_cut_equals_growing_without_one(pair: Any, data: st.DataObject) -> None:
+def test_growing_after_cut_equals_growing_uncut(pair: Any, data: st.DataObject) -> None:
     _, episode = pair
     if episode.is_numpy or not episode.rewards.total:
         return
@@ -219,7 +217,7 @@ def test_growing_on_after_a_cut_equals_growing_without_one(pair: Any, data: st.D
 
 
 @given(pair=episodes(), data=st.data())
-def test_what_was_set_is_read_back_and_nothing_else_changes(pair: Any, data: st.DataObject) -> None:
+def test_setters_change_only_the_given_items(pair: Any, data: st.DataObject) -> None:
     reference, episode = pair
     if not reference.num_steps:
         return
@@ -238,7 +236,7 @@ def test_what_was_set_is_read_back_and_nothing_else_changes(pair: Any, data: st.
 
 
 @given(pair=episodes())
-def test_a_missing_fill_and_a_missing_item_are_told_apart(pair: Any) -> None:
+def test_fill_none_raises_for_missing_item(pair: Any) -> None:
     _, episode = pair
     with pytest.raises(IndexError):
         episode.get_rewards(len(episode))

@@ -1,4 +1,4 @@
-"""Odd input to episodes: what is refused leaves them as they were, what is legal is not changed on the way."""
+"""Unusual input to episodes: invalid input raises and changes nothing, valid input is stored unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.tracks import nested
 
 
 def grown(num_steps: int = 3, **arguments: Any) -> SingleAgentEpisode:
-    """A growing episode of vectors, with one extra output."""
+    """Return a growing episode of vectors with one extra output."""
     episode = SingleAgentEpisode("abc", **arguments)
     episode.add_env_reset(np.zeros(2))
     for step in range(num_steps):
@@ -24,7 +24,7 @@ def grown(num_steps: int = 3, **arguments: Any) -> SingleAgentEpisode:
 
 
 @pytest.mark.parametrize("odd", [{"action": np.zeros(3)}, {"extra_model_outputs": {"value": np.zeros(3)}}])
-def test_a_chunk_of_other_shapes_that_cannot_be_joined_leaves_a_finalized_episode_as_it_was(odd: Any) -> None:
+def test_concat_of_other_shapes_raises_and_changes_nothing(odd: Any) -> None:
     episode = grown()
     chunk = episode.cut()
     chunk.add_env_step(
@@ -40,7 +40,7 @@ def test_a_chunk_of_other_shapes_that_cannot_be_joined_leaves_a_finalized_episod
 @pytest.mark.parametrize(
     ("dtype", "actions"), [(np.uint8, [300]), (np.uint8, [1, -1]), (np.int8, [np.int64(200)]), (np.int32, [2**40])]
 )
-def test_an_integer_that_its_space_cannot_hold_is_refused_and_never_wrapped_around(dtype: Any, actions: Any) -> None:
+def test_integer_outside_space_dtype_raises(dtype: Any, actions: Any) -> None:
     info = np.iinfo(dtype)
     episode = SingleAgentEpisode(action_space=spaces.Box(int(info.min), int(info.max), (), dtype))
     episode.add_env_reset(0)
@@ -51,7 +51,7 @@ def test_an_integer_that_its_space_cannot_hold_is_refused_and_never_wrapped_arou
     assert episode.get_actions() == actions
 
 
-def test_integers_that_the_space_holds_take_its_dtype() -> None:
+def test_integers_get_dtype_of_space() -> None:
     episode = SingleAgentEpisode(action_space=spaces.Box(0, 255, (), np.uint8))
     episode.add_env_reset(0)
     episode.add_env_step(0, 255, 0.0)
@@ -61,7 +61,7 @@ def test_integers_that_the_space_holds_take_its_dtype() -> None:
 
 @pytest.mark.parametrize("finalized", [False, True])
 @pytest.mark.parametrize("nvec", [[2, 3], [[2, 3], [1, 4]]])
-def test_one_hot_of_no_multi_discrete_actions_has_no_rows(finalized: bool, nvec: Any) -> None:
+def test_one_hot_of_no_actions_is_empty(finalized: bool, nvec: Any) -> None:
     space = spaces.MultiDiscrete(nvec)
     episode = SingleAgentEpisode(action_space=space)
     episode.add_env_reset(0)
@@ -74,7 +74,7 @@ def test_one_hot_of_no_multi_discrete_actions_has_no_rows(finalized: bool, nvec:
 
 @pytest.mark.parametrize("finalized", [False, True])
 @pytest.mark.parametrize("new_data", [0.0, (1.0, 2.0, 3.0)])
-def test_new_data_without_rows_is_told_what_to_give(finalized: bool, new_data: Any) -> None:
+def test_setter_without_rows_raises(finalized: bool, new_data: Any) -> None:
     episode = grown().to_numpy() if finalized else grown()
     with pytest.raises(ShapeMismatch, match="give a list of items"):
         episode.set_rewards(new_data=new_data)
@@ -84,14 +84,14 @@ def test_new_data_without_rows_is_told_what_to_give(finalized: bool, new_data: A
 
 
 @pytest.mark.parametrize("steps", [2, "ab", None])
-def test_an_episode_is_sliced_by_slices_only(steps: Any) -> None:
+def test_slice_by_other_types_raises(steps: Any) -> None:
     for read in (lambda episode: episode[steps], lambda episode: episode.slice(steps)):
         with pytest.raises(WrongType, match="sliced by steps"):
             read(grown())
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-def test_a_state_shares_no_memory_with_the_live_episode(finalized: bool) -> None:
+def test_state_shares_no_memory(finalized: bool) -> None:
     episode = grown()
     episode.custom_data["seen"] = [1]
     untouched = SingleAgentEpisode.from_state(episode.get_state())
@@ -111,7 +111,7 @@ def test_a_state_shares_no_memory_with_the_live_episode(finalized: bool) -> None
     assert restored.equals(untouched)
 
 
-def test_time_after_a_cut_counts_for_the_successor_only() -> None:
+def test_duration_after_cut_counts_for_successor() -> None:
     episode = grown()
     successor = episode.cut()
     spent = episode.get_duration_s()
@@ -121,7 +121,7 @@ def test_time_after_a_cut_counts_for_the_successor_only() -> None:
 
 
 def of_actions(actions: Any) -> SingleAgentEpisode:
-    """A finished episode with these actions."""
+    """Return a finished episode with these actions."""
     return SingleAgentEpisode.from_arrays(np.zeros(len(actions) + 1), actions, np.ones(len(actions)))
 
 
@@ -135,7 +135,7 @@ def of_actions(actions: Any) -> SingleAgentEpisode:
         (np.array(["ab", "cd"]), "long"),
     ],
 )
-def test_a_setter_takes_the_wider_dtype_where_the_tracks_own_would_lose_something(actions: Any, new: Any) -> None:
+def test_setter_widens_dtype_if_needed(actions: Any, new: Any) -> None:
     for at, data in ((1, new), ([1], [new]), (slice(1, 2), np.array([new]))):
         episode = of_actions(actions)
         episode.set_actions(new_data=data, at_indices=at)
@@ -144,7 +144,7 @@ def test_a_setter_takes_the_wider_dtype_where_the_tracks_own_would_lose_somethin
 
 
 @pytest.mark.parametrize("new", ["a", None, object()])
-def test_a_setter_refuses_what_no_dtype_holds_beside_the_others(new: Any) -> None:
+def test_setter_of_incompatible_items_raises(new: Any) -> None:
     episode = of_actions(np.zeros(2))
     with pytest.raises(ShapeMismatch, match="actions"):
         episode.set_actions(new_data=[new], at_indices=[0])
@@ -153,7 +153,7 @@ def test_a_setter_refuses_what_no_dtype_holds_beside_the_others(new: Any) -> Non
 
 @pytest.mark.parametrize("finalized", [False, True])
 @pytest.mark.parametrize("new", [np.zeros((3, 3)), np.zeros((3, 1)), ["a", "b", "c"], [None] * 3, [0.0, [1.0], 2.0]])
-def test_rewards_are_only_set_to_one_number_each(finalized: bool, new: Any) -> None:
+def test_set_rewards_to_arrays_raises(finalized: bool, new: Any) -> None:
     episode = grown().to_numpy() if finalized else grown()
     for at in (None, [0, 1, 2]):
         with pytest.raises((ShapeMismatch, WrongType), match="rewards"):
@@ -162,7 +162,7 @@ def test_rewards_are_only_set_to_one_number_each(finalized: bool, new: Any) -> N
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-def test_setting_nothing_changes_nothing(finalized: bool) -> None:
+def test_setting_no_items_changes_nothing(finalized: bool) -> None:
     episode = grown().to_numpy() if finalized else grown()
     before = SingleAgentEpisode.from_state(episode.get_state())
     for nowhere in ([], slice(0, 0)):
@@ -172,7 +172,7 @@ def test_setting_nothing_changes_nothing(finalized: bool) -> None:
 
 
 @pytest.mark.parametrize("fill", [1e300, -1e300, "a", None.__class__, 1j])
-def test_a_fill_that_the_items_dtype_cannot_hold_is_refused(fill: Any) -> None:
+def test_fill_outside_dtype_raises(fill: Any) -> None:
     episode = SingleAgentEpisode.from_arrays(np.zeros((2, 3), np.float32), [0], [1.0])
     for at in (5, [5], slice(0, 5)):
         with pytest.raises(InvalidFill, match="without loss"):
@@ -180,21 +180,21 @@ def test_a_fill_that_the_items_dtype_cannot_hold_is_refused(fill: Any) -> None:
         assert np.isinf(np.ravel(episode.get_observations(at, fill=np.inf))[-1])
 
 
-def test_a_string_that_fills_in_is_never_cut() -> None:
+def test_string_fill_is_not_cut() -> None:
     episode = SingleAgentEpisode.from_arrays(np.array(["ab", "cd"]), [0], [1.0])
     with pytest.raises(InvalidFill, match="without loss"):
         episode.get_observations([5], fill="long")
 
 
 @pytest.mark.parametrize("odd", [1e300, "1.5", 1j])
-def test_what_the_floats_of_a_space_cannot_hold_is_refused(odd: Any) -> None:
+def test_values_outside_float_space_raise(odd: Any) -> None:
     episode = SingleAgentEpisode(observation_space=spaces.Box(-np.inf, np.inf, (), np.float32))
     episode.add_env_reset(odd)
     with pytest.raises(ShapeMismatch, match="without loss"):
         episode.to_numpy()
 
 
-def test_arrays_of_objects_and_rewards_that_are_no_numbers_are_refused_at_once() -> None:
+def test_object_arrays_and_non_numeric_rewards_raise() -> None:
     good: Any = {"observations": np.zeros(2), "actions": np.zeros(1), "rewards": np.ones(1)}
     for odd in ({"observations": np.array([None, 1])}, {"rewards": np.array(["a"])}, {"rewards": np.array([None])}):
         with pytest.raises(WrongType, match=next(iter(odd))):
@@ -205,7 +205,7 @@ def test_arrays_of_objects_and_rewards_that_are_no_numbers_are_refused_at_once()
         EpisodePack(**good | {"rewards": np.ones((1, 1))}, lengths=[1])
 
 
-def test_an_item_of_no_array_is_named_once() -> None:
+def test_item_that_is_no_array_raises_with_name() -> None:
     episode = grown(0)
     episode.add_env_step(np.zeros(2), None, 1.0)
     with pytest.raises(ShapeMismatch, match=r"actions: item 0 is a NoneType; all items"):
@@ -223,7 +223,7 @@ def test_an_item_of_no_array_is_named_once() -> None:
         spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
     ],
 )
-def test_a_fill_before_the_first_step_is_an_item_of_the_space_as_once_finalized(space: Any, one_hot: bool) -> None:
+def test_fill_before_first_step_has_space_shape(space: Any, one_hot: bool) -> None:
     episode = SingleAgentEpisode(action_space=space)
     episode.add_env_reset(0)
     one, many = (episode.get_actions(at, fill=0, one_hot_discrete=one_hot) for at in (-1, [-1, -2]))
@@ -249,7 +249,7 @@ def test_a_fill_before_the_first_step_is_an_item_of_the_space_as_once_finalized(
         ({"policy_version": -1}, "policy_version"),
     ],
 )
-def test_a_step_unlike_those_before_it_is_refused_at_once_and_changes_nothing(odd: Any, named: str) -> None:
+def test_step_of_other_shape_raises_and_changes_nothing(odd: Any, named: str) -> None:
     good: dict[str, Any] = {"observation": np.ones(2), "action": np.zeros(2), "reward": 1.0}
     good["extra_model_outputs"] = {"logp": 0.5, "value": np.zeros(2)}
     episode = SingleAgentEpisode("abc")
@@ -265,7 +265,7 @@ def test_a_step_unlike_those_before_it_is_refused_at_once_and_changes_nothing(od
 
 
 @pytest.mark.parametrize("reward", [1, True, np.float16(1), np.int8(1), np.bool_(True), np.array(1.0), torch.ones(())])
-def test_one_real_number_of_any_type_is_a_reward(reward: Any) -> None:
+def test_reward_may_be_any_real_number_type(reward: Any) -> None:
     episode = grown()
     episode.add_env_step(np.zeros(2), 0, reward, extra_model_outputs={"value": 0.5})
     assert episode.to_numpy().get_return() == 4
@@ -282,7 +282,7 @@ def test_one_real_number_of_any_type_is_a_reward(reward: Any) -> None:
         ({"observations": {"a": np.zeros(2), "b": np.zeros(3)}}, "agent 'b' at env step 3: the observation has shape"),
     ],
 )
-def test_an_env_step_in_which_one_agents_part_is_odd_is_refused_and_changes_nothing(odd: Any, named: str) -> None:
+def test_env_step_of_bad_agent_raises_and_changes_nothing(odd: Any, named: str) -> None:
     each = {"a": np.zeros(2), "b": np.zeros(2)}
     good: dict[str, Any] = {"observations": each, "actions": {"a": 0, "b": 0}, "rewards": {"a": 1.0, "b": 1.0}}
     good["extra_model_outputs"] = {"a": {"x": np.zeros(2)}, "b": {"x": np.zeros(2)}}
@@ -298,7 +298,7 @@ def test_an_env_step_in_which_one_agents_part_is_odd_is_refused_and_changes_noth
 
 
 @pytest.mark.parametrize("flag", ["False", [False], np.array([True, False])[:1], {"__all__": True}])
-def test_what_is_no_flag_ends_no_episode(flag: Any) -> None:
+def test_flag_of_wrong_type_raises(flag: Any) -> None:
     episode = grown(1)
     with pytest.raises(WrongType, match="is not a flag of an ending"):
         episode.is_truncated = flag
@@ -311,13 +311,13 @@ def test_what_is_no_flag_ends_no_episode(flag: Any) -> None:
 
 
 @pytest.mark.parametrize("flag", [np.True_, 1, torch.tensor(True)])
-def test_flags_of_numpy_and_torch_end_an_episode(flag: Any) -> None:
+def test_flags_may_be_numpy_or_torch(flag: Any) -> None:
     episode = grown(1)
     episode.is_truncated = flag
     assert episode.is_truncated is True
 
 
-def test_a_track_is_not_replaced_by_what_is_none() -> None:
+def test_track_set_to_other_type_raises() -> None:
     episode, other = grown(2), grown(2)
     with pytest.raises(WrongType, match=r"rewards = a list: .* set_rewards\(new_data=...\)"):
         episode.rewards = [1.0, 2.0]  # type: ignore[assignment]
@@ -325,7 +325,7 @@ def test_a_track_is_not_replaced_by_what_is_none() -> None:
     assert episode.get_rewards() == other.get_rewards()
 
 
-def test_an_integer_that_is_too_long_for_any_dtype_is_named() -> None:
+def test_integer_beyond_64_bits_raises() -> None:
     episode = SingleAgentEpisode()
     episode.add_env_reset(2**70)
     with pytest.raises(ShapeMismatch, match="item 0 is an integer of more than 64 bits"):
@@ -340,7 +340,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
-def test_a_tensor_of_any_kind_becomes_an_array_without_its_gradient(tensor: Any) -> None:
+def test_tensors_become_detached_arrays(tensor: Any) -> None:
     episode = SingleAgentEpisode("abc")
     episode.add_env_reset({"x": tensor})
     episode.add_env_step({"x": tensor}, tensor, 1.0, extra_model_outputs={"y": tensor})
@@ -351,7 +351,7 @@ def test_a_tensor_of_any_kind_becomes_an_array_without_its_gradient(tensor: Any)
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(2, device="meta"), torch.eye(2).to_sparse()])
-def test_a_tensor_that_cannot_be_an_array_is_named(tensor: Any) -> None:
+def test_tensor_without_array_raises(tensor: Any) -> None:
     episode = SingleAgentEpisode("abc")
     episode.add_env_reset(0)
     episode.add_env_step(1, tensor, 1.0)
@@ -361,7 +361,7 @@ def test_a_tensor_that_cannot_be_an_array_is_named(tensor: Any) -> None:
 
 
 @pytest.mark.parametrize("nothing", [{}, (), {"a": ()}])
-def test_an_observation_that_holds_no_array_is_named_where_it_would_be_one(nothing: Any) -> None:
+def test_empty_observation_raises_on_finalize(nothing: Any) -> None:
     episode = SingleAgentEpisode("abc")
     episode.add_env_reset(nothing)
     episode.add_env_step(nothing, 0, 1.0)
@@ -371,7 +371,7 @@ def test_an_observation_that_holds_no_array_is_named_where_it_would_be_one(nothi
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16)])
-def test_tensors_with_gradients_or_of_types_of_their_own_are_compared_and_joined(tensor: Any) -> None:
+def test_tensor_observations_compare_and_concat(tensor: Any) -> None:
     def episode() -> SingleAgentEpisode:
         made = SingleAgentEpisode("abc")
         made.add_env_reset(tensor, {"seen": tensor})

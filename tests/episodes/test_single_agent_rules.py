@@ -1,4 +1,4 @@
-"""The rules of an episode, and what other libraries' episodes get wrong, each by name."""
+"""Rules of an episode, in particular those that other libraries' episodes break."""
 
 # ruff: noqa: E501 (a table of bad input reads best with a case a line)
 
@@ -30,7 +30,7 @@ from episodes.tracks import ListTrack
 
 
 def grown(num_steps: int = 3, **last: Any) -> SingleAgentEpisode:
-    """A growing episode of vectors, with one extra output."""
+    """Return a growing episode of vectors with one extra output."""
     episode = SingleAgentEpisode("abc")
     episode.add_env_reset(np.zeros(2, np.float32), {"seed": 1})
     for step in range(num_steps):
@@ -42,14 +42,14 @@ def grown(num_steps: int = 3, **last: Any) -> SingleAgentEpisode:
 
 
 def with_lookback(finalized: bool = False) -> SingleAgentEpisode:
-    """Steps 0..2 and two lookback items."""
+    """Return an episode of the steps 0..2 with two lookback items."""
     episode = built(plain("number", "number", num_steps=3, lookback=2, extras=("logp",)), "number", "number")
     return episode.to_numpy() if finalized else episode
 
 
 @pytest.mark.parametrize("finalized", [False, True])
 @pytest.mark.parametrize("index", [-7, -100, 4, 100])
-def test_reading_past_either_end_raises_in_both_states(finalized: bool, index: int) -> None:
+def test_index_past_either_end_raises(finalized: bool, index: int) -> None:
     episode = with_lookback(finalized)
     with pytest.raises(StepOutOfRange, match=r"episode abc: observations\[.*items 0\.\.3 and 2 lookback items"):
         episode.get_observations(index)
@@ -58,7 +58,7 @@ def test_reading_past_either_end_raises_in_both_states(finalized: bool, index: i
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-def test_reading_left_of_the_lookback_never_wraps_around_to_the_end(finalized: bool) -> None:
+def test_index_before_lookback_raises(finalized: bool) -> None:
     episode = with_lookback(finalized)
     with pytest.raises(StepOutOfRange):
         episode.get_rewards(-3, neg_index_as_lookback=True)
@@ -66,7 +66,7 @@ def test_reading_left_of_the_lookback_never_wraps_around_to_the_end(finalized: b
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-def test_fill_on_a_slice_fills_both_ends_and_honours_the_step(finalized: bool) -> None:
+def test_fill_on_slice_fills_both_ends(finalized: bool) -> None:
     episode = with_lookback(finalized)
     read = lambda s: list(episode.get_rewards(s, neg_index_as_lookback=True, fill=9))  # noqa: E731
     assert read(slice(-4, 5)) == [9, 9, -1.5, -0.5, 0.5, 1.5, 2.5, 9, 9]
@@ -76,7 +76,7 @@ def test_fill_on_a_slice_fills_both_ends_and_honours_the_step(finalized: bool) -
 
 @pytest.mark.parametrize("finalized", [False, True])
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
-def test_numpy_integers_are_integers(finalized: bool, kind: Callable[[int], Any]) -> None:
+def test_numpy_integer_is_an_index(finalized: bool, kind: Callable[[int], Any]) -> None:
     episode = with_lookback(finalized)
     assert episode.get_rewards(kind(1)) == 1.5
     assert list(episode.get_rewards(np.array([kind(0), kind(2)]))) == [0.5, 2.5]
@@ -84,7 +84,7 @@ def test_numpy_integers_are_integers(finalized: bool, kind: Callable[[int], Any]
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-def test_an_empty_index_list_gives_an_empty_batch_with_the_right_shape(finalized: bool) -> None:
+def test_empty_index_list_gives_empty_batch(finalized: bool) -> None:
     episode = built(plain("image", "multi"), "image", "multi")
     if finalized:
         episode.to_numpy()
@@ -95,7 +95,7 @@ def test_an_empty_index_list_gives_an_empty_batch_with_the_right_shape(finalized
         assert episode.get_observations([]) == []
 
 
-def test_a_slice_past_the_end_of_a_terminated_episode_is_terminated() -> None:
+def test_slice_past_end_keeps_termination() -> None:
     for episode in (grown(3, terminated=True), grown(3, terminated=True).to_numpy()):
         assert episode[1:100].is_terminated
         assert episode[1:].is_terminated
@@ -104,7 +104,7 @@ def test_a_slice_past_the_end_of_a_terminated_episode_is_terminated() -> None:
     assert grown(3, truncated=True)[2:9].is_truncated
 
 
-def test_slice_and_cut_keep_every_id_custom_data_and_infos() -> None:
+def test_slice_and_cut_keep_ids_custom_data_and_infos() -> None:
     episode = with_lookback()
     episode.custom_data["level"] = 3
     for chunk in (episode[1:2], episode.cut(1), copy.deepcopy(episode).to_numpy()[1:2]):
@@ -120,7 +120,7 @@ def test_slice_and_cut_keep_every_id_custom_data_and_infos() -> None:
     assert episode.cut(1).get_infos(-1) == {"step": 3}
 
 
-def test_what_is_written_to_the_custom_data_of_a_part_stays_in_it() -> None:
+def test_custom_data_of_part_is_a_copy() -> None:
     episode = grown(3)
     episode.custom_data["log"] = [{"n": 1}]
     for part in (episode[1:2], episode.cut(), copy.deepcopy(episode).to_numpy().cut(), episode.as_growing()):
@@ -129,7 +129,7 @@ def test_what_is_written_to_the_custom_data_of_a_part_stays_in_it() -> None:
         assert episode.custom_data == {"log": [{"n": 1}]}
 
 
-def test_one_hot_respects_the_start_of_a_discrete_space() -> None:
+def test_one_hot_uses_start_of_discrete_space() -> None:
     space = spaces.Discrete(3, start=-1)
     for finalized in (False, True):
         episode = SingleAgentEpisode(
@@ -145,7 +145,7 @@ def test_one_hot_respects_the_start_of_a_discrete_space() -> None:
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-def test_one_hot_covers_multi_discrete_and_nested_spaces(finalized: bool) -> None:
+def test_one_hot_of_multi_discrete_and_nested_spaces(finalized: bool) -> None:
     episode = built(plain("tuple", "multi", num_steps=2), "tuple", "multi")
     if finalized:
         episode.to_numpy()
@@ -158,7 +158,7 @@ def test_one_hot_covers_multi_discrete_and_nested_spaces(finalized: bool) -> Non
     assert box.tolist() == episode.get_observations(-1)[1].tolist()
 
 
-def test_items_of_mixed_dtypes_are_promoted_over_all_items() -> None:
+def test_finalize_promotes_mixed_dtypes() -> None:
     episode = SingleAgentEpisode(
         observations=[0, 1.5, 2], actions=[1, 2.5], rewards=[1, 0.25], len_lookback_buffer=0
     ).to_numpy()
@@ -167,7 +167,7 @@ def test_items_of_mixed_dtypes_are_promoted_over_all_items() -> None:
     assert episode.get_observations().tolist() == [0.0, 1.5, 2.0]
 
 
-def test_a_track_takes_the_dtype_of_its_space() -> None:
+def test_track_has_dtype_of_space() -> None:
     box = spaces.Box(-1, 1, (2,), np.float32)
     episode = SingleAgentEpisode(
         observations=[np.zeros(2), np.ones(2)], actions=[1], rewards=[1], len_lookback_buffer=0,
@@ -186,7 +186,7 @@ def test_a_track_takes_the_dtype_of_its_space() -> None:
         [np.zeros((2, 3)), np.zeros((2, 4)), np.zeros((2, 3))],
     ],
 )
-def test_items_of_other_shapes_raise_and_are_never_broadcast(items: list[Any]) -> None:
+def test_items_of_unequal_shapes_raise(items: list[Any]) -> None:
     episode = SingleAgentEpisode(observations=items, actions=[0, 0], rewards=[0, 0], len_lookback_buffer=0)
     with pytest.raises(ShapeMismatch, match=r"observations: item 1 is of shape .*, item 0 is of shape"):
         episode.to_numpy()
@@ -194,19 +194,19 @@ def test_items_of_other_shapes_raise_and_are_never_broadcast(items: list[Any]) -
     assert episode.get_observations(0) is items[0]
 
 
-def test_a_reward_that_is_no_number_is_named_with_its_step() -> None:
+def test_non_numeric_reward_raises_with_step() -> None:
     with pytest.raises(WrongType, match=r"rewards\[1\]: the reward is a NoneType; give one real number"):
         SingleAgentEpisode(observations=[0, 1, 2], actions=[0, 0], rewards=[1.0, None], len_lookback_buffer=0)
 
 
-def test_a_reward_is_one_number() -> None:
+def test_reward_array_raises() -> None:
     with pytest.raises(ShapeMismatch, match=r"rewards\[0\]: the reward has shape \(1,\); give one number"):
         SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[np.ones(1)], len_lookback_buffer=0)
     with pytest.raises(ShapeMismatch, match=r"rewards have shape \(1, 1\)"):
         SingleAgentEpisode.from_arrays([0, 1], [0], [[1.0]])
 
 
-def test_a_float_that_does_not_fit_an_integer_space_is_not_truncated() -> None:
+def test_float_in_integer_space_raises() -> None:
     episode = SingleAgentEpisode(
         observations=[0, 1], actions=[0.5], rewards=[0], len_lookback_buffer=0, action_space=spaces.Discrete(2)
     )
@@ -214,7 +214,7 @@ def test_a_float_that_does_not_fit_an_integer_space_is_not_truncated() -> None:
         episode.to_numpy()
 
 
-def test_chunks_with_nested_observations_join_leaf_by_leaf() -> None:
+def test_concat_of_nested_observations_per_leaf() -> None:
     reference = plain("dict", "tuple", num_steps=4)
     whole = built(reference, "dict", "tuple").to_numpy()
     head, tail = whole[:2], whole[2:]
@@ -223,7 +223,7 @@ def test_chunks_with_nested_observations_join_leaf_by_leaf() -> None:
     assert head.get_observations()["camera"].shape == (5, 2, 2)
 
 
-def test_an_extra_output_of_one_chunk_only_is_an_error_that_names_it() -> None:
+def test_concat_with_other_extra_outputs_raises() -> None:
     head, tail = grown(3)[:2], grown(3)[2:]
     tail.extra_model_outputs = {}
     for finalized in (False, True):
@@ -243,7 +243,7 @@ def test_an_extra_output_of_one_chunk_only_is_an_error_that_names_it() -> None:
         ({"value": 2}, r"\['value'\] would start late, at step 2"),
     ],
 )
-def test_an_extra_output_that_starts_late_or_stops_early_names_key_and_step(outputs: Any, message: str) -> None:
+def test_extra_output_starting_late_or_stopping_early_raises(outputs: Any, message: str) -> None:
     episode = grown(2)
     before = copy.deepcopy(episode)
     with pytest.raises(TrackMismatch, match=message):
@@ -252,7 +252,7 @@ def test_an_extra_output_that_starts_late_or_stops_early_names_key_and_step(outp
     episode.validate()
 
 
-def test_an_episode_without_extra_outputs_refuses_a_late_one() -> None:
+def test_late_first_extra_output_raises() -> None:
     episode = SingleAgentEpisode()
     episode.add_env_reset(0)
     episode.add_env_step(1, 0, 0.0)
@@ -261,7 +261,7 @@ def test_an_episode_without_extra_outputs_refuses_a_late_one() -> None:
     assert len(episode) == 1
 
 
-def test_a_finalized_episode_refuses_steps_and_says_cut() -> None:
+def test_finalized_episode_rejects_steps() -> None:
     episode = grown(2).to_numpy()
     with pytest.raises(EpisodeStateError, match=r"go on with its successor: cut\(\)"):
         episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 0})
@@ -271,7 +271,7 @@ def test_a_finalized_episode_refuses_steps_and_says_cut() -> None:
     assert len(episode) == 3
 
 
-def test_slices_of_a_finalized_episode_are_views() -> None:
+def test_slice_of_finalized_episode_is_view() -> None:
     episode = built(plain("image", "multi", num_steps=6, extras=("logp",)), "image", "multi").to_numpy()
     part = episode[2:4]
     assert np.shares_memory(part.get_observations(), episode.get_observations())
@@ -279,7 +279,7 @@ def test_slices_of_a_finalized_episode_are_views() -> None:
     assert np.shares_memory(episode.get_observations(slice(1, 3)), episode.get_observations())
 
 
-def test_writing_to_a_slice_leaves_its_source_alone() -> None:
+def test_setter_on_slice_leaves_source() -> None:
     episode = built(plain(num_steps=4), "vector", "number").to_numpy()
     part = episode[1:3]
     part.set_rewards(new_data=[7.0, 8.0])
@@ -289,7 +289,7 @@ def test_writing_to_a_slice_leaves_its_source_alone() -> None:
         episode.get_rewards()[0] = 1.0
 
 
-def test_all_given_data_becomes_lookback_by_default() -> None:
+def test_constructor_data_is_lookback_by_default() -> None:
     episode = SingleAgentEpisode(observations=[0, 1, 2], actions=[0, 1], rewards=[0.0, 1.0])
     assert (len(episode), episode.lookback, episode.t_started, episode.t) == (0, 2, 0, 0)
     assert episode.get_observations() == [2]
@@ -298,12 +298,12 @@ def test_all_given_data_becomes_lookback_by_default() -> None:
     assert episode.get_rewards(slice(-3, None)) == [0.0, 1.0, 2.0]
 
 
-def test_a_lookback_longer_than_the_data_is_all_of_it() -> None:
+def test_lookback_longer_than_data_is_all_data() -> None:
     episode = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[0.0], len_lookback_buffer=10, t_started=7)
     assert (episode.lookback, episode.t) == (1, 7)
 
 
-def test_a_new_extra_output_is_added_whole() -> None:
+def test_new_extra_output_needs_all_items() -> None:
     for finalized in (False, True):
         episode = with_lookback(finalized)
         episode.set_extra_model_outputs(key="value", new_data=[1, 2, 3, 4, 5])
@@ -314,7 +314,7 @@ def test_a_new_extra_output_is_added_whole() -> None:
             episode.set_extra_model_outputs(key="other", new_data=[1], at_indices=[0])
 
 
-def test_observations_rewritten_to_another_shape_as_they_come_keep_growing() -> None:
+def test_observations_set_to_new_shape_keep_growing() -> None:
     episode = SingleAgentEpisode()
     episode.add_env_reset(np.zeros((2, 2)))
     for step in range(3):
@@ -325,7 +325,7 @@ def test_observations_rewritten_to_another_shape_as_they_come_keep_growing() -> 
     assert episode.to_numpy().get_observations().shape == (4, 4)
 
 
-def test_the_data_dict_has_one_row_a_step_under_the_field_s_column_names() -> None:
+def test_get_data_dict_has_one_row_per_step() -> None:
     columns = grown(2, truncated=True).to_numpy().get_data_dict()
     assert sorted(columns) == sorted(
         ["obs", "actions", "rewards", "terminateds", "truncateds", "t", "eps_id", "infos", "logp"]
@@ -335,13 +335,13 @@ def test_the_data_dict_has_one_row_a_step_under_the_field_s_column_names() -> No
     assert {len(column) for column in columns.values()} == {2}
 
 
-def test_an_episode_says_in_one_line_its_length_return_and_ending() -> None:
+def test_episode_repr_shows_length_return_and_ending() -> None:
     assert repr(grown(3, terminated=True)) == "SingleAgentEpisode(abc: 3 steps, return 3, terminated)"
     assert repr(grown(1)) == "SingleAgentEpisode(abc: 1 step, return 0, ongoing)"
     assert "from t=3" in repr(grown(3).cut())
 
 
-def test_time_is_counted_while_an_episode_grows_and_not_after() -> None:
+def test_duration_counts_while_growing() -> None:
     episode = grown(2, terminated=True)
     duration = episode.get_duration_s()
     assert duration > 0
@@ -422,7 +422,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_raises_a_clear_error_and_leaves_the_episode_as_it_was(name: str) -> None:
+def test_episode_bad_input_raises_and_changes_nothing(name: str) -> None:
     make, call, error, message = BAD[name]
     episode = make()
     before = copy.deepcopy(episode)
@@ -433,7 +433,7 @@ def test_bad_input_raises_a_clear_error_and_leaves_the_episode_as_it_was(name: s
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 2), (2, 2, 2), (4, 2, 3)])
-def test_tracks_whose_lengths_do_not_go_together_are_refused(counts: tuple[int, int, int]) -> None:
+def test_tracks_of_unequal_lengths_raise(counts: tuple[int, int, int]) -> None:
     observations, actions, rewards = ([0] * n for n in counts)
     with pytest.raises(TrackMismatch, match="one more observation and info than rewards"):
         SingleAgentEpisode(observations=observations, actions=actions, rewards=rewards, len_lookback_buffer=0)
@@ -442,7 +442,7 @@ def test_tracks_whose_lengths_do_not_go_together_are_refused(counts: tuple[int, 
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-def test_a_cut_chunk_stays_cut_in_pickles_and_states(finalized: bool) -> None:
+def test_cut_chunk_stays_cut_in_pickle_and_state(finalized: bool) -> None:
     chunk = grown(2)
     successor = chunk.cut()
     if finalized:
@@ -461,7 +461,7 @@ def test_a_cut_chunk_stays_cut_in_pickles_and_states(finalized: bool) -> None:
         assert "ongoing" in repr(again)
 
 
-def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_reset() -> None:
+def test_cut_before_reset_returns_unreset_episode() -> None:
     episode = SingleAgentEpisode("e", t_started=3, agent_id="a")
     episode.custom_data["k"] = 1
     successor = episode.cut(2)
@@ -473,7 +473,7 @@ def test_an_episode_that_is_cut_before_its_reset_goes_on_with_one_that_is_not_re
     assert (successor.get_observations(), successor.t) == ([0, 1], 4)
 
 
-def test_a_chunk_that_was_cut_grows_no_more_and_its_successor_does() -> None:
+def test_cut_chunk_rejects_steps_and_successor_grows() -> None:
     episode = grown(2)
     successor = episode.cut(1)
     with pytest.raises(EpisodeStateError, match=r"add_env_step after cut\(\); go on with the successor"):
@@ -488,7 +488,7 @@ def test_a_chunk_that_was_cut_grows_no_more_and_its_successor_does() -> None:
 
 
 class LookedAt(list[Any]):
-    """A list that counts the items that are read of it."""
+    """A list that counts the reads of its items."""
 
     num_read = 0
 
@@ -502,7 +502,7 @@ class LookedAt(list[Any]):
         return super().__iter__()
 
 
-def test_a_fill_while_growing_looks_at_the_items_that_came_since_the_last_one() -> None:
+def test_fill_of_growing_track_inspects_new_items_only() -> None:
     episode = grown(200)
     track = episode.tracks.observations
     assert isinstance(track, ListTrack)
@@ -518,7 +518,7 @@ def test_a_fill_while_growing_looks_at_the_items_that_came_since_the_last_one() 
     assert items.num_read < 25
 
 
-def test_a_fill_while_growing_takes_the_dtype_that_items_have_by_then() -> None:
+def test_fill_of_growing_track_has_current_dtype() -> None:
     episode = SingleAgentEpisode()
     episode.add_env_reset(np.int8(1))
     wanted = []

@@ -1,4 +1,4 @@
-"""What of spaces goes along with packs and episodes: all that describes them, and nothing of their random numbers."""
+"""Pickled spaces of packs and episodes, without the state of their random generators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class Own(spaces.Discrete):
-    """A user's own space; packs with it are pickled in another way."""
+    """A user's own space; packs with such a space are pickled in another way."""
 
 
 NESTED = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(9), spaces.Discrete(9))), "b": spaces.Box(0, 1, (2,))})
@@ -44,7 +44,7 @@ def pack_of(space: spaces.Space) -> EpisodePack:
 
 
 def states(space: Any) -> list[Any]:
-    """The generators of a space and those in it, where they were seeded."""
+    """Return the seeded generators of a space and of the spaces inside."""
     parts = getattr(space, "spaces", ())
     parts = parts.values() if isinstance(parts, dict) else parts
     return [space._np_random, *(state for part in parts for state in states(part))]
@@ -52,7 +52,7 @@ def states(space: Any) -> list[Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", SPACES)
-def test_the_random_numbers_of_a_space_stay_where_it_was_seeded(kind: str, way: str) -> None:
+def test_pickled_space_has_no_random_state(kind: str, way: str) -> None:
     space, twin = SPACES[kind](), SPACES[kind]()
     for seed in (1, 2):
         space.seed(seed)
@@ -69,7 +69,7 @@ def test_the_random_numbers_of_a_space_stay_where_it_was_seeded(kind: str, way: 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", SPACES)
-def test_episodes_of_runs_with_other_seeds_have_the_same_bytes_of_spaces(kind: str, way: str) -> None:
+def test_seeded_spaces_pickle_to_equal_bytes(kind: str, way: str) -> None:
     told = []
     for seed in (1, 2):
         space = SPACES[kind]()
@@ -87,7 +87,7 @@ def test_episodes_of_runs_with_other_seeds_have_the_same_bytes_of_spaces(kind: s
     assert told[:2] == told[2:]
 
 
-def test_a_space_that_is_seeded_again_later_travels_as_one_that_never_was() -> None:
+def test_reseeded_space_pickles_without_random_state() -> None:
     space = spaces.Discrete(10**6)
     first = pickle.dumps(pack_of(space), 5)
     space.seed(3)
@@ -98,9 +98,9 @@ def test_a_space_that_is_seeded_again_later_travels_as_one_that_never_was() -> N
     assert again[0].action_space is not space
 
 
-def test_a_users_own_space_is_found_wherever_a_space_holds_it() -> None:
+def test_user_space_inside_other_space_pickles() -> None:
     class Local(spaces.Discrete):
-        """It cannot be imported, so a pickler has to look at it."""
+        """A space that cannot be imported, so that a pickler calls Python code."""
 
     for space in (spaces.Sequence(Local(3)), spaces.Tuple((spaces.OneOf((Local(2),)),)), spaces.Dict({"a": Local(2)})):
         episode = SingleAgentEpisode("e", observations=[0.0, 1.0], actions=[0], rewards=[1.0])

@@ -1,4 +1,4 @@
-"""Whatever is done with steps, each keeps the policy version that a slow list of truth has for it."""
+"""Random programs over all kinds of storage keep the policy version of each step, compared with a list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST = 12  # things in the pool, and episodes in a pack
 
 
 class Versions(RuleBasedStateMachine):
-    """Episodes, growing and finished, packs, a replay buffer and a data set. A step's action is its number."""
+    """Growing and finished episodes, packs, a replay buffer and a data set. A step's action is its index."""
 
     @initialize(capacity=st.integers(3, 40), seed=st.integers(0, 3))
     def begin(self, capacity: int, seed: int) -> None:
@@ -156,7 +156,7 @@ class Versions(RuleBasedStateMachine):
 
     @rule(data=st.data(), versions=VERSIONS, as_pack=st.booleans())
     def feed(self, data: st.DataObject, versions: list[int], as_pack: bool) -> None:
-        """A new episode, or the next chunk of one whose earlier chunks the buffer has."""
+        """Add a new episode, or the next chunk of an episode in the buffer."""
         place = data.draw(st.integers(0, len(self.fed)))
         if place == len(self.fed):
             self.fed.append(self.begun())

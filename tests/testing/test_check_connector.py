@@ -1,4 +1,4 @@
-"""`check_connector` passes what keeps its word, and names what each broken piece does wrong."""
+"""`check_connector` accepts valid connectors, and names the fault of each broken one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Batch = dict[str, Any]
 
 
 class Scale(Connector):
-    """Rewards times the number of calls so far with a learned number: a piece with a state, that keeps its word."""
+    """Valid connector with a state: rewards times the number of calls so far with a learned number."""
 
     reads = ("rewards",)
     writes = ("rewards", "scaled")
@@ -175,20 +175,20 @@ BROKEN = {
 }
 
 
-def test_a_piece_that_keeps_its_word_passes() -> None:
+def test_check_connector_accepts_valid_connector() -> None:
     check_connector(Scale(), "learner")
     check_connector(MixesRows(), "learner", rowwise=False)
     check_connector(TellsListsFromPacks(), "learner")
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda kind: kind.__name__)
-def test_a_broken_piece_is_named(broken: type[Connector]) -> None:
+def test_check_connector_rejects_broken_connector(broken: type[Connector]) -> None:
     with pytest.raises(ContractViolation, match=f"^{broken.__name__}: expected .*{BROKEN[broken]}|{BROKEN[broken]}"):
         check_connector(broken(), "learner")
 
 
 class Halve(ObservationPreprocessor):
-    """Keeps its word."""
+    """Valid preprocessor."""
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
         return observation / 2
@@ -240,14 +240,14 @@ class ForgetsItself(MeanStdFilter):
     ],
 )
 @pytest.mark.parametrize("pipeline", ["env_to_module", "learner"])
-def test_a_broken_rewriter_is_named(broken: type[Connector], message: str, pipeline: str) -> None:
+def test_check_connector_rejects_broken_rewriter(broken: type[Connector], message: str, pipeline: str) -> None:
     check_connector(Halve(), pipeline)
     with pytest.raises(ContractViolation, match=message):
         check_connector(broken(), pipeline)
 
 
 class Shifted(Connector):
-    """Actions plus one: outside their space."""
+    """Connector that adds one to actions, which leaves their space."""
 
     reads = writes = ("actions",)
 
@@ -256,7 +256,7 @@ class Shifted(Connector):
 
 
 class SeesOthers(Connector):
-    """A column of what all environments do."""
+    """Connector whose column depends on all environments."""
 
     reads, writes = ("actions",), ("crowd",)
 
@@ -264,7 +264,7 @@ class SeesOthers(Connector):
         return batch | {"crowd": np.full(len(batch["actions"]), batch["actions"].sum())}
 
 
-def test_pieces_that_act_are_checked_on_rows_of_outputs() -> None:
+def test_check_connector_runs_module_to_env_on_outputs() -> None:
     with pytest.raises(ContractViolation, match=r"row \d\): expected actions that go out inside MultiDiscrete"):
         check_connector(Shifted(), "module_to_env", action_space=gym.spaces.MultiDiscrete([3, 2]))
     check_connector(SeesOthers(), "module_to_env", rowwise=False)
@@ -272,7 +272,7 @@ def test_pieces_that_act_are_checked_on_rows_of_outputs() -> None:
         check_connector(SeesOthers(), "module_to_env")
 
 
-def test_what_is_no_piece_and_no_pipeline_is_told() -> None:
+def test_check_connector_of_other_object_raises() -> None:
     with pytest.raises(WrongType, match="takes a Connector, not a function; a view: check_view"):
         check_connector(lambda history: {}, "learner")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="there are 'learner', 'env_to_module', 'module_to_env'"):

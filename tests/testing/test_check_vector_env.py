@@ -1,4 +1,4 @@
-"""`check_vector_env` passes what keeps its word, and names what each broken environment does wrong."""
+"""`check_vector_env` accepts valid environments, and names the fault of each broken one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MODES = [NEXT, SAME, DISABLED]
 
 
 class Walk(VectorEnv):
-    """A line to walk on: each environment ends at 6 (terminated) or after 9 steps (truncated). It keeps its word.
+    """Valid environment: a walk on a line that terminates at 6 and is truncated after 9 steps.
 
-    A broken one is made by a change to what `step` or `reset` return.
+    Subclasses are broken by a change to the results of `step` or `reset`.
     """
 
     def __init__(self, mode: AutoresetMode, num_envs: int = 3) -> None:
@@ -75,7 +75,7 @@ class Walk(VectorEnv):
 
 
 class Changed(Walk):
-    """A walk whose steps are changed by a function of the environment and the row."""
+    """A walk whose results are changed by a function of the environment and the row."""
 
     def __init__(self, mode: AutoresetMode, change: Callable[..., Any]) -> None:
         super().__init__(mode)
@@ -87,29 +87,29 @@ class Changed(Walk):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1"])
-def test_gymnasiums_own_vector_environments_keep_their_word(mode: AutoresetMode, env_id: str) -> None:
+def test_check_vector_env_accepts_gymnasium(mode: AutoresetMode, env_id: str) -> None:
     env = gym.make_vec(env_id, 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode})
     check_vector_env(env, num_steps=120)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_environments_in_other_processes_keep_their_word(mode: AutoresetMode) -> None:
+def test_check_vector_env_accepts_async_envs(mode: AutoresetMode) -> None:
     env = gym.make_vec("CartPole-v1", 2, vectorization_mode="async", vector_kwargs={"autoreset_mode": mode})
     check_vector_env(env, num_steps=60)
     env.close()
 
 
-def test_the_native_cart_pole_keeps_its_word() -> None:
+def test_check_vector_env_accepts_native_cartpole() -> None:
     check_vector_env(CartPoleVectorEnv(num_envs=3), num_steps=120)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_walk_of_ones_own_keeps_its_word(mode: AutoresetMode) -> None:
+def test_check_vector_env_accepts_valid_env(mode: AutoresetMode) -> None:
     check_vector_env(Walk(mode))
     check_vector_env(Walk(mode), mode, actions=lambda observations: (observations[:, 0] % 3).astype(np.int64))
 
 
-def test_nested_observations_and_actions_are_checked_leaf_by_leaf() -> None:
+def test_check_vector_env_checks_nested_leaves() -> None:
     class Nested(gym.Env):
         observation_space = gym.spaces.Dict(
             {
@@ -137,7 +137,7 @@ def test_nested_observations_and_actions_are_checked_leaf_by_leaf() -> None:
 
 
 def edited(**changes: Callable[..., Any]) -> Callable[..., Any]:
-    """A change of single parts of a step's answer, by name."""
+    """Return a change of single parts of a step's result, by name."""
     names = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
     def change(env: Walk, *answer: Any) -> Any:
@@ -250,14 +250,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_row_is_named(name: str) -> None:
+def test_check_vector_env_rejects_broken_row(name: str) -> None:
     mode, change, message = BROKEN[name]
     with pytest.raises(ContractViolation, match=rf"^Walk \(step \d+.*: expected .*{message}|{message}"):
         check_vector_env(Changed(mode, change))
 
 
 class ActsOnResets(Walk):
-    """Takes the action of a reset row for a step."""
+    """Environment that takes the action of a reset row as a step."""
 
     def step(self, actions: Any) -> Any:
         resets = self.ended.copy()
@@ -267,7 +267,7 @@ class ActsOnResets(Walk):
 
 
 class NeverResets(Walk):
-    """Stays where it is when it should begin again."""
+    """Environment that keeps its state instead of a reset."""
 
     def begin(self, mask: np.ndarray) -> None:
         if not self.t.any():
@@ -276,14 +276,14 @@ class NeverResets(Walk):
 
 
 class ResetsAll(Walk):
-    """Resets all environments, whatever the mask."""
+    """Environment that resets all copies, whatever the mask."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed=seed)
 
 
 class DrawsElsewhere(Walk):
-    """Begins at a place that the seed does not tell."""
+    """Environment with a start that does not follow from the seed."""
 
     def begin(self, mask: np.ndarray) -> None:
         super().begin(mask)
@@ -291,7 +291,7 @@ class DrawsElsewhere(Walk):
 
 
 class WritesActions(Walk):
-    """Writes to the actions that it is given."""
+    """Environment that writes to the given actions."""
 
     def step(self, actions: Any) -> Any:
         answer = super().step(actions)
@@ -300,7 +300,7 @@ class WritesActions(Walk):
 
 
 class Unlimited(Walk):
-    """Takes a time limit for a termination."""
+    """Environment that reports a time limit as a termination."""
 
     spec = gym.envs.registration.EnvSpec("Walk-v0", max_episode_steps=9)
 
@@ -310,7 +310,7 @@ class Unlimited(Walk):
 
 
 class SaysNothing(Walk):
-    """Does not say its mode."""
+    """Environment without an autoreset mode in its metadata."""
 
     def __init__(self, mode: AutoresetMode) -> None:
         super().__init__(mode)
@@ -331,7 +331,7 @@ class SaysNothing(Walk):
         (SaysNothing, NEXT, r"metadata\['autoreset_mode'\], found none; state it there"),
     ],
 )
-def test_a_broken_autoreset_is_named(broken: type[Walk], mode: AutoresetMode, message: str) -> None:
+def test_check_vector_env_rejects_broken_autoreset(broken: type[Walk], mode: AutoresetMode, message: str) -> None:
     with pytest.raises(ContractViolation, match=message):
         check_vector_env(broken(mode))
 
@@ -339,7 +339,7 @@ def test_a_broken_autoreset_is_named(broken: type[Walk], mode: AutoresetMode, me
 @pytest.mark.parametrize(
     ("says", "does"), [(NEXT, SAME), (NEXT, DISABLED), (SAME, NEXT), (SAME, DISABLED), (DISABLED, SAME)]
 )
-def test_an_environment_that_says_another_mode_than_it_has_is_found(says: AutoresetMode, does: AutoresetMode) -> None:
+def test_check_vector_env_rejects_wrong_mode(says: AutoresetMode, does: AutoresetMode) -> None:
     env = Walk(does)
     env.metadata = {"autoreset_mode": says}
     with pytest.raises(ContractViolation):
@@ -348,12 +348,12 @@ def test_an_environment_that_says_another_mode_than_it_has_is_found(says: Autore
         check_vector_env(env, does)
 
 
-def test_what_is_allowed_is_not_complained_about() -> None:
+def test_check_vector_env_accepts_allowed_variants() -> None:
     check_vector_env(Changed(NEXT, edited(observations=overwritten)), reuses_buffers=True)
     check_vector_env(DrawsElsewhere(SAME), reproducible=False)
     check_vector_env(SaysNothing(SAME), "SameStep")
 
 
-def test_an_environment_that_never_ends_is_not_passed_unseen() -> None:
+def test_check_vector_env_without_endings_raises() -> None:
     with pytest.raises(InvalidArgument, match=r"no episode ended in 5 steps.*larger num_steps"):
         check_vector_env(Walk(NEXT), num_steps=5, actions=lambda observations: np.zeros(3, int))

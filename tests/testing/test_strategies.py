@@ -1,4 +1,4 @@
-"""The strategies draw what they say: legal data, in all its kinds, that our own classes take."""
+"""The strategies draw valid data of all kinds, which the library's classes accept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from episodes.tracks.infos.infos import same_info
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # of a space that samples numbers, not arrays
 @given(data=st.data())
-def test_items_are_of_their_space_in_any_arrangement(data: st.DataObject) -> None:
+def test_items_strategy_draws_items_of_space(data: st.DataObject) -> None:
     space = data.draw(strategies.spaces(text=True))
     assert space.contains(data.draw(strategies.items(space, arrange=False)))
     item = data.draw(strategies.items(space))
@@ -51,13 +51,13 @@ def test_items_are_of_their_space_in_any_arrangement(data: st.DataObject) -> Non
         (strategies.vector_rows(), lambda rows: "final_obs" in rows.rows[0].infos if rows.rows else False),
     ],
 )
-def test_every_kind_is_drawn(drawn: st.SearchStrategy[Any], kind: Callable[[Any], Any]) -> None:
+def test_strategies_draw_every_kind(drawn: st.SearchStrategy[Any], kind: Callable[[Any], Any]) -> None:
     quickly = settings(max_examples=2000, database=None, phases=[Phase.generate])
     find(drawn, lambda value: bool(kind(value)), settings=quickly)
 
 
 @given(data=st.data(), finalized=st.booleans(), ended=st.booleans())
-def test_episodes_are_what_was_asked_for(data: st.DataObject, finalized: bool, ended: bool) -> None:
+def test_episodes_strategy_follows_arguments(data: st.DataObject, finalized: bool, ended: bool) -> None:
     space = gym.spaces.Discrete(3)
     episode = data.draw(
         strategies.episodes(
@@ -70,14 +70,14 @@ def test_episodes_are_what_was_asked_for(data: st.DataObject, finalized: bool, e
 
 
 @given(pack=strategies.packs(extra_outputs=["action_logp"], max_lookback=0))
-def test_packs_are_packs(pack: EpisodePack) -> None:
+def test_packs_strategy_draws_packs(pack: EpisodePack) -> None:
     assert isinstance(pack, EpisodePack)
     assert all(isinstance(episode, SingleAgentEpisode) for episode in pack)
     assert list(pack[0].extra_model_outputs) == ["action_logp"]
 
 
 @given(history=strategies.multi_agent_histories(), lookback=st.integers(0, 4))
-def test_the_chunks_of_a_history_are_the_whole_of_it(history: MultiAgentHistory, lookback: int) -> None:
+def test_history_chunks_join_to_whole(history: MultiAgentHistory, lookback: int) -> None:
     whole, chunks = history.whole(id_="game"), history.chunks(lookback, id_="game")
     assert isinstance(whole, MultiAgentEpisode)
     assert len(chunks) == len(history.cuts) + 1
@@ -87,7 +87,7 @@ def test_the_chunks_of_a_history_are_the_whole_of_it(history: MultiAgentHistory,
 
 
 def assert_is_the_episode(chunks: list[SingleAgentEpisode], episode: EnvEpisode) -> None:
-    """The chunks, one after another, hold what happened and nothing else."""
+    """Assert that the chunks, concatenated, equal the episode."""
     at = 0
     for chunk in chunks:
         assert chunk.t_started == at
@@ -105,7 +105,7 @@ def assert_is_the_episode(chunks: list[SingleAgentEpisode], episode: EnvEpisode)
 
 
 @given(rows=strategies.vector_rows(), lookback=st.integers(0, 3), takes=st.sets(st.integers(1, 12), max_size=3))
-def test_a_recorder_finds_the_episodes_that_lie_in_the_rows(rows: VectorRows, lookback: int, takes: set[int]) -> None:
+def test_recorder_finds_episodes_of_vector_rows(rows: VectorRows, lookback: int, takes: set[int]) -> None:
     recorder = VectorRecorder(
         rows.num_envs,
         rows.observation_space,
@@ -130,13 +130,13 @@ def test_a_recorder_finds_the_episodes_that_lie_in_the_rows(rows: VectorRows, lo
 
 
 @given(rows=strategies.vector_rows(autoreset_mode=AutoresetMode.NEXT_STEP, flags_on_resets=True))
-def test_flags_on_the_row_of_a_reset_tell_of_no_episode(rows: VectorRows) -> None:
+def test_reset_row_flags_end_no_episode(rows: VectorRows) -> None:
     done = [row.terminateds | row.truncateds for row in rows.rows]
     endings = sum(episode.is_done for episode in rows.episodes)
     assert sum(map(np.count_nonzero, done)) >= endings
 
 
-def test_without_hypothesis_the_error_names_the_extra() -> None:
+def test_strategies_without_hypothesis_name_extra() -> None:
     script = "import sys; sys.modules['hypothesis'] = None\nimport episodes.testing\nimport episodes.testing.strategies"
     root = Path(__file__).parents[2]
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, check=False)
