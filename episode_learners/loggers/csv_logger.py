@@ -63,7 +63,7 @@ class CSVLogger(Logger):
                 writer.writeheader()
                 writer.writerows(rows)
         os.replace(new, path)  # a table is there as it was, or whole
-        self._files[scope] = path.open("a", newline="")
+        self._files[scope] = path.open("a", newline="", buffering=1)  # `episodes watch` reads each row
 
     def describe(self, description: Mapping[str, Any]) -> None:
         new = self.folder / "run.json.new"

@@ -164,14 +164,17 @@ def report(
 
 
 def watch(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="A data set, or the folders of runs.")],
     port: Annotated[int, typer.Option(help="0 for a free port.", min=0, max=65535)] = 0,
 ) -> None:
-    """Serve the page of a data set to this machine only, and follow its writers, until Ctrl-C."""
+    """Serve the page of a data set, or of the curves of runs, to this machine only, until Ctrl-C.
+
+    The page follows the processes that write.
+    """
     _check_jinja2()
     from episodes.inspect.page_server import PageServer
 
-    server = PageServer(directory, port)
+    server = PageServer(*paths, port=port)
     typer.echo(server.url)
     try:
         server.serve_forever()

@@ -31,7 +31,7 @@ MOST_OF_TEXT = 4000  # characters of one text
 BYTES_OF_TEXTS = 400_000  # of one episode
 FRAME_SIDE = 160  # pixels
 BYTES_OF_FRAMES = 3_000_000  # of one episode
-SCRIPTS = ("decode.js", "condition.js", "table.js", "episode.js", "page.js")
+SCRIPTS = ("decode.js", "dom.js", "condition.js", "table.js", "episode.js", "page.js")
 LEFT_OUT = {"shard", "writer", "episode"}  # columns of the metadata that say nothing about an episode
 
 Progress = Callable[[int], None]
@@ -88,13 +88,14 @@ def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: i
             note=note,
             table=None if table is None else Markup(table),
             blocks=list(map(Markup, blocks)),
-            style=_file("page.css"),
-            script=Markup("\n").join(map(_file, SCRIPTS)),
+            style=template_file("page.css"),
+            script=Markup("\n").join(map(template_file, SCRIPTS)),
         )
     )
 
 
-def _file(name: str) -> Markup:
+def template_file(name: str) -> Markup:
+    """Return the text of a template without changes."""
     source = templates().loader.get_source(templates(), name)[0]  # type: ignore[union-attr]
     return Markup(source)
 
@@ -132,7 +133,7 @@ def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
         values = np.asarray(table[name])
         if name not in LEFT_OUT and not _is_empty(name, values):
             columns[name] = _column(values[begin:])
-    columns["nth"] = {"values": _repetitions(table)[begin:]}
+    columns["nth"] = {"values": repetitions(table)[begin:]}
     spec = dataset.env_spec
     environment = clipped(getattr(spec, "id", spec) or "", 80)
     path = clipped(dataset.path, 200)
@@ -162,7 +163,7 @@ def _id(value: Any) -> str:
     return clipped(value, MOST_OF_ID)
 
 
-def _repetitions(table: Any) -> np.ndarray:
+def repetitions(table: Any) -> np.ndarray:
     """Return for each row how many earlier rows have the same id, start and agent, int64 [n]."""
     keys = list(zip(map(str, table["id"]), table["t_started"].tolist(), map(str, table["agent_id"]), strict=True))
     if len(set(keys)) == len(keys):

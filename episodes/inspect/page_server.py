@@ -1,49 +1,45 @@
-"""`PageServer`: the page of a data set on loopback, which follows the writers of the data set."""
+"""`PageServer`: the page of a data set or of training runs on loopback, which follows their writers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from episodes.errors import EpisodeError
+from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.html_report import episode_data, index_of, live_page, overview
 from episodes.inspect.page_messages import encode
+from episodes.inspect.training_page import TrainingFiles, is_run, training_page
 from episodes.storage import EpisodeDataset
+from episodes.storage.header import NAME as DATASET_FILE
 
 LOOPBACK = "127.0.0.1"
-BINARY = "application/octet-stream"
+HTML, BINARY, TEXT = "text/html; charset=utf-8", "application/octet-stream", "text/plain"
+Answer = tuple[int, str, bytes]  # status, content type, body
+NOT_FOUND: Answer = (404, TEXT, b"no such address")
 KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new rows only
 
 
-class PageServer(ThreadingHTTPServer):
-    """The server of one data set: `serve_forever()` until `shutdown()`. It answers requests of this machine only.
+class LiveDataset:
+    """A data set that is opened again when its files change.
 
-    Args:
-        path: the data set.
-        port: 0 for a free port.
+    Attributes:
+        version: changes with the files.
     """
 
-    daemon_threads = True
-
-    def __init__(self, path: str | Path, port: int = 0) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.version = 0
+        self.dataset = EpisodeDataset(path)
         self._lock = Lock()
         self._files: Any = None
         self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
-        self.version = 0
-        self.dataset = EpisodeDataset(self.path)
-        super().__init__((LOOPBACK, port), _RequestHandler)
-
-    @property
-    def url(self) -> str:
-        """Address of the page."""
-        return f"http://{LOOPBACK}:{self.server_port}/"
 
     def newest(self) -> tuple[int, EpisodeDataset]:
-        """Return the data set as it is now, and a version that changes with it."""
+        """Return the version, and the data set as it is now."""
         with self._lock:
             try:
                 files = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())
@@ -71,45 +67,115 @@ class PageServer(ThreadingHTTPServer):
         message = overview(dataset, len(before) if is_continued else 0)
         return encode(message | {"version": version})
 
+    def answer(self, path: str, query: dict[str, str]) -> Answer:
+        """Return the page, its new rows, or an episode."""
+        if path == "":
+            return 200, HTML, live_page(self.newest()[1]).encode()
+        if path == "rows":
+            message = self.rows(_version(query))
+            return 204 if message is None else 200, BINARY, message or b""
+        if path == "episode":
+            return self._episode(query)
+        return NOT_FOUND
+
+    def _episode(self, query: dict[str, str]) -> Answer:
+        """Return the episode with the id, start and agent of the query."""
+        try:
+            key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
+            window = (int(query["from"]), int(query["to"])) if "from" in query else None
+        except (KeyError, ValueError):
+            return 400, TEXT, b"give id and t, and agent and nth if there are several"
+        _, dataset = self.newest()
+        index = index_of(dataset, *key)
+        if index is None:
+            return 404, TEXT, b"this episode is not in the data set any more"
+        try:
+            return 200, BINARY, encode(episode_data(dataset[index], window))
+        except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
+            return 404, TEXT, str(error).encode()
+
+
+class LiveRuns:
+    """Training runs whose files are read again when they change. Each may have a data set of its episodes."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.files = TrainingFiles(paths)
+        self._lock = Lock()
+        self._datasets: dict[Path, LiveDataset] = {}
+
+    def answer(self, path: str, query: dict[str, str]) -> Answer:
+        """Return the page, its curves, or what the page of a run's episodes requests."""
+        if path == "":
+            return 200, HTML, training_page([run.path for run in self.files.runs]).encode()
+        if path == "runs":
+            with self._lock:
+                message = self.files.message(_version(query))
+            return 204 if message is None else 200, BINARY, encode(message) if message else b""
+        name, _, rest = path.partition("/")
+        number, _, rest = rest.partition("/")
+        if name != "episodes" or not number.isdecimal() or int(number) >= len(self.files.runs):
+            return NOT_FOUND
+        dataset = self._dataset(int(number))
+        return NOT_FOUND if dataset is None else dataset.answer(rest, query)
+
+    def _dataset(self, run: int) -> LiveDataset | None:
+        path = self.files.runs[run].dataset_path
+        if path is None:
+            return None
+        with self._lock:
+            if path not in self._datasets:
+                self._datasets[path] = LiveDataset(path)
+            return self._datasets[path]
+
+
+class PageServer(ThreadingHTTPServer):
+    """The server of the page of a data set, or of training runs. It answers requests of this machine only.
+
+    Call `serve_forever()`, and `shutdown()` in another thread.
+
+    Args:
+        paths: a data set, or the folders of one or several runs.
+        port: 0 for a free port.
+
+    Raises:
+        InvalidArgument: several data sets, or a folder that is neither a data set nor a run.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, *paths: str | Path, port: int = 0) -> None:
+        folders = list(map(Path, paths))
+        is_data = [(folder / DATASET_FILE).exists() for folder in folders]
+        if len(folders) > 1 and any(is_data):
+            raise InvalidArgument("give one data set, or folders of runs: a page shows one data set, or several runs")
+        if len(folders) == 1 and (is_data[0] or not is_run(folders[0])):
+            self.source: LiveDataset | LiveRuns = LiveDataset(folders[0])
+        else:
+            self.source = LiveRuns(folders)
+        super().__init__((LOOPBACK, port), _RequestHandler)
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+
+def _version(query: dict[str, str]) -> int | None:
+    text = query.get("version", "")
+    return int(text) if text.isdecimal() else None
+
 
 class _RequestHandler(BaseHTTPRequestHandler):
     server: PageServer  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        """Send the page, its new rows, or an episode."""
+        """Send what the source of the server answers."""
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
-            self._send(403, "text/plain", b"only requests of this machine are answered")  # another name of this address
+            self._send(403, TEXT, b"only requests of this machine are answered")  # another name of this address
             return
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-        if url.path == "/":
-            self._send(200, "text/html; charset=utf-8", live_page(self.server.newest()[1]).encode())
-        elif url.path == "/rows":
-            text = query.get("version", "")
-            message = self.server.rows(int(text) if text.isdecimal() else None)
-            self._send(204 if message is None else 200, BINARY, message or b"")
-        elif url.path == "/episode":
-            self._send_episode(query)
-        else:
-            self._send(404, "text/plain", b"no such address")
-
-    def _send_episode(self, query: dict[str, str]) -> None:
-        """Send the episode with the id, start and agent of the query."""
-        try:
-            key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
-            window = (int(query["from"]), int(query["to"])) if "from" in query else None
-        except (KeyError, ValueError):
-            self._send(400, "text/plain", b"give id and t, and agent and nth if there are several")
-            return
-        _, dataset = self.server.newest()
-        index = index_of(dataset, *key)
-        if index is None:
-            self._send(404, "text/plain", b"this episode is not in the data set any more")
-            return
-        try:
-            self._send(200, BINARY, encode(episode_data(dataset[index], window)))
-        except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
-            self._send(404, "text/plain", str(error).encode())
+        self._send(*self.server.source.answer(url.path.removeprefix("/"), query))
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -22,7 +22,7 @@ from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect.html_report import episode_data, write_report
 from episodes.inspect.page_messages import encode
-from episodes.inspect.page_server import PageServer
+from episodes.inspect.page_server import LiveDataset, PageServer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.copying import condition
 
@@ -120,8 +120,9 @@ def report(path: Path) -> str:
 
 
 @contextmanager
-def served(path: Path) -> Iterator[PageServer]:
-    server = PageServer(path)
+def served(*paths: Path) -> Iterator[PageServer]:
+    """Serve a data set or runs."""
+    server = PageServer(*paths)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
         yield server
@@ -483,16 +484,13 @@ def test_server_finds_episodes_by_id_and_not_by_position(data: Path) -> None:
 
 
 def test_server_sends_new_rows_only(data: Path) -> None:
-    server = PageServer(data)
-    try:
-        assert json.loads(head(server.rows(None)))["meta"]["begin"] == 0
-        assert server.rows(server.version) is None
-        version = server.version
-        write(data, [filmed(1, 2, id_="new")])
-        message = json.loads(head(server.rows(version)))["meta"]
-        assert (message["begin"], message["num"]) == (3, 4)
-    finally:
-        server.server_close()
+    source = LiveDataset(data)
+    assert json.loads(head(source.rows(None)))["meta"]["begin"] == 0
+    assert source.rows(source.version) is None
+    version = source.version
+    write(data, [filmed(1, 2, id_="new")])
+    message = json.loads(head(source.rows(version)))["meta"]
+    assert (message["begin"], message["num"]) == (3, 4)
 
 
 def head(message: bytes | None) -> bytes:

@@ -5,27 +5,6 @@ const HEADS = { t_started: "from t", agent_id: "agent" };
 let table = { num: 0, columns: {} };
 let order = [];  // indices of the rows that match the filter, in the chosen order
 
-const find = (id) => document.getElementById(id);
-const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
-const kindOf = (ending) => ending.split(" ")[0];
-
-function element(name, attributes = {}, ...children) {
-  const isSvg = ["svg", "path", "rect", "line", "g"].includes(name);
-  const made = isSvg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
-  for (const [attribute, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(attribute, value);
-  made.append(...children);
-  return made;
-}
-
-function show(value) {
-  if (value === null || value === undefined) return "";
-  if (typeof value !== "number") return String(value);
-  if (Number.isNaN(value)) return "NaN";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
-  if (Math.abs(value) >= 1e12) return value.toExponential(3);
-  return Number.isInteger(value) ? String(value) : String(+value.toPrecision(4));
-}
-
 function addRows(message) {  // the rows from `message.begin` on are replaced
   const columns = {};
   for (const [name, part] of Object.entries(message.columns)) {
@@ -152,10 +131,6 @@ function reveal(row) {  // scroll so that a row is visible
 }
 
 // --- charts of all episodes ---------------------------------------------------------------------------------------
-
-function height(value, low, high, top, bottom) {
-  return high > low ? bottom - (bottom - top) * ((value / 2 - low / 2) / (high / 2 - low / 2)) : (top + bottom) / 2;
-}
 
 function dots(title, values) {
   const { ending } = table.columns, num = table.num, isDense = num > 2000;

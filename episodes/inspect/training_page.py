@@ -1,0 +1,200 @@
+"""The live page of training runs: curves of their CSV files, and links to their newest, best and worst episodes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from episodes.errors import EpisodeError, InvalidArgument
+from episodes.inspect.downsampling import downsample
+from episodes.inspect.formatting import clipped
+from episodes.inspect.html import templates
+from episodes.inspect.html_report import repetitions, template_file
+from episodes.storage import EpisodeDataset
+from episodes.storage.header import NAME as DATASET_FILE
+
+SCOPES = ("train", "test", "update", "info")
+MOST_CELLS = 400  # of a curve
+MOST_EPISODES = 5  # of each list
+SCRIPTS = ("decode.js", "dom.js", "training.js")
+
+
+def is_run(path: Path) -> bool:
+    """Return True if a folder has the files of a training run."""
+    return (path / "run.json").exists() or any((path / f"{scope}.csv").exists() for scope in SCOPES)
+
+
+def training_page(paths: Sequence[Path]) -> str:
+    """Return the page of some runs, which requests its data from the server."""
+    title = "Training " + ", ".join(path.name for path in paths)
+    script = Markup("\n").join(map(template_file, SCRIPTS))
+    return (
+        templates()
+        .get_template("training.html")
+        .render(title=clipped(title, 100), style=template_file("page.css"), script=script)
+    )
+
+
+class CSVFile:
+    """A CSV file of numbers that grows. `read` parses the new rows only.
+
+    Attributes:
+        columns: the numbers of each column; NaN for empty cells and for rows from before the column.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.columns: dict[str, list[float]] = {}
+        self._offset = 0
+        self._file: tuple[int, int] | None = None  # device and inode: a new column replaces the file
+
+    def read(self) -> bool:
+        """Read the rows since the last call, and return True if there are any."""
+        try:
+            with self.path.open("rb") as file:
+                stat = self.path.stat()
+                if self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset:
+                    self.columns, self._offset, self._file = {}, 0, (stat.st_dev, stat.st_ino)
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return False
+        data = data[: data.rfind(b"\n") + 1]  # the last line may be incomplete
+        self._offset += len(data)
+        rows = list(csv.reader(io.StringIO(data.decode(errors="replace"))))
+        if rows and not self.columns:
+            self.columns = {name: [] for name in rows.pop(0)}
+        for row in rows:
+            for column, cell in zip(self.columns.values(), row, strict=False):
+                column.append(_number(cell))
+        return bool(rows)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
+
+
+class RunFiles:
+    """The files of one run: its description, its CSV files, and a data set of its episodes if there is one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = {scope: CSVFile(path / f"{scope}.csv") for scope in SCOPES}
+        self.episodes: dict[str, list[dict[str, Any]]] = {}
+        self._shards: Any = None
+
+    @property
+    def dataset_path(self) -> Path | None:
+        """Path of the first data set in the folder of the run, or None."""
+        folders = sorted(path.parent for path in self.path.glob(f"*/{DATASET_FILE}"))
+        return folders[0] if folders else None
+
+    def read(self) -> bool:
+        """Read new rows and new episodes, and return True if there are any."""
+        has_new = [file.read() for file in self.files.values()]
+        return any(has_new) | self._read_episodes()
+
+    def _read_episodes(self) -> bool:
+        path = self.dataset_path
+        if path is None:
+            return False
+        try:
+            shards = sorted((file.name, file.stat().st_size) for file in path.iterdir() if file.is_file())
+            if shards == self._shards:
+                return False
+            table = EpisodeDataset(path).metadata
+        except (OSError, EpisodeError):  # a file was removed meanwhile: the next call reads the new ones
+            return False
+        self._shards, returns = shards, np.asarray(table["return"], np.float64)
+        order = np.argsort(np.where(np.isnan(returns), np.inf, returns), kind="stable")
+        order = order[~np.isnan(returns[order])]
+        chosen = {"newest": np.arange(len(returns))[::-1], "best": order[::-1], "worst": order}
+        nth = repetitions(table)
+        self.episodes = {
+            name: [_row(table, i, int(nth[i])) for i in rows[:MOST_EPISODES].tolist()] for name, rows in chosen.items()
+        }
+        return True
+
+    def message(self) -> dict[str, Any]:
+        """Return the description and the curves for the page."""
+        configuration = self._configuration()
+        metrics = {}
+        for scope, file in self.files.items():
+            steps = np.array(file.columns.get("step", ()), np.float64)
+            for name, numbers in file.columns.items():
+                if name != "step" and len(steps):
+                    metrics[f"{scope}/{name}"] = _curve(steps, np.array(numbers))
+        ends = [file.columns["step"][-1] for file in self.files.values() if file.columns.get("step")]
+        times = [file.path.stat().st_mtime for file in self.files.values() if file.path.exists()]
+        return {
+            "name": clipped(self.path.name, 80),
+            "algorithm": clipped(configuration.get("algo", ""), 40),
+            "environment": clipped(configuration.get("env", ""), 60),
+            "seed": clipped(configuration.get("seed", ""), 20),
+            "steps": int(max(ends, default=0)),
+            "age": max(time.time() - max(times), 0.0) if times else None,
+            "metrics": metrics,
+            "episodes": {name: rows for name, rows in self.episodes.items() if rows},
+        }
+
+    def _configuration(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.path / "run.json").read_text())["configuration"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+
+def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
+    """Return the columns of an episode by which the page of the data set finds it, and its return."""
+    agent = table["agent_id"][i]
+    return {
+        "id": clipped(table["id"][i], 200),
+        "t": int(table["t_started"][i]),
+        "agent": "" if agent is None else clipped(agent, 200),
+        "nth": nth,
+        "return": float(table["return"][i]) if np.isfinite(table["return"][i]) else str(table["return"][i]),
+        "length": int(table["length"][i]),
+    }
+
+
+def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a curve in at most `MOST_CELLS` cells: the last step, and the mean, lowest and highest number of each."""
+    cells = downsample(numbers[:, None], MOST_CELLS)
+    starts = cells.starts()
+    is_finite = np.isfinite(numbers)
+    counts = np.add.reduceat(is_finite, starts)
+    sums = np.add.reduceat(np.where(is_finite, numbers, 0.0), starts)
+    mean = np.where(counts, sums / np.maximum(counts, 1), np.nan)
+    lasts = np.append(starts[1:], len(numbers)) - 1
+    return {"step": steps[lasts], "mean": mean, "low": cells.low[:, 0].copy(), "high": cells.high[:, 0].copy()}
+
+
+class TrainingFiles:
+    """The files of some runs, and a version that changes with them."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            if not path.is_dir():
+                raise InvalidArgument(f"{path}: no such folder of a run")
+        self.runs = [RunFiles(path) for path in paths]
+        self.version = 0
+
+    def message(self, known: int | None) -> dict[str, Any] | None:
+        """Return the curves of all runs, or None if nothing has changed since the version `known`."""
+        changes = [run.read() for run in self.runs]  # all runs are read
+        if any(changes) or not self.version:
+            self.version += 1
+        if known == self.version:
+            return None
+        return {"version": self.version, "runs": [run.message() for run in self.runs]}
