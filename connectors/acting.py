@@ -143,10 +143,10 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> di
 
 def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
     """Raise `WrongType` if the pipeline lacks members of the protocol. The error names them."""
-    asked = [name for name in vars(protocol) if not name.startswith("_")]
-    missing = [name for name in asked if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
+    members = [name for name in vars(protocol) if not name.startswith("_")]
+    missing = [name for name in members if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
     if missing:
         raise WrongType(
-            f"{argument}={type(pipeline).__name__}: a runner asks {', '.join(asked)} of this pipeline, which has no "
+            f"{argument}={type(pipeline).__name__}: a runner asks {', '.join(members)} of this pipeline, which has no "
             f"{', no '.join(missing)}; build it with {argument}_pipeline"
         )

@@ -208,14 +208,14 @@ class Actor:
         state = read_actor(path)
         try:
             space, action_space = (space_json.from_json(state[f"{name}_space"]) for name in ("observation", "action"))
-            given = rebuilt(state["pieces"], "pieces=") if pieces is None else list(pieces)
+            connectors = rebuilt(state["pieces"], "pieces=") if pieces is None else list(pieces)
             if module_to_env is None:
                 module_to_env = rebuilt_module_to_env(state["module_to_env"], (space, action_space))
             weights, states, trained_in = state["weights"], state["states"], state["trained_in"]
             saved = state["fingerprint"]
         except (KeyError, TypeError, AttributeError) as error:
             raise UnreadableData(f"{path} is not a file of Actor.save: {type(error).__name__} {error}") from error
-        actor = cls(policy, space, action_space, pieces=given, module_to_env=module_to_env)
+        actor = cls(policy, space, action_space, pieces=connectors, module_to_env=module_to_env)
         check_fingerprint(actor.policy, actor.fingerprint, saved)
         try:
             actor.policy.load_state_dict(weights)

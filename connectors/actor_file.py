@@ -54,13 +54,15 @@ def state_of(actor: Any) -> dict[str, Any]:
         )
     if actor.observation_space is None or actor.action_space is None:
         raise InvalidArgument("Actor.save: the actor's spaces are not known; give them to Actor")
-    own = {name: piece for name, piece in _pieces(actor.env_to_module).items() if name not in _default(actor)}
+    extra_connectors = {
+        name: piece for name, piece in _pieces(actor.env_to_module).items() if name not in _default(actor)
+    }
     return {
         "policy": type(actor.policy).__name__,
         "weights": dict(actor.policy.state_dict()),
         "observation_space": space_json.to_json(actor.observation_space, "observation_space"),
         "action_space": space_json.to_json(actor.action_space, "action_space"),
-        "pieces": [_settings(piece) for piece in own.values()],
+        "pieces": [_settings(piece) for piece in extra_connectors.values()],
         "module_to_env": [_settings(piece) for piece in actor.module_to_env.connectors],
         "states": {"env_to_module": actor.env_to_module.get_state(), "module_to_env": actor.module_to_env.get_state()},
         "fingerprint": actor.fingerprint,
@@ -88,7 +90,7 @@ def _settings(piece: Connector) -> Any:
     return [name, {} if known is made else settings_of(made) if made is not piece else piece.settings]
 
 
-def rebuilt(settings: Iterable[Any], what: str) -> list[Any]:
+def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
     """Return connectors and views of this library, made from the settings of a file.
 
     Raises:
@@ -97,13 +99,13 @@ def rebuilt(settings: Iterable[Any], what: str) -> list[Any]:
     made = []
     for name, arguments in settings:
         if arguments is None or name not in _PARTS:
-            raise InvalidArgument(f"Actor.load: the actor has {name}, which is not of this library: give {what}")
+            raise InvalidArgument(f"Actor.load: the actor has {name}, which is not of this library: give {argument}")
         part = _PARTS[name]
         try:
             made.append(part(**arguments) if isinstance(part, type) else part)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
-                f"Actor.load: {name} cannot be made from {arguments}: {error}; give {what}"
+                f"Actor.load: {name} cannot be made from {arguments}: {error}; give {argument}"
             ) from error
     return made
 

@@ -55,8 +55,8 @@ class AgentToModuleMapping(Connector):
         """Return the agents that must act, grouped by module, in the order of the episodes."""
         seats: dict[Any, list[AgentRow]] = {}
         for place, episode in enumerate(episodes):
-            for agent_id, own in episode.episodes_to_act():
-                seats.setdefault(own.module_id, []).append(AgentRow(place, agent_id, own))
+            for agent_id, agent_episode in episode.episodes_to_act():
+                seats.setdefault(agent_episode.module_id, []).append(AgentRow(place, agent_id, agent_episode))
         return seats
 
     @staticmethod
@@ -68,7 +68,7 @@ class AgentToModuleMapping(Connector):
                 left out of multi-agent episodes. Episodes without a module id belong to the default module.
         """
         dealt = AgentToModuleMapping.dealt(episodes)
-        return {module_id: EpisodePack.from_episodes(own) for module_id, own in dealt.items()}
+        return {module_id: EpisodePack.from_episodes(agent_episodes) for module_id, agent_episodes in dealt.items()}
 
     @staticmethod
     def dealt(
@@ -79,8 +79,8 @@ class AgentToModuleMapping(Connector):
             return _split_by_module(episodes)
         by_module: dict[Any, list[SingleAgentEpisode]] = {}
         for episode in episodes:
-            for own in _agents_of(episode):
-                by_module.setdefault(_module_id(own.module_id), []).append(own)
+            for agent_episode in _agents_of(episode):
+                by_module.setdefault(_module_id(agent_episode.module_id), []).append(agent_episode)
         return by_module
 
 
@@ -90,23 +90,23 @@ def newest_rows(module_id: Any, owners: Sequence[SingleAgentEpisode]) -> Any:
     Raises:
         ShapeMismatch: the observations have different shapes. The error names two of the agents.
     """
-    items = [own.observations.get(-1) for own in owners]
+    items = [owner.observations.get(-1) for owner in owners]
     try:
         return nested.stack(items)
     except (ValueError, KeyError, TypeError) as error:
         shapes = [str(nested.map_leaves(lambda leaf: list(np.shape(leaf)), item)) for item in items]
-        other = next((i for i, own in enumerate(shapes) if own != shapes[0]), 0)
+        differing = next((i for i, owner in enumerate(shapes) if owner != shapes[0]), 0)
         raise ShapeMismatch(
-            f"module {module_id!r}: agent {owners[other].agent_id!r} observes arrays of shape {shapes[other]}, agent "
-            f"{owners[0].agent_id!r} of {shapes[0]}; map agents that observe unlike things to modules of their own, or "
-            "bring their observations into one shape by a joint preprocessor"
+            f"module {module_id!r}: agent {owners[differing].agent_id!r} observes arrays of shape {shapes[differing]}, "
+            f"agent {owners[0].agent_id!r} of {shapes[0]}; map agents with different observations to separate modules, "
+            "or bring their observations into one shape by a joint preprocessor"
         ) from error
 
 
 def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[SingleAgentEpisode]:
     if isinstance(episode, SingleAgentEpisode):
         return [episode]
-    return [own for own in episode.agent_episodes.values() if len(own)]
+    return [agent_episode for agent_episode in episode.agent_episodes.values() if len(agent_episode)]
 
 
 def _split_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
@@ -117,7 +117,7 @@ def _split_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
         rows.setdefault(_module_id(module_id), []).append(row)
     if len(rows) == 1:
         return dict.fromkeys(rows, pack)
-    return {module_id: pack.select(np.array(own)) for module_id, own in rows.items()}
+    return {module_id: pack.select(np.array(indices)) for module_id, indices in rows.items()}
 
 
 def _module_id(module_id: Any) -> Any:

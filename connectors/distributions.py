@@ -362,8 +362,8 @@ def _pick(rows: Tensor, index: Tensor) -> Tensor:
 def _as_mask(mask: Any, inputs: Tensor) -> Tensor:
     """Return the mask as booleans, or raise `ShapeMismatch` unless the mask has the shape of the inputs."""
     if not isinstance(mask, Tensor) or mask.shape != inputs.shape:
-        found = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        raise ShapeMismatch(f"an action mask {found} for choices of {list(inputs.shape)}: it needs a number for each")
+        shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ShapeMismatch(f"an action mask {shape} for choices of {list(inputs.shape)}: it needs a number for each")
     return mask.bool()
 
 

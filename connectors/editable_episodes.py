@@ -64,8 +64,8 @@ def _tracks(episode: SingleAgentEpisode) -> list[Any]:
     """Return everything that setters of an episode replace: tracks, flags, names of extra outputs, id, custom data."""
     extra = episode.extra_model_outputs
     tracks = [episode.observations, episode.actions, episode.rewards, *extra.values()]
-    own = (episode.id_, episode.custom_data)
-    return [*tracks, tuple(extra), episode.is_terminated, episode.is_truncated, *own]
+    identity = (episode.id_, episode.custom_data)
+    return [*tracks, tuple(extra), episode.is_terminated, episode.is_truncated, *identity]
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:

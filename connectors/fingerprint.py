@@ -111,7 +111,7 @@ def _words(code: CodeType) -> Iterator[str]:
             yield "if " + step.opname.partition("_IF_")[2]
         elif step.opname.startswith(("LOAD", "RETURN_CONST")) and step.argval is not None:
             read = step.argval if step.opname.startswith("LOAD_FAST") and type(step.argval) is tuple else [step.argval]
-            yield from (str(_plain(one)) if _has_stable_value(one) else repr(one) for one in read)
+            yield from (str(_plain(name)) if _has_stable_value(name) else repr(name) for name in read)
 
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
@@ -164,15 +164,19 @@ def _differences(key: str, there: Mapping[str, Any], here: Mapping[str, Any]) ->
         return []
     if not isinstance(now, list) or not isinstance(before, list):
         return [f"the {key} were {before}, here {now}"]
-    known, given = dict(before), dict(now)
-    found = [f"{key} had {_made(name, known[name])}, which is missing here" for name in known if name not in given]
-    found += [f"{key} has {_made(name, given[name])}, which was not there" for name in given if name not in known]
-    found += [
-        f"{key} had {_made(name, known[name])}, here {_made(name, given[name])}"
-        for name in known
-        if name in given and known[name] != given[name]
+    known, current = dict(before), dict(now)
+    differences = [
+        f"{key} had {_made(name, known[name])}, which is missing here" for name in known if name not in current
     ]
-    return found or [f"{key} had its pieces in the order {' > '.join(known)}, here {' > '.join(given)}"]
+    differences += [
+        f"{key} has {_made(name, current[name])}, which was not there" for name in current if name not in known
+    ]
+    differences += [
+        f"{key} had {_made(name, known[name])}, here {_made(name, current[name])}"
+        for name in known
+        if name in current and known[name] != current[name]
+    ]
+    return differences or [f"{key} had its pieces in the order {' > '.join(known)}, here {' > '.join(current)}"]
 
 
 def _made(name: str, settings: Mapping[str, Any]) -> str:
@@ -185,11 +189,12 @@ def check_views(policy: Any, views: list[Any]) -> None:
     Args:
         views: [name, settings] of each view of the learner.
     """
-    acted = (stamped(policy) or {}).get("views")
-    if acted is None or acted == views:
+    acting_views = (stamped(policy) or {}).get("views")
+    if acting_views is None or acting_views == views:
         return
     raise StateMismatch(
-        f"{type(policy).__name__} acted through {_in_words(acted)}, and this learner shows it {_in_words(views)}: give "
+        f"{type(policy).__name__} acted through {_in_words(acting_views)}, and this learner shows it "
+        f"{_in_words(views)}: give "
         "the algorithm the actor in place of the policy, such as PPO(runner.actor); a learner pipeline of your own "
         "takes views=actor.views"
     )

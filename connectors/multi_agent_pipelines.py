@@ -104,10 +104,10 @@ class MultiAgentPipeline(Connector):
             module_id: self[module_id](
                 rl_module=None if rl_module is None else rl_module[module_id],
                 batch=batches.get(module_id),
-                episodes=own,
+                episodes=module_episodes,
                 **context,
             )
-            for module_id, own in episodes.items()
+            for module_id, module_episodes in episodes.items()
         }
 
     def _called_for_rows(
@@ -121,11 +121,11 @@ class MultiAgentPipeline(Connector):
             module_id: self[module_id].on_rows(
                 None if rl_module is None else rl_module[module_id],
                 dict(batches.get(module_id, ())),
-                own,
+                module_episodes,
                 explore,
                 shared_data,
             )
-            for module_id, own in episodes.items()
+            for module_id, module_episodes in episodes.items()
         }
 
     @property
@@ -197,10 +197,10 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         """Return `{module_id: columns}` for the modules with agents that must act."""
         if context["shared_data"] is None:
             context["shared_data"] = {}
-        given = bool(batch)  # its columns may be parts
+        has_columns = bool(batch)  # its columns may be parts
         columns = self.mapping(batch=batch, episodes=episodes, shared_data=context["shared_data"])
         seats = context["shared_data"][SEATS]
-        call = self._called if given else self._called_for_rows
+        call = self._called if has_columns else self._called_for_rows
         return call(columns, _episodes_at(seats), rl_module, context)
 
 
@@ -234,13 +234,13 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
             raise UnknownKey(
                 f"{self.name}: shared_data does not say whose rows these are; give both pipelines the same shared_data"
             )
-        for module_id, own in batch.items():
-            check_answer(own)
-            if own.get(Columns.ACTIONS, own) is None:
+        for module_id, columns in batch.items():
+            check_answer(columns)
+            if columns.get(Columns.ACTIONS, columns) is None:
                 raise UnknownKey(f"the policy of module {module_id!r} gave no 'actions', but None")
         outputs = self._called_for_rows(batch, _episodes_at(seats), rl_module, context)
-        for module_id, own in outputs.items():
-            for_env, num_agents = own.get(Columns.ACTIONS_FOR_ENV, own[Columns.ACTIONS]), len(seats[module_id])
+        for module_id, columns in outputs.items():
+            for_env, num_agents = columns.get(Columns.ACTIONS_FOR_ENV, columns[Columns.ACTIONS]), len(seats[module_id])
             if len(nested.first_leaf(for_env)) == num_agents:  # else the unmapping names all outputs of another length
                 self.modules[module_id].check_actions(for_env, num_agents, f"agents of module {module_id!r}")
         actions = self.unmapping(batch=outputs, episodes=episodes, shared_data=shared_data)
@@ -278,14 +278,17 @@ class MultiAgentLearner(MultiAgentPipeline):
             for episode in (each for each in episodes if isinstance(each, MultiAgentEpisode)):
                 self._agents.welcome(episode.observation_space, episode.action_space)
             episodes = [
-                own for episode in episodes for own in rewritten_agents(self.joint.connectors, episode) if len(own)
+                agent_episode
+                for episode in episodes
+                for agent_episode in rewritten_agents(self.joint.connectors, episode)
+                if len(agent_episode)
             ]
         dealt = episodes if isinstance(episodes, Mapping) else self.mapping.dealt(episodes)
         return self._called(batch, dealt, rl_module, context)
 
 
 def _episodes_at(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[SingleAgentEpisode]]:
-    return {module_id: [seat.episode for seat in own] for module_id, own in seats.items()}
+    return {module_id: [seat.episode for seat in rows] for module_id, rows in seats.items()}
 
 
 def multi_agent_env_to_module(
@@ -363,8 +366,8 @@ def _each(
     module.
     """
     observation_spaces, action_spaces = (
-        checked_mapping(name, own, "of a space for each module")
-        for name, own in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
+        checked_mapping(name, module_spaces, "of a space for each module")
+        for name, module_spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
     )
     for module_id in observation_spaces:
         if module_id not in action_spaces:
@@ -374,11 +377,11 @@ def _each(
     policies = None if policies is None else checked_mapping("policies", policies, "of a policy for each module")
     pipelines = {}
     for module_id, observation_space in observation_spaces.items():
-        own = dict(options)
-        if callable(own.get("pieces")):
-            own["pieces"] = own["pieces"]()
-        if isinstance(own.get("views"), Mapping):
-            own["views"] = own["views"].get(module_id)
+        module_spaces = dict(options)
+        if callable(module_spaces.get("pieces")):
+            module_spaces["pieces"] = module_spaces["pieces"]()
+        if isinstance(module_spaces.get("views"), Mapping):
+            module_spaces["views"] = module_spaces["views"].get(module_id)
         policy = None if policies is None else policies.get(module_id)
-        pipelines[module_id] = build(observation_space, action_spaces[module_id], policy=policy, **own)
+        pipelines[module_id] = build(observation_space, action_spaces[module_id], policy=policy, **module_spaces)
     return pipelines

@@ -21,7 +21,9 @@ def pipeline(pieces: Any) -> str:
 def multi_agent_pipeline(pipelines: Any) -> str:
     """Return the HTML of the pipelines of several modules."""
     modules = list(pipelines.modules.items())
-    parts = [_pipeline_card(own, formatting.clipped(module_id, 40)) for module_id, own in modules[:MOST_MODULES]]
+    parts = [
+        _pipeline_card(pipeline, formatting.clipped(module_id, 40)) for module_id, pipeline in modules[:MOST_MODULES]
+    ]
     return rendered(Card(pipelines.name, "", [formatting.counted(len(modules), "module")], parts=parts))
 
 
@@ -33,8 +35,8 @@ def trace(calls: Any) -> str:
 def _pipeline_card(pieces: Any, name: str = "") -> Card:
     named = list(zip(pieces.names, pieces.connectors, strict=True))
     rows = [
-        (str(i), formatting.clipped(own), type(piece).__name__, _columns(piece.reads), _columns(piece.writes))
-        for i, (own, piece) in enumerate(named[:MOST_PIECES])
+        (str(i), formatting.clipped(piece_name), type(piece).__name__, _columns(piece.reads), _columns(piece.writes))
+        for i, (piece_name, piece) in enumerate(named[:MOST_PIECES])
     ]
     return Card(
         pieces.name,

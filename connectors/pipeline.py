@@ -216,8 +216,8 @@ class ConnectorPipeline(Connector):
     def _key(self, name_or_class: str | type[Connector]) -> str:
         key = self._find(name_or_class)
         if key is None:
-            wanted = name_or_class if isinstance(name_or_class, str) else name_or_class.__name__
-            raise UnknownKey(f"{self.name} has no piece {wanted!r}; it has {', '.join(self._pieces) or 'none'}")
+            key_name = name_or_class if isinstance(name_or_class, str) else name_or_class.__name__
+            raise UnknownKey(f"{self.name} has no piece {key_name!r}; it has {', '.join(self._pieces) or 'none'}")
         return key
 
     # Spaces
@@ -313,6 +313,6 @@ def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict
 def checked_batch(returned: Any, piece: Any) -> ColumnDict:
     """Return the result of a connector that is not a plain dict. Raise `WrongType` if it is not a mapping."""
     if not isinstance(returned, MutableMapping):
-        what = "None" if returned is None else f"a {type(returned).__name__}"
-        raise WrongType(f"{piece.name} returned {what}, not a batch; end its __call__ with `return batch`")
+        kind = "None" if returned is None else f"a {type(returned).__name__}"
+        raise WrongType(f"{piece.name} returned {kind}, not a batch; end its __call__ with `return batch`")
     return cast(ColumnDict, returned)

@@ -107,9 +107,9 @@ class Module:
             InvalidArgument: the policy has no value function.
         """
         if not self.has_values:
-            who = "rl_module=None" if self.policy is None else type(self.policy).__name__
+            policy_name = "rl_module=None" if self.policy is None else type(self.policy).__name__
             raise InvalidArgument(
-                f"values are asked of {who}, which has no compute_values(batch); "
+                f"values are asked of {policy_name}, which has no compute_values(batch); "
                 "give it one, and call the learner pipeline with rl_module=policy"
             )
         return self.policy.compute_values(batch)
@@ -117,9 +117,9 @@ class Module:
     @property
     def device(self) -> torch.device:
         """Device of batches for the policy: its `device`, that of its first parameter, or the CPU."""
-        own = getattr(self.policy, "device", None)
-        if own is not None:
-            return torch.device(own)
+        device = getattr(self.policy, "device", None)
+        if device is not None:
+            return torch.device(device)
         parameters = getattr(self.policy, "parameters", None)
         first = None if parameters is None else next(iter(parameters()), None)
         return _CPU if first is None else first.device

@@ -151,7 +151,7 @@ class _Mover:
             moved = self._to_tensors(columns)
             copied = torch.cuda.Event()
             copied.record()
-        return batch.with_columns({**moved, **indices}), lambda taken: self._hand_over(taken, copied)
+        return batch.with_columns({**moved, **indices}), lambda moved_batch: self._hand_over(moved_batch, copied)
 
     def _hand_over(self, batch: Batch, copied: Any) -> None:
         """Make the consumer's stream wait for the copy, and keep the memory while that stream uses the batch."""

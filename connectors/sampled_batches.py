@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from connectors.tensors import NumpyToTensor
 from episodes.batch import Batch
-from episodes.storage.sampling import Sampler
+from episodes.columns import Columns
+from episodes.storage.sampling import Sampler, StepBatches
 
 __all__ = ["SampledBatches", "sampled_loader"]
 
@@ -69,4 +70,14 @@ def sampled_loader(sampler: Sampler, num_workers: int = 0, **of_loader: Any) -> 
     loader: Any = DataLoader(SampledBatches(sampler), batch_size=None, num_workers=num_workers, **of_loader)
     for batch in loader:
         sampler.skip()
+        sampler.num_sampled += _num_learned(sampler, batch)
         yield sampler.with_origin(batch) if isinstance(batch, Batch) else batch
+
+
+def _num_learned(sampler: Sampler, batch: Any) -> int:
+    """Return the number of steps to learn from, as `Sampler.num_sampled` counts them."""
+    if not isinstance(batch, Batch):
+        return getattr(batch, "num_steps", 0)
+    if isinstance(sampler.what, StepBatches):
+        return len(batch)
+    return int(batch[Columns.LOSS_MASK].sum()) if Columns.LOSS_MASK in batch.keys() else 0  # noqa: SIM118

@@ -218,16 +218,16 @@ class SectionedPipeline(ConnectorPipeline):
         return self._stages
 
     def _bound(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
-        given = self._given_views
-        if given is None:
+        bound = self._given_views
+        if bound is None:
             pieces = self._sections.views.values()
             return None if observation_space is None else Views(pieces, observation_space, action_space)
-        if observation_space != given.given.observation_space:
+        if observation_space != bound.given.observation_space:
             raise InvalidArgument(
-                f"{self.name}: the views are bound to {given.given.observation_space}, episodes here store "
+                f"{self.name}: the views are bound to {bound.given.observation_space}, episodes here store "
                 f"{observation_space}; give views of the same observations"
             )
-        return given
+        return bound
 
 
 def _through(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:

@@ -56,9 +56,9 @@ class EnvToModulePipeline(SectionedPipeline):
             ShapeMismatch: the first row after a rewriter is not in the space that the rewriter declares.
         """
         for name, rewriter in self._sections.rewriters.items():
-            given, observations = observations, rewriter.rewrite(observations, episodes, update)
+            original, observations = observations, rewriter.rewrite(observations, episodes, update)
             if name not in self._in_their_spaces:
-                check_rewritten(rewriter, name, observations, given)
+                check_rewritten(rewriter, name, observations, original)
                 self._in_their_spaces.add(name)
         return observations
 
@@ -98,17 +98,17 @@ class EnvToModulePipeline(SectionedPipeline):
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
         for name, piece in self._called().items():
-            kept = (
+            editable = (
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
             )
-            given = episodes if kept is None else kept
+            visible = episodes if editable is None else editable
             try:
-                batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
+                batch = call_piece(piece, name, trace, {"batch": batch, "episodes": visible, **context})
             except ShapeMismatch as error:
-                if kept is None:
+                if editable is None:
                     raise
                 raise InvalidArgument(f"{name}: {error}. {_NOT_HERE}") from error
-            if kept is not None and kept.changed:
+            if editable is not None and editable.changed:
                 raise InvalidArgument(
                     f"{name} wrote to an episode that is being recorded, where it would be lost. {_NOT_HERE}"
                 )

@@ -47,5 +47,5 @@ def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
         if len(episode):
             raise UnknownKey(f"episode {episode.id_} has no extra model output {track!r}")
         return []
-    there = len(column) + column.lookback
-    return [column[i] for i in range(-min(num_items, there), 0)]
+    available = len(column) + column.lookback
+    return [column[i] for i in range(-min(num_items, available), 0)]

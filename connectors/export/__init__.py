@@ -101,5 +101,5 @@ def export(
     finally:
         partial.unlink(missing_ok=True)
     shutil.copyfile(_TEMPLATE, target.with_name("serve.py"))
-    names = tuple(one.name for one in model.graph.input), tuple(one.name for one in model.graph.output)
+    names = tuple(value.name for value in model.graph.input), tuple(value.name for value in model.graph.output)
     return Export(target, target.stat().st_size, *names, parity)

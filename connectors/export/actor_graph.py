@@ -41,7 +41,7 @@ _DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def explained(part: str) -> Iterator[None]:
     """Raise `NotExportable` in place of any error, with the name of the part and the line of user code that failed."""
     try:
         yield
@@ -52,7 +52,7 @@ def explained(what: str) -> Iterator[None]:
         reason = str(error).split("\n\n")[0].strip() or type(error).__name__
         if missing:
             reason = f"ONNX has no operation {missing[1]}; write it with other operations"
-        raise NotExportable(f"{what} cannot be exported: {reason}{_place(error.__traceback__)}") from error
+        raise NotExportable(f"{part} cannot be exported: {reason}{_place(error.__traceback__)}") from error
 
 
 def _place(traceback: TracebackType | None) -> str:
@@ -153,7 +153,7 @@ class ActorGraph(nn.Module):
         actions = as_tensors(rows[Columns.ACTIONS])
         for_env = as_tensors(rows.get(Columns.ACTIONS_FOR_ENV, rows[Columns.ACTIONS]))
         like = empty_items(self.action_space, 1)
-        for_env = nested.map_leaves(lambda leaf, one: leaf.to(torch.as_tensor(one).dtype), for_env, like)
+        for_env = nested.map_leaves(lambda leaf, example: leaf.to(torch.as_tensor(example).dtype), for_env, like)
         after = self._next_state(tracks, past, t, actions, module_state)
         missing = [name for name in self.outputs if name not in rows]
         if missing:
@@ -287,7 +287,7 @@ def _copied_policy(policy: Any) -> Any:
     if not isinstance(policy, nn.Module):
         return policy
     policy = deepcopy(policy).cpu().eval()
-    half = any(one.dtype in (torch.bfloat16, torch.float16) for one in policy.parameters())
+    half = any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in policy.parameters())
     return policy.float() if half else policy
 
 
@@ -305,8 +305,8 @@ def _one_rewritten(rewriter: Any, rows: Any) -> Any:
     size = nested.first_leaf(rows).shape[0]
     if type(size) is not int or size != 1:
         raise NotTraceable("preprocess works on one observation; override preprocess_rows, or export with batch=1")
-    one = rewriter.preprocess(nested.map_leaves(lambda leaf: leaf[0], rows), None)
-    return nested.map_leaves(lambda leaf: as_any_array(leaf)[None], one)
+    observation = rewriter.preprocess(nested.map_leaves(lambda leaf: leaf[0], rows), None)
+    return nested.map_leaves(lambda leaf: as_any_array(leaf)[None], observation)
 
 
 def _called(piece: Connector, policy: Any, batch: dict[str, Any], explore: bool) -> dict[str, Any]:

@@ -97,11 +97,11 @@ def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
 
 def _traced(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> Any:
     observations, reward, state, noise = inputs
-    actions, after, more = graph(*inputs)
-    given = nested.flatten(observations, "obs") | ({} if reward is None else {"reward": reward})
-    given |= nested.flatten(state, "state") | ({} if noise is None else {"noise": noise})
+    actions, after, outputs = graph(*inputs)
+    input_leaves = nested.flatten(observations, "obs") | ({} if reward is None else {"reward": reward})
+    input_leaves |= nested.flatten(state, "state") | ({} if noise is None else {"noise": noise})
     made = nested.flatten(actions, "action") | nested.flatten(after, "next")
-    for name, value in more.items():
+    for name, value in outputs.items():
         made |= nested.flatten(value, name)
     rows = torch.export.Dim("rows", min=1)
     shapes = None if batch else nested.map_leaves(lambda leaf: None if leaf is None else {0: rows}, inputs)
@@ -109,7 +109,7 @@ def _traced(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> An
         warnings.simplefilter("ignore")
         program = torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=False)
         exported: Any = torch.onnx.export(
-            program, dynamo=True, input_names=list(given), output_names=list(made), verbose=False, optimize=True
+            program, dynamo=True, input_names=list(input_leaves), output_names=list(made), verbose=False, optimize=True
         )
         return exported.model_proto
 
@@ -133,38 +133,38 @@ def _quiet() -> Any:
 def _prune(model: Any) -> None:
     """Remove state that no other output depends on, such as a critic's recurrent state, and what computes it."""
     producers = {name: node for node in model.graph.node for name in node.output}
-    outputs = {one.name for one in model.graph.output}
+    outputs = {value.name for value in model.graph.output}
     kept = {name for name in outputs if not name.startswith("next/")}
     while True:
         needed = _ancestors(kept, producers)
-        states = {one.name for one in model.graph.input if one.name.startswith("state/") and one.name in needed}
-        more = kept | {f"next{name[5:]}" for name in states}
-        if more == kept:
+        states = {value.name for value in model.graph.input if value.name.startswith("state/") and value.name in needed}
+        wider = kept | {f"next{name[5:]}" for name in states}
+        if wider == kept:
             break
-        kept = more
+        kept = wider
     for values, keep in (
-        (model.graph.output, lambda one: one.name in kept),
-        (model.graph.input, lambda one: one.name in needed or not one.name.startswith("state/")),
-        (model.graph.initializer, lambda one: one.name in needed),
+        (model.graph.output, lambda value: value.name in kept),
+        (model.graph.input, lambda value: value.name in needed or not value.name.startswith("state/")),
+        (model.graph.initializer, lambda value: value.name in needed),
         (model.graph.node, lambda node: any(name in needed for name in node.output)),
-        (model.graph.value_info, lambda one: one.name in needed),
+        (model.graph.value_info, lambda value: value.name in needed),
     ):
-        remaining = [one for one in values if keep(one)]
+        remaining = [value for value in values if keep(value)]
         del values[:]
         values.extend(remaining)
 
 
 def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
-    seen, waiting = set(names), list(names)
+    visited, waiting = set(names), list(names)
     while waiting:
         node = producers.get(waiting.pop())
         inputs = [] if node is None else [*node.input, *_captured(node)]
-        new = [name for name in inputs if name and name not in seen]
-        seen.update(new)
+        new = [name for name in inputs if name and name not in visited]
+        visited.update(new)
         waiting += new
         if node is not None:
-            seen.update(node.output)
-    return seen
+            visited.update(node.output)
+    return visited
 
 
 def _captured(node: Any) -> list[str]:
@@ -192,18 +192,18 @@ def _use_float32(model: Any) -> None:
             if attribute.HasField("t") and attribute.t.data_type == double:
                 attribute.t.CopyFrom(converted(attribute.t))
     for values in (model.graph.input, model.graph.output, model.graph.value_info):
-        for one in values:
-            if one.type.tensor_type.elem_type == double:
-                one.type.tensor_type.elem_type = single
+        for value in values:
+            if value.type.tensor_type.elem_type == double:
+                value.type.tensor_type.elem_type = single
 
 
 def _strip(model: Any) -> None:
     """Remove stack traces with paths of this machine, which are most of a small file."""
     for values in (model.graph.node, model.graph.value_info, model.graph.input, model.graph.output):
-        for one in values:
-            del one.metadata_props[:]
-            if hasattr(one, "doc_string"):
-                one.doc_string = ""
+        for value in values:
+            del value.metadata_props[:]
+            if hasattr(value, "doc_string"):
+                value.doc_string = ""
     del model.graph.value_info[:]
     del model.graph.metadata_props[:]
     del model.metadata_props[:]

@@ -99,34 +99,36 @@ class _Comparison:
         inputs, file_inputs = state.outputs.get(Columns.ACTION_DIST_INPUTS), outputs.get(Columns.ACTION_DIST_INPUTS)
         if inputs is not None and file_inputs is not None:
             self._check(step, env, "action_dist_inputs", inputs, file_inputs[env])
-        for path, (one, other) in _pairs(action, file_action).items():
-            if one.dtype.kind == "f":
-                self._check(step, env, path, one, other)
-            elif not np.array_equal(one, other):
-                if inputs is None or file_inputs is None or not self._is_tie(inputs, one, other):
-                    self._fail(step, env, path, one, other)
+        for path, (expected, actual) in _pairs(action, file_action).items():
+            if expected.dtype.kind == "f":
+                self._check(step, env, path, expected, actual)
+            elif not np.array_equal(expected, actual):
+                if inputs is None or file_inputs is None or not self._is_tie(inputs, expected, actual):
+                    self._fail(step, env, path, expected, actual)
                 self.num_ties += 1
                 return False
         return True
 
-    def _check(self, step: int, env: int, name: str, expected: Any, given: Any) -> None:
-        expected, given = np.asarray(expected, np.float64), np.asarray(given, np.float64)
+    def _check(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
+        expected, actual = np.asarray(expected, np.float64), np.asarray(actual, np.float64)
         finite = np.isfinite(expected)
-        same_shape = expected.shape == given.shape
-        if not same_shape or not np.array_equal(expected[~finite], given[~finite], equal_nan=True):
-            self._fail(step, env, name, expected, given)
+        same_shape = expected.shape == actual.shape
+        if not same_shape or not np.array_equal(expected[~finite], actual[~finite], equal_nan=True):
+            self._fail(step, env, name, expected, actual)
         self._scale = max(self._scale, float(np.abs(expected[finite]).max(initial=0.0)))
-        difference = float(np.abs(expected[finite] - given[finite]).max(initial=0.0))
+        difference = float(np.abs(expected[finite] - actual[finite]).max(initial=0.0))
         self.largest = max(self.largest, difference / self._scale)
         if not difference <= self.tolerance * self._scale:
-            self._fail(step, env, name, expected, given)
+            self._fail(step, env, name, expected, actual)
 
-    def _is_tie(self, inputs: Any, one: Any, other: Any) -> bool:
+    def _is_tie(self, inputs: Any, expected: Any, actual: Any) -> bool:
         """Return True if a rounding of the distribution inputs decides between both choices."""
         log_prob = self._distribution().log_prob
         tensor = torch.as_tensor(np.asarray(inputs))[None].double()
         try:
-            values = [float(log_prob(tensor, torch.as_tensor(np.asarray(choice))[None])) for choice in (one, other)]
+            values = [
+                float(log_prob(tensor, torch.as_tensor(np.asarray(choice))[None])) for choice in (expected, actual)
+            ]
         except (RuntimeError, TypeError, IndexError):
             return False
         return abs(values[0] - values[1]) <= 10 * self.tolerance * self._scale
@@ -135,17 +137,17 @@ class _Comparison:
         distribution = module_of(self.actor.policy).distribution
         return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
 
-    def _fail(self, step: int, env: int, name: str, expected: Any, given: Any) -> None:
+    def _fail(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
         raise NotExportable(
             f"the file does not act as the actor: at step {step} of episode stream {env}, {name} is "
-            f"{np.asarray(given).tolist()} instead of {np.asarray(expected).tolist()}. A connector or view may keep a "
+            f"{np.asarray(actual).tolist()} instead of {np.asarray(expected).tolist()}. A connector or view may keep a "
             "state, read episodes, or write into a slice of an array"
         )
 
 
-def _pairs(expected: Any, given: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    flat, other = nested.flatten(expected, "action"), nested.flatten(given, "action")
-    return {path: (np.asarray(flat[path]), np.asarray(other[path])) for path in flat}
+def _pairs(expected: Any, actual: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    flat, actual_leaves = nested.flatten(expected, "action"), nested.flatten(actual, "action")
+    return {path: (np.asarray(flat[path]), np.asarray(actual_leaves[path])) for path in flat}
 
 
 def _without_own_seed(actor: Actor) -> Actor:

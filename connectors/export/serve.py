@@ -42,8 +42,10 @@ class ServedPolicy:
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.about = json.loads(self.session.get_modelmeta().custom_metadata_map["rl_episodes"])
         self.num_envs, self.generator = num_envs, np.random.default_rng(seed)
-        self._inputs = {one.name: (one.shape[1:], np.dtype(_DTYPES[one.type])) for one in self.session.get_inputs()}
-        self._names = [one.name for one in self.session.get_outputs()]
+        self._inputs = {
+            value.name: (value.shape[1:], np.dtype(_DTYPES[value.type])) for value in self.session.get_inputs()
+        }
+        self._names = [value.name for value in self.session.get_outputs()]
         self._initial = {
             name: np.broadcast_to(np.asarray(self.about["initial_state"][name], dtype), shape)
             for name, (shape, dtype) in self._inputs.items()
@@ -56,10 +58,10 @@ class ServedPolicy:
         """Start a new episode in the environments whose `first` is True."""
         first = np.broadcast_to(first, self.num_envs)
         if first.all():
-            self.state = {name: np.repeat(one[None], self.num_envs, 0) for name, one in self._initial.items()}
+            self.state = {name: np.repeat(array[None], self.num_envs, 0) for name, array in self._initial.items()}
         elif first.any():
-            for name, one in self._initial.items():
-                self.state[name] = np.where(first.reshape(-1, *[1] * one.ndim), one, self.state[name])
+            for name, array in self._initial.items():
+                self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, self.state[name])
 
     def act(self, observation, reward=None, first=False):
         """Return the action for one observation, without a leading axis."""
@@ -88,7 +90,7 @@ class ServedPolicy:
     def _run(self, inputs):
         if self.about["batch"] is None or self.about["batch"] == self.num_envs:
             return self.session.run(None, inputs)
-        rows = [{name: one[i : i + 1] for name, one in inputs.items()} for i in range(self.num_envs)]
+        rows = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(self.num_envs)]
         return [np.concatenate(parts) for parts in zip(*(self.session.run(None, row) for row in rows), strict=True)]
 
     def _add_observations(self, inputs, names, observations):

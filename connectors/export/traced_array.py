@@ -48,9 +48,9 @@ class TracedArray(NDArrayOperatorsMixin):
         if method != "__call__" or compute is None or kwargs:
             raise NotTraceable(f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method} has no traced form")
         kinds = [a.dtype if hasattr(a, "dtype") else type(a) for a in map(_arrays_in, args)]
-        *needed, given = ufunc.resolve_dtypes((*kinds, None))[: ufunc.nin + 1]
+        *needed, result_dtype = ufunc.resolve_dtypes((*kinds, None))[: ufunc.nin + 1]
         tensors = [_tensor(a, dtype) for a, dtype in zip(args, needed, strict=True)]
-        return _into(out and out[0], TracedArray(_cast(compute(*tensors), given)))
+        return _into(out and out[0], TracedArray(_cast(compute(*tensors), result_dtype)))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         compute = _FUNCTIONS.get(func)
@@ -172,8 +172,8 @@ def as_tensors(value: Any) -> Any:
     return nested.map_leaves(_tensor, value)
 
 
-def _needs_numbers(what: str) -> NotTraceable:
-    return NotTraceable(f"{what} needs the numbers themselves; use np.where or other array operations")
+def _needs_numbers(operation: str) -> NotTraceable:
+    return NotTraceable(f"{operation} needs the numbers themselves; use np.where or other array operations")
 
 
 def _arrays_in(value: Any) -> Any:

@@ -68,15 +68,15 @@ class AddColumns(Connector):
         return batch
 
     def _chosen(self, pack: EpisodePack) -> dict[str, Any]:
-        there = pack.extra_model_outputs
+        outputs = pack.extra_model_outputs
         if self._extra is None:
-            return {key: track for key, track in there.items() if key not in _STATES}
-        missing = [key for key in self._extra if key not in there]
+            return {key: track for key, track in outputs.items() if key not in _STATES}
+        missing = [key for key in self._extra if key not in outputs]
         if missing:
             raise UnknownKey(
-                f"{self.name}: the episodes have no extra model output {missing[0]!r}; they have {list(there)}"
+                f"{self.name}: the episodes have no extra model output {missing[0]!r}; they have {list(outputs)}"
             )
-        return {key: there[key] for key in self._extra}
+        return {key: outputs[key] for key in self._extra}
 
 
 def ending_columns(pack: EpisodePack) -> dict[str, np.ndarray]:

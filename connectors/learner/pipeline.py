@@ -68,8 +68,8 @@ class LearnerPipeline(SectionedPipeline):
             elif SEEN not in context:
                 context[SEEN] = self._seen(pack)
             edited = None if piece.reads_tracks else EditableEpisodes(pack)
-            given = pack if edited is None else edited
-            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": given, **context})
+            visible = pack if edited is None else edited
+            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": visible, **context})
             if edited is not None:
                 before, pack = pack, edited.packed()
                 _check_in_time(name, batch, before, pack)
@@ -82,14 +82,14 @@ class LearnerPipeline(SectionedPipeline):
             InvalidArgument: the pipeline has other connectors of yours, which need episodes; or the spaces are not
                 known.
         """
-        other = [name for name, piece in self._sections.pieces.items() if type(piece) not in _OF_DRAWS]
-        if other:
+        unused = [name for name, piece in self._sections.pieces.items() if type(piece) not in _OF_DRAWS]
+        if unused:
             raise InvalidArgument(
-                f"{self.name}: {', '.join(other)} would not be called for draws from replay, which are no episodes: "
+                f"{self.name}: {', '.join(unused)} would not be called for draws from replay, which are no episodes: "
                 "let rewriters and views change what the module sees, and the environment or the runner the rest"
             )
-        given = HistorySpaces(self.input_observation_space, self.input_action_space)
-        return DrawViews(given, tuple(self._sections.rewriters.values()), self.views)
+        spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
+        return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
     def _seen(self, pack: EpisodePack) -> Seen:
         return Seen(pack, self.views_of(lambda: Seen(pack).history(slice(None))))

@@ -97,8 +97,10 @@ class VTrace(Connector):
     def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
         """Return the module's current log-probabilities [S] of the batch's actions."""
         module = module_of(rl_module)
-        own = self.input_action_space
-        distribution = module.distribution or self._distribution_over(pack.action_space if own is None else own)
+        action_space = self.input_action_space
+        distribution = module.distribution or self._distribution_over(
+            pack.action_space if action_space is None else action_space
+        )
         columns = {name: joined(column) for name, column in seen_columns(batch).items()}
         to_device = NumpyToTensor(device=module.device)
         logp = joined(batch[Columns.ACTION_LOGP])

@@ -186,9 +186,9 @@ class GetActions(Connector):
 
     def distribution_of(self, policy: Any) -> ActionDistribution:
         """Return the policy's distribution, or the one of the action space. Raise `UnknownKey` if there is neither."""
-        own = distribution_of(policy)
-        if own is not None:
-            return own
+        distribution = distribution_of(policy)
+        if distribution is not None:
+            return distribution
         if self._distribution is None:
             if self.input_action_space is None:
                 raise UnknownKey(f"{self.name} has no action space; give one to the pipeline")

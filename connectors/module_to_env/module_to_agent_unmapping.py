@@ -29,7 +29,7 @@ class ModuleToAgentUnmapping(Connector):
     def __call__(
         self, *, batch: ColumnDict, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> ColumnDict:
-        acted, sent, others = ([{} for _ in episodes] for _ in range(3))
+        policy_actions, sent, outputs = ([{} for _ in episodes] for _ in range(3))
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():
             columns = {name: _rows(column) for name, column in batch[module_id].items()}
             for name, rows in columns.items():
@@ -40,11 +40,11 @@ class ModuleToAgentUnmapping(Connector):
                     )
             actions = columns.pop(Columns.ACTIONS)
             for_env = columns.pop(Columns.ACTIONS_FOR_ENV, actions)
-            for (place, agent_id, _), action, own in zip(seats, actions, for_env, strict=True):
-                acted[place][agent_id], sent[place][agent_id] = action, own
+            for (place, agent_id, _), action, env_action in zip(seats, actions, for_env, strict=True):
+                policy_actions[place][agent_id], sent[place][agent_id] = action, env_action
             for (place, agent_id, _), *rows in zip(seats, *columns.values(), strict=True) if columns else ():
-                others[place][agent_id] = dict(zip(columns, rows, strict=True))
-        return {Columns.ACTIONS: acted, Columns.ACTIONS_FOR_ENV: sent, EXTRA: others}
+                outputs[place][agent_id] = dict(zip(columns, rows, strict=True))
+        return {Columns.ACTIONS: policy_actions, Columns.ACTIONS_FOR_ENV: sent, EXTRA: outputs}
 
 
 EXTRA = "extra_model_outputs"

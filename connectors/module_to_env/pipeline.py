@@ -83,12 +83,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         self.check_actions(for_env, num_rows, "environments")
         self._acted_as = type(for_env)
 
-    def check_actions(self, for_env: Any, num_rows: int, whose: str) -> None:
+    def check_actions(self, for_env: Any, num_rows: int, actors: str) -> None:
         """Raise `ShapeMismatch` unless `for_env` has `num_rows` actions of the action space."""
         misfit = describe_mismatch(for_env, self.input_action_space, num_rows)
         if misfit:
             raise ShapeMismatch(
-                f"the policy's actions {misfit}; {num_rows} {whose} with the action space "
+                f"the policy's actions {misfit}; {num_rows} {actors} with the action space "
                 f"{self.input_action_space} take one such action each, [{num_rows}, ...]"
             )
 

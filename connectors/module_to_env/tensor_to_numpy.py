@@ -93,18 +93,19 @@ def _right_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
 
 def _no_action(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Any, policy: Any) -> InvalidArgument:
     row = leaf[rows[0]]
-    found = "NaN" if np.isnan(row).any() else "inf" if np.isposinf(row).any() else "-inf"
-    masked = "does a mask leave no choice? else " if found == "-inf" else ""
-    whose = "the policy" if policy is None else f"the policy {type(policy).__name__}"
+    bad_value = "NaN" if np.isnan(row).any() else "inf" if np.isposinf(row).any() else "-inf"
+    masked = "does a mask leave no choice? else " if bad_value == "-inf" else ""
+    owner = "the policy" if policy is None else f"the policy {type(policy).__name__}"
     first = int(rows[0])
     return InvalidArgument(
-        f"{whose}'s output {name!r} has {found} in row {first}, for {_whose(first, episodes)} ({len(rows)} of "
-        f"{len(leaf)} rows are so): {row.tolist()}; {masked}look for {found} in the policy's weights and in what it saw"
+        f"{owner}'s output {name!r} has {bad_value} in row {first}, for {_whose(first, episodes)} ({len(rows)} of "
+        f"{len(leaf)} rows are so): {row.tolist()}; {masked}look for {bad_value} in the policy's weights "
+        "and in its inputs"
     )
 
 
 def _whose(row: int, episodes: Any) -> str:
-    own = episodes[row] if isinstance(episodes, list) and row < len(episodes) else None
-    if isinstance(own, SingleAgentEpisode) and own.agent_id is not None:
-        return f"agent {own.agent_id!r}"
+    episode = episodes[row] if isinstance(episodes, list) and row < len(episodes) else None
+    if isinstance(episode, SingleAgentEpisode) and episode.agent_id is not None:
+        return f"agent {episode.agent_id!r}"
     return f"environment {row}"

@@ -34,9 +34,9 @@ class AgentSpaces:
         """Add the spaces of these agents. If one is new or has changed, set the input spaces of the preprocessors
         again.
         """
-        news = [_changed_spaces(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
-        if any(news):
-            self.observations, self.actions = self.observations | news[0], self.actions | news[1]
+        changed = [_changed_spaces(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
+        if any(changed):
+            self.observations, self.actions = self.observations | changed[0], self.actions | changed[1]
             if len(self.joint):
                 self.joint.set_input_spaces(gym.spaces.Dict(self.observations), gym.spaces.Dict(self.actions))
 
@@ -50,10 +50,10 @@ def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
     return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 
 
-def _changed_spaces(known: ByAgent, given: ByAgent | None) -> dict[Any, Any]:
+def _changed_spaces(known: ByAgent, new: ByAgent | None) -> dict[Any, Any]:
     """Return the given spaces that are new or have changed."""
     return {
         agent_id: space
-        for agent_id, space in (given or {}).items()
+        for agent_id, space in (new or {}).items()
         if space is not None and known.get(agent_id) is not space and known.get(agent_id) != space
     }

@@ -50,14 +50,14 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
         """Set the spaces of the copies, and return the resulting Dict space by agent."""
-        found = dict(_by_agent(input_observation_space))
+        output_spaces = dict(_by_agent(input_observation_space))
         actions = _by_agent(input_action_space)
-        for agent_id, space in found.items():
+        for agent_id, space in output_spaces.items():
             if self.takes(agent_id):
-                own = self.rewriter_of(agent_id)
-                own.set_input_spaces(space, actions.get(agent_id))
-                found[agent_id] = own.observation_space or space
-        return gym.spaces.Dict(found)
+                rewriter = self.rewriter_of(agent_id)
+                rewriter.set_input_spaces(space, actions.get(agent_id))
+                output_spaces[agent_id] = rewriter.observation_space or space
+        return gym.spaces.Dict(output_spaces)
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
         """Return the observations by agent, rewritten for the selected agents."""
@@ -113,9 +113,9 @@ def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:
 
 def _own_copy(rewriter: ObservationRewriter) -> Any:
     """Return a copy of a rewriter for one agent."""
-    own: Any = deepcopy(rewriter)
-    own.multi_agent, own.agent_ids = False, None
-    return own
+    copy: Any = deepcopy(rewriter)
+    copy.multi_agent, copy.agent_ids = False, None
+    return copy
 
 
 def _by_agent(space: gym.Space | None) -> Mapping[Any, gym.Space]:

@@ -74,9 +74,9 @@ class ForEachAgent(ObservationRewriter):
             rows_of.setdefault(agent_id, []).append(row)
         parts = []
         for agent_id, rows in rows_of.items():
-            own = None if episodes is None else [episodes[row] for row in rows]
+            agent_episodes = None if episodes is None else [episodes[row] for row in rows]
             part = nested.take(observations, np.array(rows, np.int64))
-            parts.append(self.rewriter_of(agent_id).rewrite(part, own, update))
+            parts.append(self.rewriter_of(agent_id).rewrite(part, agent_episodes, update))
         order = np.argsort(np.concatenate([np.array(rows, np.int64) for rows in rows_of.values()]), kind="stable")
         return nested.take(nested.concatenate(parts), order)
 
@@ -87,8 +87,8 @@ class ForEachAgent(ObservationRewriter):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
         self.rewriters = {}
-        for agent_id, own in state["agents"].items():
-            self.rewriter_of(agent_id).set_state(own)
+        for agent_id, agent_state in state["agents"].items():
+            self.rewriter_of(agent_id).set_state(agent_state)
 
     def reset_state(self) -> None:
         """Reset the statistics of all agents."""

@@ -47,14 +47,14 @@ class Moments:
         deviations = items - mean
         return cls(len(items), mean, np.einsum("n...,n...->...", deviations, deviations))
 
-    def joined(self, other: Moments) -> Moments:
+    def joined(self, second: Moments) -> Moments:
         """Return the moments of both sets of items together."""
-        if not self.count or not other.count:
-            return other if other.count else self
-        count = self.count + other.count
-        difference = other.mean - self.mean
-        share = other.count / count
-        squares = self.squares + other.squares + difference * difference * (self.count * share)
+        if not self.count or not second.count:
+            return second if second.count else self
+        count = self.count + second.count
+        difference = second.mean - self.mean
+        share = second.count / count
+        squares = self.squares + second.squares + difference * difference * (self.count * share)
         return Moments(count, self.mean + difference * share, squares)
 
     def deviation(self) -> np.ndarray:
@@ -70,10 +70,10 @@ class Moments:
         """Return a copy of the moments in `state`."""
         return cls(int(state["count"]), np.array(state["mean"], np.float64), np.array(state["squares"], np.float64))
 
-    def equals(self, other: Moments) -> bool:
+    def equals(self, second: Moments) -> bool:
         """Return True if both moments are equal."""
-        same_mean = np.array_equal(self.mean, other.mean)
-        return self.count == other.count and same_mean and np.array_equal(self.squares, other.squares)
+        same_mean = np.array_equal(self.mean, second.mean)
+        return self.count == second.count and same_mean and np.array_equal(self.squares, second.squares)
 
 
 Statistics = dict[str, Moments]  # by path of the leaf
@@ -173,8 +173,8 @@ class MeanStdFilter(ObservationRewriter):
                     f"{known.mean.shape}; use a filter of its own for them"
                 )
         for path, leaf in rows.items():
-            seen = Moments.of(leaf)
-            self._own[path] = self._own[path].joined(seen) if path in self._own else seen
+            moments = Moments.of(leaf)
+            self._own[path] = self._own[path].joined(moments) if path in self._own else moments
             synced = self._synced.get(path)
             self._total[path] = self._own[path] if synced is None else synced.joined(self._own[path])
         self._affine.clear()
@@ -201,16 +201,16 @@ class MeanStdFilter(ObservationRewriter):
         Raises:
             StateMismatch: the shapes are not those of the space.
         """
-        synced, own = _from_state(state["synced"]), _from_state(state["own"])
+        synced, unsynced = _from_state(state["synced"]), _from_state(state["own"])
         if self.input_observation_space is not None:
             boxes = _boxes(self.input_observation_space)
-            for path, known in (*synced.items(), *own.items()):
+            for path, known in (*synced.items(), *unsynced.items()):
                 if boxes.get(path) != known.mean.shape:
                     raise StateMismatch(
                         f"{self.name}: the state has {path or 'observations'} of shape {known.mean.shape}, "
                         f"the space {boxes.get(path)}; give the state of a filter of the same space"
                     )
-        self._synced, self._own, self._total = synced, own, _joined([synced, own])
+        self._synced, self._own, self._total = synced, unsynced, _joined([synced, unsynced])
         self._affine.clear()
 
     def reset_state(self) -> None:
@@ -223,7 +223,7 @@ class MeanStdFilter(ObservationRewriter):
         distinct: list[Statistics] = []
         for state in states:
             synced = _from_state(state["synced"])
-            if not any(_equal(synced, other) for other in distinct):
+            if not any(_equal(synced, known) for known in distinct):
                 distinct.append(synced)
         merged = _joined([*distinct, *(_from_state(state["own"]) for state in states)])
         return {"synced": _state_of(merged), "own": {}}

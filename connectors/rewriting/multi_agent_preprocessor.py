@@ -94,21 +94,27 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
         track = line.episode.observations
         for env_t, observation in zip(line.env_times()[0].tolist(), track.item_list(0, track.total), strict=True):
             at.setdefault(env_t, {})[agent_id] = observation
-    found: dict[Any, list[Any]] = {}
+    observations_of: dict[Any, list[Any]] = {}
     for env_t in sorted(at):
         observations = at[env_t]
         for piece in pieces:
             observations = piece.rewrite(observations, None, False)
         for agent_id, observation in observations.items():
-            found.setdefault(agent_id, []).append(observation)
-    return [_with_observations(line.episode, found[a], pieces) for a, line in episode.agents.timelines.items()]
+            observations_of.setdefault(agent_id, []).append(observation)
+    return [
+        _with_observations(line.episode, observations_of[a], pieces) for a, line in episode.agents.timelines.items()
+    ]
 
 
-def _with_observations(own: SingleAgentEpisode, observations: list[Any], pieces: Sequence[Any]) -> SingleAgentEpisode:
+def _with_observations(
+    episode: SingleAgentEpisode, observations: list[Any], pieces: Sequence[Any]
+) -> SingleAgentEpisode:
     """Return a copy of an episode with other observations [L + T + 1]."""
-    part = own.slice(slice(None), len_lookback_buffer=own.lookback).to_numpy()
-    part.tracks = part.tracks.replaced(ArrayTrack.of(nested.stack(observations), own.lookback, part.observations.field))
+    part = episode.slice(slice(None), len_lookback_buffer=episode.lookback).to_numpy()
+    part.tracks = part.tracks.replaced(
+        ArrayTrack.of(nested.stack(observations), episode.lookback, part.observations.field)
+    )
     space = pieces[-1].observation_space
-    known = isinstance(space, gym.spaces.Dict) and own.agent_id in space.spaces
-    part.observation_space = space.spaces[own.agent_id] if known else None
+    known = isinstance(space, gym.spaces.Dict) and episode.agent_id in space.spaces
+    part.observation_space = space.spaces[episode.agent_id] if known else None
     return part

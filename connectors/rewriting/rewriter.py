@@ -66,11 +66,11 @@ class ObservationRewriter(Connector):
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
 
-def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, given: Any) -> None:
+def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, original: Any) -> None:
     """Raise `ShapeMismatch` if the rewritten rows are not in the space that the rewriter declares."""
-    misfit = describe_mismatch(rows, piece.observation_space, len(nested.first_leaf(given)))
+    misfit = describe_mismatch(rows, piece.observation_space, len(nested.first_leaf(original)))
     if misfit:
         raise ShapeMismatch(
             f"{name}: the rewritten observations {misfit}; it declares {piece.observation_space}, for "
-            f"{len(nested.first_leaf(given))} rows: say what it makes in recompute_output_observation_space"
+            f"{len(nested.first_leaf(original))} rows: say what it makes in recompute_output_observation_space"
         )

@@ -71,10 +71,12 @@ class FinalObservations:
             value: their values [k]; 0 until `set_value` if not given.
         """
         envs = envs.nonzero().squeeze(1) if envs.dtype == torch.bool else envs.long()
-        wanted = (len(envs), self._obs[0].shape[1])
-        if tuple(obs.shape) != wanted or (value is not None and tuple(value.shape) != wanted[:1]):
-            given = "" if value is None else f", value {list(value.shape)}"
-            raise ShapeMismatch(f"final obs {list(obs.shape)}{given} of {len(envs)} environments: give {list(wanted)}")
+        expected = (len(envs), self._obs[0].shape[1])
+        if tuple(obs.shape) != expected or (value is not None and tuple(value.shape) != expected[:1]):
+            value_text = "" if value is None else f", value {list(value.shape)}"
+            raise ShapeMismatch(
+                f"final obs {list(obs.shape)}{value_text} of {len(envs)} environments: give {list(expected)}"
+            )
         if not 0 <= step < self._num_slots - 1:
             raise InvalidArgument(f"step={step}: the rollout has steps 0..{self._num_slots - 2}")
         self.append_rows(envs * self._num_slots + step, obs, value)
@@ -224,15 +226,15 @@ class RolloutBuffer:
         self._phase = "idle"
 
 
-def _check_column(name: str, wanted: Tensor, given: Tensor | None) -> None:
-    if given is None:
+def _check_column(name: str, expected: Tensor, actual: Tensor | None) -> None:
+    if actual is None:
         raise TrackMismatch(f"the rollout has no column {name!r} any more; write into the storage in place")
-    if given.shape != wanted.shape:
-        raise ShapeMismatch(f"column {name!r} is {list(given.shape)}, the buffer's is {list(wanted.shape)}")
-    if given.dtype != wanted.dtype:
-        raise WrongType(f"column {name!r} is {given.dtype}, the buffer's is {wanted.dtype}")
-    if given.device != wanted.device:
-        raise InvalidArgument(f"column {name!r} is on {given.device}, the buffer on {wanted.device}")
+    if actual.shape != expected.shape:
+        raise ShapeMismatch(f"column {name!r} is {list(actual.shape)}, the buffer's is {list(expected.shape)}")
+    if actual.dtype != expected.dtype:
+        raise WrongType(f"column {name!r} is {actual.dtype}, the buffer's is {expected.dtype}")
+    if actual.device != expected.device:
+        raise InvalidArgument(f"column {name!r} is on {actual.device}, the buffer on {expected.device}")
 
 
 def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
@@ -255,8 +257,8 @@ def _valid_rows(rollout: TensorDict) -> Tensor:
 
 def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
     """Return some rows of the columns, with one gather each."""
-    taken = {name: column.index_select(0, rows) for name, column in columns.items()}
-    return _tensordict(taken, batch_size=[len(rows)], device=rows.device)
+    selected = {name: column.index_select(0, rows) for name, column in columns.items()}
+    return _tensordict(selected, batch_size=[len(rows)], device=rows.device)
 
 
 def iterate_minibatches(

@@ -227,9 +227,9 @@ def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final
             f"environment {env} stopped at step {step} without a termination, and its last observation was not kept; "
             "append it to rollout['final']"
         )
-    kept = at >= 0
-    observations[last[kept]] = final.obs.cpu().numpy()[at[kept]]
-    observations[last[~kept]] = observations[last[~kept] - 1]
+    is_stored = at >= 0
+    observations[last[is_stored]] = final.obs.cpu().numpy()[at[is_stored]]
+    observations[last[~is_stored]] = observations[last[~is_stored] - 1]
     return observations
 
 

@@ -183,12 +183,12 @@ def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
     stops[:, -1] = valid[:, -1]
     envs, first_rows = np.nonzero(begins)
     lengths = np.nonzero(stops)[1] - first_rows + 1
-    fresh = np.flatnonzero(~valid[:, -1] if edge.resets_next_step else valid[:, -1] & done[:, -1])
-    envs = np.concatenate([envs, fresh])
-    first_rows = np.concatenate([first_rows, np.full(len(fresh), num_rows)])
+    starting = np.flatnonzero(~valid[:, -1] if edge.resets_next_step else valid[:, -1] & done[:, -1])
+    envs = np.concatenate([envs, starting])
+    first_rows = np.concatenate([first_rows, np.full(len(starting), num_rows)])
     order = np.lexsort((first_rows, envs))
     envs, first_rows = envs[order], first_rows[order]
-    lengths = np.concatenate([lengths, np.zeros(len(fresh), np.int64)])[order]
+    lengths = np.concatenate([lengths, np.zeros(len(starting), np.int64)])[order]
     goes_on = (first_rows == 0) & (edge.ids[envs] != "")
     ids = np.where(goes_on, edge.ids[envs], random_ids(len(envs)).astype(object))
     return Fragments(envs, first_rows, lengths, ids, np.where(goes_on, edge.steps[envs], 0), num_rows)

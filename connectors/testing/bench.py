@@ -92,10 +92,10 @@ class _Probe(Connector):
         self.only = only
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = None, **kwargs: Any) -> ColumnDict:
-        kept = batch if self.only is None else {key: batch[key] for key in self.only}
-        self.batch = dict(kept)
-        self.copies = {key: as_arrays(column) for key, column in kept.items()}
-        return dict(kept)
+        selected = batch if self.only is None else {key: batch[key] for key in self.only}
+        self.batch = dict(selected)
+        self.copies = {key: as_arrays(column) for key, column in selected.items()}
+        return dict(selected)
 
 
 def as_arrays(column: Any) -> Any:
@@ -115,7 +115,11 @@ def _as_array(leaf: Any) -> Any:
 def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
     """Return copies of the connectors that write no column that `piece` writes."""
     doing = set(piece.writes) - set(piece.reads)
-    return [copy.deepcopy(one) for one in before if type(one) is not type(piece) and not doing & set(one.writes)]
+    return [
+        copy.deepcopy(connector)
+        for connector in before
+        if type(connector) is not type(piece) and not doing & set(connector.writes)
+    ]
 
 
 def _states_of(policy: Any) -> dict[str, gym.Space]:
