@@ -9,6 +9,7 @@ from benchmarks import (
     connectors,
     data_sets,
     disk_draws,
+    export,
     getters,
     gpu,
     growing,
@@ -48,6 +49,7 @@ FIGURES: tuple[Figure, ...] = (
     *transport.FIGURES,
     *transport_figures.FIGURES,
     *actors.FIGURES,
+    *export.FIGURES,
     *looking.FIGURES,
 )
 
