@@ -70,7 +70,7 @@ class Waiting:
         if not self._coalesce or not isinstance(one, SingleAgentEpisode) or self._packs:
             return False
         if not self:
-            self._episodes.learn([one])
+            self._episodes.accept_like([one])
         return self._episodes.take([one], self._coalesce // 4)
 
     def _take_pack(self, pack: EpisodePack) -> bool:
