@@ -32,7 +32,7 @@ from episodes.transport.path_locks import lock_of_path
 from episodes.transport.peers import Arrived, Incoming, Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
-from episodes.transport.wire import DAMAGES, PackLayout, decoded, fields_wanted, id_of, layouts_of
+from episodes.transport.wire import DAMAGES, MOST_SPACE_ITEMS, PackLayout, decoded, fields_wanted, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
 _new: Any = tuple.__new__  # half the price of the class call
@@ -41,6 +41,7 @@ _MOST_STRANGERS = 4096
 _MOST_AT_ALL = 1 << 30  # what ZeroMQ takes
 _MOST_SCHEMAS = 1024
 _MOST_SCHEMA_BYTES = 1 << 20
+_MOST_ITEMS = MOST_SPACE_ITEMS  # of the spaces of all schemas together
 _MOST_WORDS = 1000  # letters, on why one is refused
 _MOST_SENT = 1 << 62  # messages of a sender
 _ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes, or after some time
@@ -399,8 +400,14 @@ class EpisodeReceiver(Endpoint):
         except UnreadableData as error:
             self._refuse("broken schema")
             self._layouts[head.schema] = str(error)[:_MOST_WORDS]
-        if len(self._layouts) > _MOST_SCHEMAS:
+        while len(self._layouts) > _MOST_SCHEMAS or (len(self._layouts) > 1 and self._num_space_items() > _MOST_ITEMS):
             self._layouts.popitem(last=False)
+
+    def _num_space_items(self) -> int:
+        """Return the number of items of the spaces of all known schemas."""
+        return sum(
+            layout.num_space_items for known in self._layouts.values() if not isinstance(known, str) for layout in known
+        )
 
     def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
         """Words on why packs of these layouts are not wanted; none where they are."""

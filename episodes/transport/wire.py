@@ -51,7 +51,7 @@ from episodes.transport.parts import ALL, Buffer, PartsReader, PartsWriter
 _MOST_SCHEMAS = 64  # kept by a sender, by what packs look like
 _BOOL, _BYTE = np.dtype(bool), np.dtype(np.uint8)
 _NAMES = ("observations", "actions", "rewards")
-_MOST_SPACE_ITEMS = 1 << 25  # of all spaces of a schema, whose bounds may be told by one number
+MOST_SPACE_ITEMS = 1 << 25  # items of all arrays of the spaces, which a schema may describe by one number
 _WRONG = (EpisodeError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 DAMAGES = (*_WRONG, RecursionError, SyntaxError, struct.error)
 """What may come of reading what anybody wrote: gymnasium asserts, and numpy parses what dtypes are called."""
@@ -184,8 +184,9 @@ class PackLayout:
 
     def __init__(self, tracks: Any, structure: Any, observation_space: Any, action_space: Any) -> None:
         self.fields = {path: checked_field(dtype, shape) for path, dtype, shape in tracks}
-        if _num_items([observation_space, action_space]) > _MOST_SPACE_ITEMS:
-            raise UnreadableData(f"spaces of more than {_MOST_SPACE_ITEMS} items")
+        self.num_space_items = _num_items([observation_space, action_space])
+        if self.num_space_items > MOST_SPACE_ITEMS:
+            raise UnreadableData(f"spaces of more than {MOST_SPACE_ITEMS} items")
         self._spaces = space_json.from_json(observation_space), space_json.from_json(action_space)
         self._arrays = [
             (np.dtype(own.dtype), own.shape, item_size(own), is_observed(path)) for path, own in self.fields.items()

@@ -17,6 +17,7 @@ from episodes.errors import TransportTimeout, UnreadableData, WrongType
 from episodes.multi_agent import pack_agents
 from episodes.tracks.infos import msgpack_codec
 from episodes.transport import EpisodeReceiver, EpisodeSender
+from episodes.transport import receiver as receivers
 from episodes.transport.messages import Head, Kind
 from episodes.transport.parts import PartsReader
 from episodes.transport.wire import Schemas, decoded, encoded, id_of, layouts_of
@@ -162,3 +163,17 @@ def test_a_receiver_goes_on_after_messages_that_were_made_to_break_it(tmp_path: 
             assert receiver.stats.refused == {"broken schema": 1, "no header": 1, "broken message": 1}
             assert receiver.stats.lost == 0
     context.term()
+
+
+def test_receiver_keeps_no_more_schemas_than_the_limit_of_space_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receivers, "_MOST_ITEMS", 100_000)
+    with EpisodeReceiver() as receiver, zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(receiver.address)
+        for size in range(40_000, 40_010):
+            schema = schema_with(lambda told, size=size: told.__setitem__(2, box(size)))
+            socket.send(Head(Kind.SCHEMA, 1, STRANGER, 0, id_of(schema)).packed() + schema)
+        with EpisodeSender(receiver.address) as sender:
+            sender.send(pack_of())
+            receiver.recv(SECONDS)
+            assert 1 <= len(receiver._layouts) <= 3
