@@ -331,8 +331,10 @@ class MultiAgentEpisode(MultiAgentGetters):
             raise self._not_growing_error("add_env_step")
         if not (type(observations) is type(actions) is type(rewards) is dict):
             self._check_dicts("add_env_step", {"observations": observations, "actions": actions, "rewards": rewards})
-        if infos is not None or extra_model_outputs is not None:
-            self._check_dicts("add_env_step", {}, {"infos": infos, "extra_model_outputs": extra_model_outputs})
+        if infos is not None and (type(infos) is not dict or infos):
+            self._check_dicts("add_env_step", {}, {"infos": infos})
+        if extra_model_outputs is not None and type(extra_model_outputs) is not dict:
+            self._check_dicts("add_env_step", {}, {"extra_model_outputs": extra_model_outputs})
         infos, extra = infos or NOTHING, extra_model_outputs or NOTHING
         ending: tuple[Any, ...] = ()  # worked out only where some flag is set
         ends = (terminateds and _may_end(terminateds)) or (truncateds and _may_end(truncateds))

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from episodes.columns import check_extra_output_names
-from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch
+from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.facts import Ending
 from episodes.multi_agent import env_step_index
 from episodes.single_agent import SingleAgentEpisode
@@ -108,6 +108,8 @@ class Timeline:
             self._check_outputs(outputs or NOTHING, env_t)
 
     def _check_outputs(self, outputs: Mapping[str, Any], env_t: int) -> None:
+        if type(outputs) is not dict and not isinstance(outputs, Mapping):
+            raise WrongType(f"{self._at(env_t, 'acts')} with extra_model_outputs={outputs!r}; give a dict by key")
         tracks = self.episode.tracks
         known = tracks.extra
         if outputs and not known:

@@ -341,8 +341,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             return
         if infos is not None and type(infos) is not dict:
             self._check_mapping("infos", infos)
-        if extra_model_outputs is not None and type(extra_model_outputs) is not dict:
-            self._check_mapping("extra_model_outputs", extra_model_outputs)
         growth = self.growth or self.growing("add_env_step")
         observations, actions, rewards, all_infos, outputs = growth
         try:
@@ -375,6 +373,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise self._extra_outputs_error(extra_model_outputs or {}, error) from None
         except BaseException:
             self._drop_incomplete_step(growth)
+            if extra_model_outputs is not None:
+                self._check_mapping("extra_model_outputs", extra_model_outputs)
             raise
 
     def end(self, ending: Ending) -> None:
