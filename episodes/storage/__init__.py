@@ -1,4 +1,4 @@
-"""Episodes on disk: Arrow files that any number of processes may write, read as views of memory-mapped columns."""
+"""Episode data sets on disk: Arrow files that several processes may write at a time, read as memory-mapped arrays."""
 
 from episodes.storage.added_tracks import add_track
 from episodes.storage.checking import CheckReport, check

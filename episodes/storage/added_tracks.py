@@ -1,4 +1,4 @@
-"""A track that a data set did not have from the beginning."""
+"""`add_track`: add an extra model output to an existing data set."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from episodes.tracks import nested
 
 
 def add_track(path: str | Path, key: str, item: Any) -> None:
-    """Let the episodes of a data set have another extra model output from now on.
+    """Add an extra model output to all episodes of a data set.
 
-    Nothing that is there is rewritten: all steps of episodes without it read as `item`, which also says what the dtype
-    and the shape of the track are. Writers that are made from now on expect it of each episode; those at work go
-    on without. Episodes from before should be told from those after: choose an item that does, such as NaN.
+    Nothing is rewritten: existing steps get the value `item`, which also defines the dtype and shape. Writers that are
+    created later need the output in every episode; running writers continue without it. To tell old episodes from new
+    ones, use an item such as NaN.
+
+    Args:
+        path: the data set.
+        key: name of the extra model output.
+        item: value of one step in all existing episodes.
 
     Raises:
-        InvalidArgument: there is such a track, or no episode with a step yet.
-        WrongType: an item of a dtype that a file cannot hold; a key that is no text.
+        InvalidArgument: the data set has this output, or no episode with a step yet.
+        WrongType: the key is no text, or the item has a dtype that a file cannot hold.
+        UnreadableData: there is no data set.
     """
     if not isinstance(key, str):
         raise WrongType(f"key {key!r}: the key of an extra model output is a text")

@@ -1,4 +1,4 @@
-"""What is damaged, lost or left over in a data set, and what can be saved of it."""
+"""Check a data set for damage, and repair it as far as possible."""
 
 from __future__ import annotations
 
@@ -21,21 +21,32 @@ from episodes.storage.shards import ShardRead, read_shard
 
 @dataclass(slots=True)
 class CheckReport:
-    """What `check` found."""
+    """Result of `check`.
 
-    episodes: int = 0  # that can be read
+    Attributes:
+        episodes: number of readable episodes.
+        shards: number of shards.
+        problems: damage and loss, as texts.
+        notes: harmless findings, as texts: unfinished shards and leftover files.
+        repaired: what was repaired, as texts.
+    """
+
+    episodes: int = 0
     shards: int = 0
-    problems: list[str] = field(default_factory=list)  # damage and loss
-    notes: list[str] = field(default_factory=list)  # what is unfinished or left over, which does no harm
-    repaired: list[str] = field(default_factory=list)  # what was done
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
 
 
 def check(path: str | Path, *, repair: bool = False) -> CheckReport:
-    """Read all of a data set, and say what is damaged, lost or left over.
+    """Read a whole data set, and report damaged, lost and leftover files.
 
-    With `repair`, damaged shards are replaced by shards of their record batches that are sound, and kept as
-    `*.damaged`, as are damaged splits; lost ones are missed no longer; what killed compactions left is removed. A
-    repair that is killed has changed nothing, or is finished by the next one.
+    A repair that is killed has changed nothing, or is completed by the next one.
+
+    Args:
+        path: the data set.
+        repair: replace damaged shards by shards with their intact record batches, keep the damaged files as
+            `*.damaged`, drop lost shards from the manifests, and remove what killed compactions left.
 
     Raises:
         UnreadableData: there is no data set, or its header is damaged.
@@ -70,7 +81,7 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
 
 
 def _problems(read: ShardRead) -> list[str]:
-    """What is wrong with a shard."""
+    """Return the problems of a shard, as texts."""
     path = read.file.path
     found = [f"{path}: record batch {at} is damaged: {', '.join(what)}" for at, what in read.damaged().items()]
     if read.damage:
@@ -100,7 +111,7 @@ def _keep_aside(file: Path, report: CheckReport) -> None:
 
 
 def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
-    """The catalog without manifests and commits that are damaged."""
+    """Rename damaged manifests and commits, and return the catalog without them."""
     for file in catalog.damaged:
         _keep_aside(file, report)
     return settled(catalog.directory) if catalog.damaged else catalog

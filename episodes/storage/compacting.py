@@ -1,7 +1,8 @@
-"""A data set's shards made anew: many small ones into few, those of another data set, those of killed writers.
+"""Replace shards of a data set: join small ones, finish those of killed writers, add those of other data sets.
 
-New shards are written beside the old ones, and count from the moment a commit file says so (see `catalog`). Whoever is
-killed before that has changed nothing; whoever is killed after it leaves old files, which the next one removes.
+New shards are written next to the old ones, and count as soon as a commit file names them (see `catalog`). A process
+that is killed before has changed nothing. A process that is killed after it leaves old files, which the next one
+removes.
 """
 
 from __future__ import annotations
@@ -22,19 +23,25 @@ from episodes.storage.header import NAME, Header, create_or_load_header, read_he
 from episodes.storage.locks import locked
 from episodes.storage.shards import ShardRead, ShardWriter, read_shard, writer_name
 
-BATCH_BYTES = 1 << 26  # of a record batch that is joined of smaller ones
+BATCH_BYTES = 1 << 26  # largest record batch that is joined from smaller ones
 SHARD_BYTES = 1 << 28
 DAMAGED = ".damaged"
 
 
 def compact(path: str | Path) -> int:
-    """Join the finished shards of a data set, and their record batches, into few; how many shards were replaced.
+    """Join the finished shards of a data set into fewer, larger ones.
 
-    The order of the episodes stays, readers that are open go on reading, and a pickled data set finds its episodes.
-    Writers may be at work: shards that are not finished are left alone.
+    The order of episodes stays the same. Open readers and pickled data sets keep working. Writers may be at work; their
+    unfinished shards are not changed.
+
+    Args:
+        path: the data set.
+
+    Returns:
+        The number of shards that were replaced.
 
     Raises:
-        UnreadableData: a shard is damaged; `check(path, repair=True)` first.
+        UnreadableData: there is no data set, or a shard is damaged; run `check(path, repair=True)` first.
     """
     directory, header = _known(path)
 
@@ -47,11 +54,20 @@ def compact(path: str | Path) -> int:
 
 
 def seal(path: str | Path, *, force: bool = False) -> int:
-    """Finish the shards that killed writers left, as far as they go; how many they were.
+    """Finish the shards that killed writers left, with all their intact record batches.
 
-    A live writer holds a lock on its manifest, so a writer is left alone while it is alive, in whatever container it
-    runs. With `force`, all unfinished shards are sealed: be sure that no writer is at work, since what it writes
-    afterwards is lost. It is needed where a file system has no locks and the writer was on another machine.
+    A live writer holds a lock on its manifest, so its shard is never taken, whatever container or machine it runs on.
+    If the file system has no locks, a writer counts as killed if its process on this machine has ended.
+
+    Args:
+        path: the data set.
+        force: finish all unfinished shards. Episodes that a live writer writes afterwards are lost.
+
+    Returns:
+        The number of shards that were finished.
+
+    Raises:
+        UnreadableData: there is no data set.
     """
     directory, header = _known(path)
 
@@ -65,13 +81,20 @@ def seal(path: str | Path, *, force: bool = False) -> int:
 
 
 def merge(target: str | Path, *sources: str | Path) -> int:
-    """Put the shards of other data sets into one, which is made if it is not there; how many shards came.
+    """Copy the shards of other data sets into one, which is created if needed. The sources are not changed.
 
-    What has come already does not come again, so a merge that was killed is just run again. The sources stay.
+    Shards that were copied before are not copied again, so a merge that was killed can be repeated.
+
+    Args:
+        target: the data set to add to.
+        sources: the data sets to copy from.
+
+    Returns:
+        The number of shards that were copied.
 
     Raises:
-        InvalidArgument, TrackMismatch: a source has other spaces, another env_spec, other metadata, or other tracks.
-        UnreadableData: a shard of a source is damaged, or not finished: `seal` it.
+        InvalidArgument, TrackMismatch: a source has other spaces, another env_spec, other metadata or other tracks.
+        UnreadableData: a source does not exist, or has a damaged or unfinished shard (`seal` finishes it).
     """
     directory, number = local_path(target), 0
     for source, header in map(_known, sources):
@@ -90,12 +113,12 @@ def merge(target: str | Path, *sources: str | Path) -> int:
 
 
 def settled(directory: Path) -> Catalog:
-    """The catalog of a directory, in which commits that were broken off are finished first: names, files to remove."""
+    """Complete interrupted commits of a directory (rename and remove files), and return its catalog."""
     catalog, changed = Catalog.of(directory), False
     for name in catalog.made:
         waiting = directory / (name + MADE)
         if name not in catalog.replaced and waiting.exists():
-            with suppress(FileNotFoundError):  # somebody else did it
+            with suppress(FileNotFoundError):  # another process did it
                 os.rename(waiting, directory / (name + SEALED))
             changed = True
     for file in catalog.leftovers:
@@ -114,7 +137,7 @@ def settled(directory: Path) -> Catalog:
 
 
 def write_commit(catalog: Catalog, commit: Commit) -> bool:
-    """Make a commit count; False where another one was quicker, and its new files are removed."""
+    """Write a commit, and return True; or remove its new shards and return False if another process was faster."""
     sync(catalog.directory)
     try:
         commit.put(catalog.directory, catalog.newest_commit + 1)
@@ -130,8 +153,8 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _committed(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """The commit of what is to be done with the shards that are there; proposed anew where another one was quicker."""
-    with locked(directory, shared=True):  # so that no repair removes shards that do not count yet
+    """Write the commit that `propose` fills in, and return it. If another process was faster, propose again."""
+    with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = settled(directory), Commit()
             try:
@@ -166,7 +189,7 @@ def _is_left(catalog: Catalog, file: ShardFile) -> bool:
 
 
 def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
-    """Neighbours that make one shard together: those of one layout, as many as are not too large."""
+    """Yield groups of neighbouring shards of one layout, each at most `SHARD_BYTES` large together."""
     group: list[ShardRead] = []
     for file in files:
         read = read_shard(file)
@@ -185,7 +208,7 @@ def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
 
 
 def _joined(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
-    """The record batches of shards, in lists that are joined to one each."""
+    """Yield lists of record batches to join, at most `BATCH_BYTES` each unless a single one is larger."""
     waiting: list[Any] = []
     size = 0
     for read in group:
@@ -200,7 +223,7 @@ def _joined(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
 
 
 def sound(read: ShardRead) -> Iterator[list[Any]]:
-    """Each record batch of a shard that is as it was written."""
+    """Yield each intact record batch of a shard, in a list of its own."""
     return ([(read, found)] for found in read.batches if not found.damaged())
 
 
@@ -239,7 +262,7 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
 
 
 def _bring(directory: Path, commit: Commit, file: ShardFile) -> None:
-    """Copy a shard of another data set here."""
+    """Copy a shard of another data set into the directory, and add it to the commit."""
     if not file.sealed:
         raise UnreadableData(f"{file.path} is not finished; seal({str(file.path.parent)!r}) it first")
     read = read_shard(file)

@@ -1,4 +1,4 @@
-"""Some episodes of a data set, as a data set of their own."""
+"""`copy`: write some episodes of a data set to a new one."""
 
 from __future__ import annotations
 
@@ -26,16 +26,23 @@ from episodes.storage.writer import EpisodeWriter
 
 
 def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
-    """Write the episodes for which a condition holds to a new data set; how many they are.
+    """Copy the episodes that meet a condition to a new data set.
 
-    `where` is over columns of `EpisodeDataset.metadata`: `"is_complete and custom_data/prompt == 3"`. A key that
-    is no Python name is quoted: `custom_data/'my key'`. The target appears at once, when all is written. After a copy
-    was killed, run it again.
+    The target appears when everything is written. A copy that was killed can be repeated. Both may be remote
+    (`s3://bucket/data`).
 
-    Either may be elsewhere (`s3://bucket/data`).
+    Args:
+        source: a data set or its path.
+        target: path of the new data set.
+        where: a condition on columns of `EpisodeDataset.metadata`: `"is_complete and custom_data/prompt == 3"`. A key
+            that
+            is no Python name is quoted: `custom_data/'my key'`. None copies all episodes.
+
+    Returns:
+        The number of copied episodes.
 
     Raises:
-        InvalidArgument: the target is there, or the condition is none.
+        InvalidArgument: the target exists, or the condition is invalid.
     """
     if is_elsewhere(target):
         return _sent(source, str(target), where)
@@ -52,7 +59,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
 
 
 def _sent(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
-    """Copy to a directory of this machine, and send that."""
+    """Copy to a temporary directory, and upload that."""
     if NAME in Place(target).sizes():
         raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
     with tempfile.TemporaryDirectory() as folder:
@@ -62,13 +69,15 @@ def _sent(source: str | Path | EpisodeDataset, target: str, where: str | None) -
 
 
 def condition(text: str) -> Callable[[Table], np.ndarray]:
-    """A predicate over a table, of an expression of its columns, numbers, strings, comparisons, arithmetic, and/or/not.
+    """Return a function from a table to a mask, bool [n], for a condition on its columns.
+
+    Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`.
 
     >>> condition("1 < length <= 3 and id != 'b'")({"length": np.array([1, 2, 3]), "id": np.array(["a", "b", "c"])})
     array([False, False,  True])
 
     Raises:
-        InvalidArgument: for anything else.
+        InvalidArgument: the text is no such condition. The function raises it for an unknown column.
     """
     try:
         source, columns = _with_names(text)
@@ -149,7 +158,7 @@ _COMBINE = {
 
 
 def _value(node: Any, table: _Named) -> Any:
-    """The value of an expression."""
+    """Return the value of an expression: an array [n] or a scalar."""
     of = _COMBINE.get(type(getattr(node, "op", None)))
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):

@@ -1,4 +1,4 @@
-"""`EpisodeDataset`: episodes on disk, read as views of memory-mapped columns."""
+"""`EpisodeDataset`: a read-only sequence of the episodes of a data set."""
 
 from __future__ import annotations
 
@@ -46,38 +46,46 @@ Table = Mapping[str, np.ndarray]
 
 
 class EpisodeDataset(Sequence[SingleAgentEpisode]):
-    """The episodes of a directory that `EpisodeWriter`s wrote, or some of them: an immutable sequence.
+    """Read-only sequence of the episodes in a data set directory, or of some of them.
 
-    `dataset[i]` is an episode, a view of the mapped file (compressed tracks are decompressed); `dataset[a:b]` and
-    `select` give data sets of those episodes, which hold numbers only; `pack` gives them as one pack. What is written
-    after the data set was opened is not in it. It pickles as its path and numbers, so it goes to the workers of a torch
-    `DataLoader` as it is (with a `collate_fn` that takes a list of episodes).
+    `dataset[i]` is an episode whose arrays are views of the mapped file; compressed tracks are decompressed. Slices,
+    `select` and `split` return data sets that share the files. `pack` returns episodes as one pack. Episodes that are
+    written after the data set was opened are not in it.
 
-    Attributes:
-        path: of the directory.
-        recovered: how many episodes were read from files that no writer has finished: it is at work, or was killed.
-        unread: bytes that could not be read, by file; those of a batch that a writer was in the midst of.
-        problems: what was warned of, in words.
+    A data set pickles as its path and episode numbers, so torch's `DataLoader` can send it to its workers (with a
+    `collate_fn` that takes a list of episodes). A remote data set (`s3://bucket/data`) reads the facts of all episodes
+    when it is opened. It downloads a shard when an episode in it is first read, and all shards for a `sampler`.
 
-    Files that are damaged although their writers had finished them, or lost, are warned of (`UserWarning`), and read as
-    far as they go. Lengths are always compared with what is there; values are, with the sums that they were written
-    with, by `verify`.
+    Files that are damaged or lost raise a `UserWarning`, and are read as far as possible. The lengths of arrays are
+    always checked, their values only with `verify`.
 
     Args:
-        path: of the directory.
-        verify: read all of it now, and raise for whatever is not as it was written.
-        mmap: map the files, which reads what is asked for. A file that somebody cuts then ends the process (SIGBUS);
-            False reads all of them into memory now.
-        cache, cache_bytes: of a data set elsewhere (`s3://bucket/data`), the directory in which shards that were read
-            are kept, and how many bytes of them.
-        storage_options: of a data set elsewhere, what fsspec is told of its file system.
+        path: the directory, or the URL of a remote one.
+        verify: read everything now, and compare it with its checksums.
+        mmap: map the files, so that only used parts are read. If another process truncates a mapped file, this process
+            ends with SIGBUS. False reads all files into memory now.
+        cache: the local directory for shards of a remote data set; by default a folder of the user's cache directory.
+        cache_bytes: the size of this cache.
+        storage_options: options of the remote file system, as fsspec takes them.
 
-    Of a data set elsewhere, opening reads the footers and rows of its shards; a shard comes when an episode in it is
-    first read, and all come for a `sampler`.
+    Attributes:
+        path: the directory or URL.
+        recovered: number of episodes in unfinished files. Their writer is at work, or was killed.
+        unread: number of unreadable bytes at the end of each file, by shard name.
+        problems: texts of the warnings.
 
     Raises:
-        MissingExtra: without pyarrow; without fsspec, or the package of this scheme.
-        UnreadableData: there is no data set, one of a newer version, or with `verify` a damaged one.
+        MissingExtra: pyarrow is not installed, or for a remote data set fsspec or the package of its scheme.
+        UnreadableData: there is no data set, its format version is newer, or with `verify` a part is damaged.
+
+    >>> import tempfile
+    >>> from episodes.storage import EpisodeWriter
+    >>> path = tempfile.mkdtemp()
+    >>> with EpisodeWriter(path) as writer:
+    ...     writer.add(SingleAgentEpisode.from_arrays([0.0, 1.0, 2.0], [1, 1], [1.0, 1.0], terminated=True))
+    >>> dataset = EpisodeDataset(path)
+    >>> len(dataset), dataset.num_steps, dataset[0].get_return()
+    (1, 2, 2.0)
     """
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "dataset")
@@ -98,7 +106,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read all shards; or where those are now that are known by name, and so many episodes of each."""
+        """Read the shards `known`, wherever their rows are stored now, or all shards if it is None."""
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -108,8 +116,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self.recovered, self.unread = 0, dict[str, int]()
         self._batches: list[StoredBatch] = []
         self._shards: list[tuple[str, int]] = []
-        self._num_batches: list[int] = []  # of each shard
-        self._sealed: set[str] = set()  # shards that stay as they are
+        self._num_batches: list[int] = []  # one number for each shard
+        self._sealed: set[str] = set()  # finished shards, which never change
         problems = [] if known else [*catalog.problems, *foreign_parts(files.path, header, catalog, shards)]
         if verify:
             read_splits(files.directory)
@@ -122,14 +130,14 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self.problems = tuple(problems)
         self._starts = np.cumsum([0, *map(len, self._batches)])
         self._bounds = self._starts.tolist()
-        self._numbers: np.ndarray | None = None  # of the episodes that are in this view; None: all
-        self._opened: np.ndarray | None = None  # of the episodes that the data set had when it was opened; None: all
+        self._numbers: np.ndarray | None = None  # numbers of the episodes in this view; None for all
+        self._opened: np.ndarray | None = None  # numbers of the episodes when the data set was opened; None for all
         self._known, self._is_part = known, False
         if known is not None:
             self._opened = self._numbers = _numbers_of(known, catalog, self._shards)
 
     def _put(self, shard: ShardRead, verify: bool) -> list[str]:
-        """Take what was read of a shard, and say what is wrong with it."""
+        """Add a shard's record batches, and return the problems with it as texts."""
         file, source = shard.file, str(shard.file.path)
         self._shards.append((file.name, shard.num_episodes))
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
@@ -159,7 +167,12 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodeDataset: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodeDataset:
-        """Episode i; or the data set of a slice, which reads nothing."""
+        """Return the episode at an index, or a data set of the episodes in a slice.
+
+        Raises:
+            WrongType: the index is no int and no slice.
+            StepOutOfRange: there is no such episode.
+        """
         if isinstance(index, slice):
             return self._view(self._all_numbers()[index])
         batch, row = self._place(index)
@@ -169,12 +182,14 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return map(self.__getitem__, range(len(self)))
 
     def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode:
-        """`dataset[index][start:stop]`; of compressed tracks, only the blocks that these steps are in are read."""
+        """Return `dataset[index][start:stop]`; of compressed tracks, only the blocks with these steps are
+        decompressed.
+        """
         batch, row = self._place(index)
         return batch.episode(row, slice(start, stop))
 
     def _place(self, index: int) -> tuple[StoredBatch, int]:
-        """The batch of an episode, and its place in there."""
+        """Return the record batch with an episode, and the episode's row in it."""
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -190,10 +205,18 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     # --- many episodes -----------------------------------------------------------------------------------------
 
     def pack(self, indices: Any = None) -> EpisodePack:
-        """The episodes as one pack: all, or those of an integer array, a list, a boolean mask or a slice.
+        """Return episodes as one pack.
 
-        Episodes that follow each other in one record batch are views of it (but for compressed tracks); else each track
-        is joined by one copy. Errors: `InvalidArgument` for no episodes of an empty data set; `StepOutOfRange`.
+        Consecutive episodes of one record batch are views of it, unless tracks are compressed. Other episodes are
+        copied once.
+
+        Args:
+            indices: ints, a mask bool [n], a slice, or None for all episodes.
+
+        Raises:
+            InvalidArgument: the data set is empty, so that its tracks are unknown.
+            StepOutOfRange: there is no such episode.
+            WrongType: `indices` are neither ints nor bools.
         """
         numbers = self._all_numbers() if indices is None else self._picked(indices)
         if len(numbers):
@@ -203,28 +226,37 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._batches[0].pack(np.zeros(1, np.int64))[:0]
 
     def packs(self) -> Iterator[EpisodePack]:
-        """The episodes in order, in one pack for each record batch: never more in memory than one of these."""
+        """Yield all episodes in order, one pack for each record batch."""
         numbers = self._all_numbers()
         for start, stop in self._runs(numbers):
             yield self._pack(numbers[start:stop])
 
     def select(self, which: Callable[[Table], Any] | Any) -> Self:
-        """The data set of the episodes that a predicate over `metadata` (or a mask, or integers) picks.
+        """Return a data set of the episodes that a condition selects.
 
-        For example `dataset.select(lambda rows: (rows["return"] > 100) & ~rows["truncated"])`.
+        Args:
+            which: a function from `metadata` to a mask, such as `lambda rows: rows["episode_return"] > 100`; or a mask
+                bool [n]; or ints.
+
+        Raises:
+            StepOutOfRange: there is no such episode.
+            WrongType: neither ints nor bools.
         """
         return self._view(self._picked(which(self.metadata) if callable(which) else which))
 
     def snapshot(self) -> list[tuple[str, int]]:
-        """The shards that are read, and how many episodes of each."""
+        """Return the name of each shard that the data set has read, and its number of episodes."""
         return list(self._shards if self._known is None else self._known)
 
     def as_of(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
-        """The data set as it was when it had this `snapshot`, wherever its rows are now; or as it is now.
+        """Return the data set as it was at a snapshot, or as it is now.
+
+        Args:
+            snapshot: the value of `snapshot()`; None for the present state. Compactions since then do not matter.
 
         Raises:
-            InvalidArgument: this is a part of a data set, which would be another one.
-            UnreadableData: some of it is gone.
+            InvalidArgument: this data set is a part of another one, such as a slice.
+            UnreadableData: rows of the snapshot do not exist any more.
         """
         if self._is_part:
             raise InvalidArgument(f"{self!r} is a part of a data set; open {self.path} and select from that")
@@ -233,8 +265,10 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return other
 
     def stored(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
-        """The record batches of the directory, the numbers of these episodes in them, and what they all share."""
-        self._here = [stored.here for stored in self._batches]  # who draws by addresses needs them to stay
+        """Return all record batches of the directory, the numbers of this data set's episodes in them [n], and the
+        header.
+        """
+        self._here = [stored.here for stored in self._batches]  # keeps the mappings: samplers read them by address
         return self._here, self._all_numbers(), self._header
 
     def sampler(
@@ -250,28 +284,31 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         pool_bytes: int = POOL_BYTES,
         cache: str | Path | None = None,
     ) -> Sampler:
-        """Batches of steps, of windows (how many, how long) or of whole episodes, drawn straight from the files.
+        """Return a sampler of batches of steps, windows or whole episodes, read straight from the files.
 
-        `StepBatches`, `WindowBatches` and `Moments` (windows by time stamps) of `episodes.storage.sampling` say more.
-
-        What is drawn from is this data set; what is written after it was opened is not.
+        Give one of `steps`, `windows` and `episodes`.
 
         Args:
-            order: "shuffled" (the default): all once an epoch; "stored": likewise, in the order of the files;
-                "blocks" (the default where tracks are compressed): likewise, runs of steps mixed as many at a time as
-                decoded fit into the pool; "drawn" (the default with weights): each by itself, as replay buffers draw.
-            weights: how likely a step is to be drawn: for each episode [n] that of all its steps, or for each step
-                [num_steps], or the name of a column that says so ("rewards", an extra model output). Of episodes that
-                are drawn whole, for each one [n].
-            seed: with the same seed, and over the same data set, batches are the same.
-            collate: what is made of each batch.
-            pool_bytes: of memory for what is decoded of compressed tracks.
-            cache: a directory where they are decoded once and for all, into files that are mapped: as fast to draw
-                from as what was never compressed.
+            steps: number of steps per batch, or `StepBatches` with n-step returns, columns and views.
+            windows: (number of windows per batch, steps per window), or `WindowBatches`, or `Moments` for windows by
+                time.
+            episodes: number of whole episodes per batch, or `EpisodeBatches`.
+            order: "shuffled" (the default) samples each item once per epoch. "stored" keeps the order of the files.
+                "blocks" (the default if tracks are compressed) shuffles runs of steps, as many at a time as fit
+                decompressed into the pool. "drawn" (the default with `weights`) samples each item independently, like a
+                replay buffer.
+            weights: relative probabilities for each episode [n] or step [num_steps], or the name of a column with one
+                number per step. For whole episodes one weight each [n].
+            seed: equal seeds give equal batches over equal data. None: a random seed.
+            collate: a function that is applied to each batch.
+            pool_bytes: memory for decompressed tracks.
+            cache: a directory for decompressed tracks. They are decompressed once, and then sampled as fast as
+                uncompressed ones.
 
         Raises:
-            InvalidArgument: not one of steps, windows and episodes, or one that makes no sense.
-            EpisodeStateError: there is nothing to draw.
+            InvalidArgument: not exactly one of `steps`, `windows` and `episodes`, or an invalid option.
+            EpisodeStateError: the data set has nothing to sample.
+            TrackMismatch: an extra model output has the name of a column that batches have anyway.
         """
         what = kind_of(steps, windows, episodes)
         memory: dict[str, Any] = {"pool_bytes": pool_bytes, "cache": cache}
@@ -296,14 +333,14 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             at = bisect_right(self._bounds, int(numbers[0])) - 1
             return self._batches[at].pack(numbers - self._bounds[at])
         order = np.argsort(numbers, kind="stable")
-        if len(self._runs(numbers[order])) < len(runs):  # each batch once, then the order that was asked for
+        if len(self._runs(numbers[order])) < len(runs):  # read each batch once, then reorder
             back = np.empty_like(order)
             back[order] = np.arange(len(order))
             return self._pack(numbers[order]).select(back)
         return EpisodePack.concat([self._pack(numbers[start:stop]) for start, stop in runs])
 
     def _runs(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """The stretches of the numbers that lie in one batch."""
+        """Return the ranges of `numbers` that are in one record batch each."""
         if not len(numbers):
             return []
         of = np.searchsorted(self._starts, numbers, side="right")
@@ -322,28 +359,28 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     # --- search ------------------------------------------------------------------------------------------------
 
     def sql(self, query: str, *, decode: bool = False) -> Selection[Self]:
-        """What a SELECT over the tables `steps` and `episodes` finds, by DuckDB (extra `sql`).
+        """Return the result of a SELECT over the tables `steps` and `episodes`, computed by DuckDB.
 
-        A row of `episodes` is one of `metadata`, and its `episode` says which one. A row of `steps` has `step`,
-        `episode`, `t` (in its episode), `terminated`, `truncated`, `policy_version`, `observations`,
-        `next_observations`, `actions`, `rewards`, `extra_model_outputs/KEY`, and `infos/PATH` (that came with the
-        reward). One number of an item is a column of its own: `select step from steps where "observations/2" > 0.2`.
-        Only the columns that the query names are made, and of these tracks of one number a step are not copied.
+        A row of `episodes` is a row of `metadata`. A row of `steps` has the columns `step`, `episode`, `t`,
+        `terminated`, `truncated`, `policy_version`, `observations`, `next_observations`, `actions`, `rewards`,
+        `extra_model_outputs/KEY` and `infos/PATH` (of the info after the step). One number of an item is a column too:
+        `select step from steps where "observations/2" > 0.2`. Only the columns that the query names are computed.
 
         Args:
-            decode: let compressed tracks be read, all of them.
+            query: one SELECT statement.
+            decode: include compressed tracks. They are decompressed completely.
 
         Raises:
-            MissingExtra: without duckdb.
-            InvalidArgument: the query is none, or names a column that is not there; the message lists them.
+            MissingExtra: duckdb is not installed (extra `sql`).
+            InvalidArgument: the query is invalid, or names an unknown column; the message lists the columns.
         """
         return Selection(self, query, run(query, lambda: self.step_table(decode=decode), lambda: self.metadata))
 
     def step_table(self, *, decode: bool = False) -> StepTable:
-        """The steps of these episodes as flat columns, which are made by name, and kept up to 256 MB.
+        """Return the steps of all episodes as flat columns, computed when first read and cached up to 256 MB.
 
         Args:
-            decode: let compressed tracks be read, all of them.
+            decode: include compressed tracks. They are decompressed completely.
         """
         if decode not in self._step_tables:
             self._step_tables[decode] = StepTable(self._stretches(), [*self._header.tracks], decode)
@@ -363,7 +400,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return found
 
     def load_selection(self, path: str | Path) -> Selection[Self]:
-        """What `Selection.save` wrote, as far as this data set has it; its `changes` say what is other now.
+        """Return a selection that `Selection.save` wrote. Its `changes` list how the data set differs from then.
 
         Raises:
             UnreadableData: the file is damaged.
@@ -373,13 +410,17 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Selection(self, saved.query, None, changes, (numbers, t))
 
     def add_splits(self, told: Mapping[str, Any], *, seed: int = 0) -> None:
-        """Name parts of the data set, and keep that with it: `add_splits({"train": 0.8, "test": 0.2})`.
+        """Define named parts of the data set, and store them with it: `add_splits({"train": 0.8, "test": 0.2})`.
 
-        A number is the share of the episodes; which ones, their ids and the seed say, so that what is written later
-        belongs somewhere too. Or give ids. Chunks of one episode, and agents of one multi-agent episode, stay together.
+        Chunks of one episode, and agents of one multi-agent episode, are always in the same split. Episodes that are
+        written later are assigned too.
+
+        Args:
+            told: for each name a share of the episodes, selected by their ids and the seed; or a list of episode ids.
+            seed: of the selection.
 
         Raises:
-            InvalidArgument: shares whose sum is more than 1.
+            InvalidArgument: the shares add up to more than 1, or the data set is remote.
         """
         if self._files.is_elsewhere:
             raise InvalidArgument(f"{self.path} is elsewhere: add splits where it was made, and upload it again")
@@ -387,17 +428,22 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def splits(self) -> list[str]:
-        """The names of the splits."""
+        """Names of the splits."""
         return [*read_splits(self._files.directory)]
 
     def split(self, name: str) -> Self:
-        """The data set of the episodes in a split. `UnknownKey` lists the splits there are."""
+        """Return a data set of the episodes in a split.
+
+        Raises:
+            UnknownKey: there is no such split; the message lists the splits.
+        """
         return self._view(self._all_numbers()[split_mask(name, read_splits(self._files.directory), self.metadata)])
 
     def statistics(self) -> OfTracks:
-        """By track, the count, mean, standard deviation, lowest, highest and quantiles of its numbers.
+        """Return statistics of each numeric track: count, mean, standard deviation, minimum, maximum and quantiles.
 
-        Of all finished shards they are kept with the data set, so that only new ones are read. Of a view, all is read.
+        The statistics of finished shards are stored with the data set, so the next call reads only new shards. For a
+        part of a data set, all its steps are read.
         """
         if self._numbers is not None:
             return merged([of_batch(one.stored, one.rows) for one in self._stretches()])
@@ -430,7 +476,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         - `seed`: `custom_data["seed"]`, which `RecordEpisodes` sets and runners do not, or -1.
         - `episode` (0 to n - 1), `shard` and `writer`.
         """
-        # the functions below must not refer to this object: it would then be freed by the cyclic collector only
+        # The functions below must not refer to this object: only the cyclic collector could free it then.
         rows, numbers, num, shards = self._all_rows, self._numbers, len(self), self._shards
         which = slice(None) if numbers is None else numbers
         table = rows.table(which)
@@ -450,11 +496,11 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def lengths(self) -> np.ndarray:
-        """The steps of each episode, int64 [n]."""
+        """Number of steps of each episode, int64 [n]."""
         return self.metadata["length"]
 
     def places(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
-        """The shards by name, with how many episodes each has; and of each episode the shard and its row in there."""
+        """Return the shards (name, number of episodes), and for each episode its shard and row, int64 [n] each."""
         return self._shards, *_shards_and_rows(self._shards, self._all_numbers())
 
     @cached_property
@@ -464,37 +510,37 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def stored_header(self) -> Header:
-        """What all episodes of the directory share."""
+        """Header: the spaces, tracks and metadata that all episodes share."""
         return self._header
 
     @property
     def observation_space(self) -> spaces.Space | None:
-        """The space of all observations."""
+        """Space of all observations, or None if no writer gave one."""
         return self._header.observation_space
 
     @property
     def action_space(self) -> spaces.Space | None:
-        """The space of all actions."""
+        """Space of all actions, or None if no writer gave one."""
         return self._header.action_space
 
     @property
     def env_spec(self) -> EnvSpec | str | None:
-        """What the writer said of the environment."""
+        """Gymnasium `EnvSpec` or id of the environment, or None."""
         return self._header.env_spec
 
     @property
     def user_metadata(self) -> dict[str, Any]:
-        """What was given to `EpisodeWriter(metadata=...)`."""
+        """Metadata that was given to `EpisodeWriter(metadata=...)`."""
         return self._header.metadata
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of these episodes, lookbacks not counted."""
+        """Number of steps of all episodes, without lookbacks."""
         return int(self.metadata["length"].sum())
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all columns of all episodes in the directory, as they lie there."""
+        """Size in bytes of the stored columns of the whole directory, compressed tracks as they are stored."""
         return sum(stored.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -522,7 +568,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
 
 _OF_A_VIEW = ("metadata", "_step_tables", "_numbers")
-_MOST_SECONDS = 60.0  # for a directory whose shards are replaced while it is read
+_MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced all the time
 
 
 def _read_all(
@@ -566,7 +612,9 @@ def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tupl
 
 
 def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, there: list[tuple[str, int]]) -> np.ndarray | None:
-    """The numbers, among the episodes of the shards there, of those that other shards had; None: all, in order."""
+    """Return the numbers of the episodes of the shards `known` among the episodes of the shards `there`, or None for
+    all.
+    """
     starts = dict(zip([name for name, _ in there], np.cumsum([0, *(num for _, num in there)]).tolist(), strict=False))
     sizes, found = dict(there), []
     for name, num in known:

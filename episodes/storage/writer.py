@@ -1,4 +1,4 @@
-"""`EpisodeWriter`: episodes to a data set on disk."""
+"""`EpisodeWriter`: write episodes to a data set."""
 
 from __future__ import annotations
 
@@ -41,31 +41,37 @@ from episodes.storage.track_schema import (
 )
 from episodes.tracks import nested
 
-SMALL_BYTES = 1 << 20  # what is smaller waits, copied, to be written together with more of its kind
-COMMIT_BYTES = 1 << 22  # as soon as so many bytes wait, they are written
+SMALL_BYTES = 1 << 20  # smaller additions are copied and queued, to be written together
+COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
 
 
 class EpisodeWriter:
-    """Writes episodes to a data set: a directory that `EpisodeDataset` reads, made when the first ones are written.
+    """Writer of episodes to a data set directory, which `EpisodeDataset` reads.
 
-    Any number of writers, in any number of processes, may write to one data set at a time: each has files of its own.
-    A data set that is there is appended to. Threads may share a writer. On disk, see docs/format.md.
+    The directory is created with the first episodes; an existing data set is appended to. Several writers, in several
+    processes and threads, may write to one data set at a time. `flush` makes added episodes survive a killed process. A
+    writer that is dropped without `close` loses only episodes that were not flushed, with a `ResourceWarning`. The
+    files are described in docs/format.md.
 
     Args:
-        path: of the directory.
-        observation_space, action_space: of all episodes; those of the first ones added when None. Episodes that have
-            none come back with these.
-        env_spec: an `EnvSpec` (`env.spec`), an environment's id, or None.
-        metadata: anything about the data set that msgpack can hold; the first writer's stays.
-        compression: `"auto"`: tracks of uint8 items of at least 1 kB (images) are compressed with zstd; `"zstd"`: all
-            tracks; `"none"`.
-        shard_bytes: a new file is begun when one has this size.
+        path: the directory.
+        observation_space: space of all observations; None for that of the first episodes.
+        action_space: space of all actions; None for that of the first episodes.
+        env_spec: an `EnvSpec` (`env.spec`), the id of an environment, or None.
+        metadata: facts about the data set that msgpack can encode. Those of the data set's first writer are stored.
+        compression: "auto" compresses tracks of uint8 items of at least 1 kB (images) with zstd, "zstd" all tracks, and
+            "none" no track.
+        shard_bytes: size at which a new file is started.
+
+    Attributes:
+        path: the directory.
 
     Raises:
-        MissingExtra: without pyarrow.
-        InvalidArgument: the data set that is there has other spaces, another env_spec or other metadata.
-        UnreadableData: the data set that is there has a newer version.
-        WrongType: an `env_spec` or metadata that cannot be written.
+        MissingExtra: pyarrow is not installed.
+        InvalidArgument: the existing data set has other spaces, another `env_spec` or other metadata, or an option is
+            invalid.
+        UnreadableData: the existing data set has a newer format version, or its header is damaged.
+        WrongType: the `env_spec` or `metadata` cannot be written.
 
     >>> import tempfile, numpy as np
     >>> from episodes.storage import EpisodeDataset
@@ -99,7 +105,7 @@ class EpisodeWriter:
         self._compression, self._shard_bytes = compression, shard_bytes
         given = Header(observation_space, action_space, env_spec, dict(metadata or {}))
         if observation_space is not None or action_space is not None or env_spec is not None or metadata:
-            given.to_json()  # what cannot be written is an error now
+            given.to_json()  # raise errors of values that cannot be written now
         there = read_header(self.path)
         if there is not None:
             there.check_given(given)
@@ -107,7 +113,7 @@ class EpisodeWriter:
         self._name, self._num_shards, self._process = writer_name(), 0, os.getpid()
         self._shard: ShardWriter | None = None
         self._manifest = Manifest(self._name, data_set=self._header.id)
-        self._untold: ShardWriter | None = None  # there was no room to say what it has
+        self._untold: ShardWriter | None = None  # the manifest could not be written for this shard
         self._lock = threading.RLock()
         self._layout = Layout(None, {}, {})
         self._schema: Any = None
@@ -120,19 +126,23 @@ class EpisodeWriter:
         self,
         episodes: SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode],
     ) -> None:
-        """Add a pack, a list of episodes and chunks, or one; nothing is kept of them: they may be changed afterwards.
+        """Add a pack, an episode or chunk, or a list of them.
 
-        What is large is written at once, what is small together with more of it; `flush` writes what waits. The
-        agents of multi-agent episodes are added one by one, with their clocks in `custom_data`:
-        `unpack_agents(list(dataset.packs()))` makes them whole again.
+        They are copied or written, so they may be changed afterwards. Large ones are written at once, small ones
+        together with others; `flush` writes them now. Agents of multi-agent episodes are added as separate episodes;
+        `unpack_agents(list(dataset.packs()))` restores the multi-agent episodes.
+
+        Args:
+            episodes: what to add. A rejected call changes nothing.
 
         Raises:
-            TrackMismatch: names the first track that is not as those in the data set (keys, shape or dtype).
-            InvalidArgument: other spaces.
-            WrongType: items of a dtype that a file cannot hold; names the key of custom data or infos that msgpack
-                cannot hold. Like the two above it leaves the data set as it was.
-            OSError: a full disk, say. What was small goes on waiting for the next flush; what was too large to wait is
-                not in the data set.
+            TrackMismatch: a track differs from the data set's in its key, shape or dtype; the message names it.
+            InvalidArgument: the spaces differ from the data set's.
+            WrongType: no episodes, or values that a file cannot hold; the message names the track or key.
+            EpisodeStateError: the writer is closed, or belongs to another process.
+            UnreadableData: the directory was moved, removed or replaced.
+            OSError: for example a full disk. Small episodes stay queued for the next flush; a large pack is not
+                written.
         """
         self._check_usable()
         some: Any = [episodes] if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)) else episodes
@@ -174,9 +184,15 @@ class EpisodeWriter:
         return batch, pack.nbytes, waits
 
     def flush(self, *, fsync: bool = False) -> None:
-        """Write what waits. What was added so far survives the end of this process, however it comes.
+        """Write all queued episodes, so that they survive the end of this process.
 
-        With `fsync`, it survives the machine's too: this waits for the disk (milliseconds).
+        Args:
+            fsync: also wait until the disk has them (milliseconds), so that they survive a crash of the machine.
+
+        Raises:
+            EpisodeStateError: the writer is closed, or belongs to another process.
+            UnreadableData: the directory was moved, removed or replaced.
+            OSError: for example a full disk. The episodes stay queued.
         """
         self._check_usable()
         with self._lock:
@@ -189,7 +205,12 @@ class EpisodeWriter:
                     self._tell(self._shard, is_open=True, fsync=True)
 
     def close(self) -> None:
-        """Write what waits, and seal the file; nothing can be added then. Closing again does nothing."""
+        """Write all queued episodes, and finish the file. Later calls do nothing.
+
+        Raises:
+            UnreadableData: the directory was moved, removed or replaced.
+            OSError: for example a full disk. Call it again once there is space.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -248,7 +269,9 @@ class EpisodeWriter:
         return EpisodePack.from_episodes(episodes)
 
     def _fitted(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
-        """The header with this pack in the data set, and the pack as it is written; errors where it does not fit."""
+        """Return the header, pack and track fields with which the pack is written. Raise an error if the pack does not
+        fit.
+        """
         tracks, has_steps = fields_of(pack, self._compression), bool(pack.offsets[-1])
         self._header.check_tracks(tracks, has_steps)
         header = self._with_spaces(pack)
@@ -262,9 +285,9 @@ class EpisodeWriter:
         return replace(header, tracks=observed(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
-        """How the pack's tracks are nested; as those there, where the order of keys is all that differs."""
+        """Return how the pack's tracks are nested; the stored structure if only the order of keys differs."""
         if header.knows_steps and not self._header.knows_steps:
-            return header.structure  # was made of this pack
+            return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
             return self._layout.structure
         structure, there = structure_of(columns_of(pack)), self._header.structure
@@ -290,19 +313,19 @@ class EpisodeWriter:
     # --- files -------------------------------------------------------------------------------------------------
 
     def _put_header(self, header: Header) -> None:
-        """See that the data set has this header; errors where another writer was quicker, with another one."""
+        """Write the header, unless the data set has an equal one. Raise an error if another writer's header differs."""
         if not self._is_there or header.tracks != self._header.tracks:
             self._header, self._is_there = create_or_load_header(self.path, header), True
             self._manifest.data_set = self._header.id
 
     def _begin(self, layout: Layout, schema: Any) -> None:
-        """Go on in another shard, with other columns."""
+        """Finish the current shard, and use another layout for the next one."""
         self._commit()
         self._seal()
         self._layout, self._schema = layout, schema
 
     def _pack_small(self) -> None:
-        """Turn the small episodes into a record batch that waits like others."""
+        """Turn the queued small episodes into a record batch, which is queued or written like others."""
         pack = self._small.pack()
         if pack is not None:
             batch = self._batch_of(pack)
@@ -320,7 +343,7 @@ class EpisodeWriter:
         self._write(batch)
 
     def _commit(self) -> None:
-        """Write what waits as one record batch. It goes on waiting where that fails."""
+        """Write the queued record batches as one. They stay queued if that fails."""
         if not self._waiting:
             return
         if len(self._waiting) == 1:
@@ -349,7 +372,7 @@ class EpisodeWriter:
             self._seal()
 
     def _check_directory(self) -> None:
-        """Raise `UnreadableData` if the directory does not have the data set of this writer any more."""
+        """Raise `UnreadableData` if the directory no longer has the data set of this writer."""
         header = read_header(self.path)
         if header is None or header.id != self._header.id:
             raise UnreadableData(
@@ -367,7 +390,7 @@ class EpisodeWriter:
                 self._tell(shard, is_open=False)
 
     def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
-        """Say in the manifest what the shard has. Where there is no room for that, `close` tries again."""
+        """Write the shard's state to the manifest. If that fails, `close` tries again."""
         try:
             if self._manifest.is_damaged:
                 self._check_directory()
@@ -378,7 +401,7 @@ class EpisodeWriter:
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
-    """A pack of episodes without a step, whose tracks say nothing of steps, with those that the data set has."""
+    """Return a pack of episodes without steps with the data set's step tracks, all empty."""
     empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
     columns = assembled(header.structure, pack.tracks | empty)
     return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})
