@@ -1,4 +1,4 @@
-"""pyarrow, imported when first used; list columns whose values are a numpy array's own bytes, and back."""
+"""Import pyarrow on first use, and convert numpy arrays to list columns and back without copies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData, needing
 
-_MOST_BYTES = 2**31 - 1  # of a column of strings, whose bounds are int32
+_MOST_BYTES = 2**31 - 1  # limit of a column of strings, which has int32 offsets
 
 
 @cache
 def pyarrow() -> Any:
-    """The module `pyarrow`, with `pyarrow.ipc`; `MissingExtra` where it is not installed."""
+    """Return the module `pyarrow`, with `pyarrow.ipc`. Raise `MissingExtra` if it is not installed."""
     with needing("arrow", "episodes on disk need pyarrow"):
         import pyarrow
         import pyarrow.ipc
@@ -25,7 +25,7 @@ def pyarrow() -> Any:
 
 @contextmanager
 def reading(source: str) -> Iterator[None]:
-    """Whatever goes wrong in here is damage of the source: an `UnreadableData` that names it."""
+    """Context manager that turns errors of damaged data into an `UnreadableData` that names the source."""
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
     damages = (*damages, MemoryError, RecursionError, AttributeError)
     try:
@@ -37,7 +37,7 @@ def reading(source: str) -> Iterator[None]:
 
 @cache
 def value_type(dtype: np.dtype) -> Any:
-    """The Arrow type that values of a dtype are written as: numbers as such, all else as bytes (uint8)."""
+    """Return the Arrow type for values of a dtype: its own type for numbers, uint8 for the bytes of all others."""
     arrow = pyarrow()
     natural = dtype.kind in "iuf" and dtype.itemsize <= 8 and dtype.isnative
     return arrow.from_numpy_dtype(dtype) if natural else arrow.uint8()
@@ -45,15 +45,15 @@ def value_type(dtype: np.dtype) -> Any:
 
 @cache
 def values_per_item(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """How many Arrow values an item of a track is written as."""
+    """Return the number of Arrow values per item of a track."""
     count = int(np.prod(shape, dtype=np.int64))
     return count * (1 if value_type(dtype) != pyarrow().uint8() or dtype == np.uint8 else dtype.itemsize)
 
 
 def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
-    """A list column: rows `offsets[i]` to `offsets[i + 1]` of the array [rows, ...], flat, for episode i.
+    """Return a list column whose list i has the rows `offsets[i]` to `offsets[i + 1]` of the array [rows, ...], flattened.
 
-    The column's values are the array's memory; a copy of it with `own`, or where it is not contiguous.
+    The column shares the array's memory. It has a copy if `own` is True or the array is not contiguous.
     """
     arrow = pyarrow()
     type_, count = value_type(array.dtype), values_per_item(array.dtype, array.shape[1:])
@@ -65,7 +65,7 @@ def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
 
 
 def text_column(texts: Any) -> Any:
-    """A column of strings, or None; ASCII of one length, as ids mostly are, in a tenth of the time that Arrow takes."""
+    """Return a column of strings or None. ASCII strings of one length, such as ids, take a tenth of Arrow's own time."""
     arrow = pyarrow()
     if isinstance(texts, np.ndarray) and texts.dtype.kind == "U" and texts.dtype.isnative and texts.dtype.itemsize:
         codes = np.ascontiguousarray(texts).view(np.uint32)
@@ -73,12 +73,15 @@ def text_column(texts: Any) -> Any:
             bounds = np.arange(len(texts) + 1, dtype=np.int32) * np.int32(codes.size // len(texts))
             buffers = [None, arrow.py_buffer(bounds), arrow.py_buffer(codes.astype(np.uint8))]
             return arrow.Array.from_buffers(arrow.string(), len(texts), buffers)
-    # of numpy's own strings, Arrow would take what is before a NUL
+    # not numpy's strings: Arrow would stop at a NUL
     return arrow.array(texts.tolist() if isinstance(texts, np.ndarray) else texts, arrow.string())
 
 
 def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.ndarray) -> Any:
-    """A column of lists of bytes: `data[bounds[k]:bounds[k + 1]]` for k from `offsets[i]` to `offsets[i + 1]`."""
+    """Return a column whose list i has the documents `offsets[i]` to `offsets[i + 1]`.
+
+    Document k is `data[bounds[k]:bounds[k + 1]]`.
+    """
     arrow = pyarrow()
     type_ = arrow.large_binary()
     buffers = [None, arrow.py_buffer(bounds), arrow.py_buffer(data)]
@@ -92,7 +95,9 @@ def _listed(type_: Any, offsets: np.ndarray, values: Any) -> Any:
 
 
 def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int, name: str) -> np.ndarray:
-    """The array [num_rows, *shape] of a list column: a view of its memory. `UnreadableData` where bytes are missing."""
+    """Return the values of a list column as an array [num_rows, *shape], a view. Raise `UnreadableData` if bytes are
+    missing.
+    """
     count = num_rows * int(np.prod(shape, dtype=np.int64))
     if not count or not dtype.itemsize:
         return np.empty((num_rows, *shape), dtype)
@@ -100,7 +105,7 @@ def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int
 
 
 def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bytes (uint8), the bounds of the documents in them, and the offsets of the lists, of a `documents_column`."""
+    """Return the bytes (uint8), document bounds and list offsets of a column that `documents_column` made."""
     _, lists, _, bounds, data = column.buffers()
     num_lists, num_documents = len(column), len(column.values)
     found = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
@@ -111,7 +116,7 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def check_offsets(column: Any, wanted: np.ndarray, name: str) -> None:
-    """Raise `UnreadableData` unless the lists of a column begin and end at these offsets [n + 1]."""
+    """Raise `UnreadableData` unless the lists of a column have the offsets `wanted` [n + 1]."""
     found = _numbers(column.buffers()[1], np.dtype(np.int64), len(wanted), name)
     if len(column) != len(wanted) - 1 or not np.array_equal(found, wanted):
         raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")

@@ -1,8 +1,8 @@
-"""What the header of an Arrow IPC message says, read before Arrow allocates anything for it.
+"""Check the header of an Arrow IPC message before Arrow allocates memory for it.
 
     0xFFFFFFFF | size of the header | header (a flatbuffer) | body
 
-A flatbuffer's table is at an offset; before it lies its vtable, which says where each of its fields is, or 0.
+A flatbuffer's table has an offset. Its vtable stores where each field of the table is, or 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _COMPRESSION = 3  # of a RecordBatch
 
 
 def check_message(data: Any, at: int) -> bool:
-    """Whether there is a record batch at this place of a shard's bytes; False at the end of its stream.
+    """Return True if a record batch begins at byte `at` of a shard, and False at the end of its stream.
 
     Raises:
-        UnreadableData: there is something else, more than there is room for, or what no shard has: a compressed body,
-            which may say that it needs any amount of memory.
+        UnreadableData: something else is stored there, the batch is longer than the file, or its body is compressed:
+            that could claim any amount of memory, and no shard has it.
     """
     data = memoryview(data).cast("B")
     try:
@@ -49,7 +49,7 @@ def check_message(data: Any, at: int) -> bool:
 
 
 def _field(data: Any, table: int, number: int) -> int | None:
-    """Where a field of a table is; None where the table does not have it."""
+    """Return the position of a table's field, or None if the table does not have it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if not 0 <= vtable < len(data):
         raise UnreadableData(f"no table at byte {table}")

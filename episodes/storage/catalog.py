@@ -1,10 +1,11 @@
-"""Which shards a data set has: what its directory holds, what its writers said of them, and what replaced what.
+"""List the shards of a data set: from the files of its directory, the manifests of writers, and the commits.
 
-    NAME.manifest         of each writer, its shards: a line when one begins and when it ends
-    commit-000001.json    of each compaction, merge or repair: the shards it made, and those they stand for
+    NAME.manifest         one for each writer: a line when a shard of it begins and when it ends
+    commit-000001.json    one for each compaction, merge or repair: the shards it made, and those that they replace
 
-A shard that a manifest or a commit names, that nothing replaced and that is not there, is lost. A made shard waits as
-`*.arrow.new`, and counts from the moment its commit file is there; what it replaces counts until then.
+A shard is lost if a manifest or commit names it, nothing replaced it, and its file does not exist. A shard made by a
+commit is called `*.arrow.new` at first. It counts as soon as the commit file exists, and the shards that it replaces do
+not count from then on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from episodes.storage.locks import is_locked
 SEALED, UNFINISHED, MADE = ".arrow", ".arrow.partial", ".arrow.new"
 MANIFEST = ".manifest"
 _COMMIT = "commit-"
-_NUMBERED = re.compile(rf"{_COMMIT}(\d+)\.json")  # also one that was put aside: its number is taken
+_NUMBERED = re.compile(rf"{_COMMIT}(\d+)\.json")  # also matches a damaged one that was renamed: its number is taken
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")  # of a writer or shard: no dot and no slash, so it is never a path
 
 Place = tuple[str, int]  # a made shard, and the row in it
@@ -48,16 +49,23 @@ def _checked_count(value: Any, source: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A shard that a data set has."""
+    """File of a shard, and its place in the order of shards.
+
+    Attributes:
+        name: of the shard.
+        order: the name by which shards are sorted: that of the first shard that it replaced, or its own.
+        path: of the file.
+        num_episodes: lowest number of episodes that it has, according to its writer.
+    """
 
     name: str
-    order: str  # shards come in the order of these: of the first one it replaced, or its name
+    order: str
     path: Path
-    num_episodes: int = 0  # it has at least so many, as who wrote it said
+    num_episodes: int = 0
 
     @property
     def sealed(self) -> bool:
-        """Whether its writer has finished it."""
+        """Whether the shard is finished."""
         return not self.path.name.endswith(UNFINISHED)
 
 
@@ -163,7 +171,7 @@ class Manifest:
 
 @lru_cache(maxsize=1)
 def _own_start(pid: int) -> str:
-    """When this process began; a fork of it has another number."""
+    """Return the start of this process. The argument keeps a forked process from using its parent's value."""
     return process_start_id(pid)
 
 
@@ -184,11 +192,17 @@ def process_start_id(pid: int) -> str:
 
 @dataclass(slots=True)
 class Commit:
-    """What was made in place of what: `replaces` gives the new place of a shard's rows, or None if they are dropped."""
+    """Replacement of shards.
 
-    made: dict[str, dict[str, Any]] = field(default_factory=dict)  # name: order, episodes, data_set of a merged one
+    Attributes:
+        made: the new shards by name, with `order`, `episodes`, and `data_set` if it was merged from that data set.
+        replaces: for each replaced shard the new shard and the row where its rows begin, or None if they are dropped.
+        aside: replaced shards whose files are kept under another name, since they are damaged.
+    """
+
+    made: dict[str, dict[str, Any]] = field(default_factory=dict)
     replaces: dict[str, Place | None] = field(default_factory=dict)
-    aside: list[str] = field(default_factory=list)  # of those replaced: kept under another name, as they are damaged
+    aside: list[str] = field(default_factory=list)
 
     @staticmethod
     def of(data: bytes, source: str) -> Commit:
@@ -220,7 +234,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Catalog:
-    """The shards of a directory, as its files list them.
+    """Shards of a directory, according to its files.
 
     A commit may only make shards with new names, and every replaced shard points to one that the same commit made. So
     a chain of replacements ends, whatever the files contain.
@@ -232,15 +246,20 @@ class Catalog:
     made: dict[str, dict[str, Any]] = field(default_factory=dict)
     replaced: dict[str, Place | None] = field(default_factory=dict)
     aside: set[str] = field(default_factory=set)
-    newest_commit: int = 0  # its number, damaged ones counted
+    newest_commit: int = 0  # highest number, also of damaged ones
     damaged: list[Path] = field(default_factory=list)  # manifests and commits
     problems: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # names of shards
-    leftovers: list[Path] = field(default_factory=list)  # of who was killed, of no use
+    leftovers: list[Path] = field(default_factory=list)  # useless files of killed processes
 
     @staticmethod
     def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
-        """What a directory holds now; or would hold with files of these names, of which the small ones are there."""
+        """Return the catalog of a directory.
+
+        Args:
+            directory: has the manifests and commits.
+            names: names of all files, if some of them are not in the directory; None for the directory's own.
+        """
         if names is None:
             names = list_names(directory)
         names = sorted(names)
@@ -257,7 +276,7 @@ class Catalog:
         """Add a small file by `take`; if it is damaged, note a problem instead."""
         try:
             take(read_file(self.directory / name), str(self.directory / name))
-        except FileNotFoundError:  # it was replaced a moment ago, and its shards with it
+        except FileNotFoundError:  # it was removed meanwhile, with its shards
             pass
         except (UnreadableData, KeyError, TypeError, ValueError, AttributeError) as error:
             problem = str(error) if isinstance(error, UnreadableData) else f"{self.directory / name}: {error!r}"

@@ -1,10 +1,9 @@
-"""Checksums: of record batches, kept in the metadata of each batch's own message, and of JSON objects.
+"""Checksums of record batches, stored in the metadata of each batch's message, and of JSON objects.
 
     sums of a batch [1 + k] uint64     facts and row columns | 64 KiB of a track | 64 KiB | ... | of the next track
 
-The first one is of what the header of the message says (lengths and null counts of all arrays, which no sum of the
-values would notice), of the shard and the place in it, and of the row columns. The others follow the buffers of tracks
-and infos, so they tell which column is damaged.
+The first checksum covers the message's header (lengths and null counts of all arrays), the shard's name, the batch's
+number, and the row columns. The others cover the buffers of tracks and infos, so they show which column is damaged.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Digest = Callable[[Any], int]
 
 @cache
 def algorithm() -> str:
-    """What new sums are made by: xxh3 (13 GB/s), or crc32 (2 GB/s) where `xxhash` is not installed."""
+    """Return the algorithm of new checksums: "xxh3" (13 GB/s), or "crc32" (2 GB/s) if `xxhash` is not installed."""
     try:
         import xxhash  # noqa: F401
     except ImportError:
@@ -38,7 +37,7 @@ def algorithm() -> str:
 
 
 def digest_of(name: str) -> Digest:
-    """The sum of this name, of bytes; `MissingExtra` where its package is not installed."""
+    """Return the checksum function with this name. Raise `MissingExtra` if its package is not installed."""
     if name == "crc32":
         return zlib.crc32
     if name != "xxh3":
@@ -49,10 +48,16 @@ def digest_of(name: str) -> Digest:
 
 
 def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> np.ndarray:
-    """The sums [1 + k] of a record batch, whose first so many columns are rows and the others lists of values.
+    """Return the checksums of a record batch, uint64 [1 + k].
+
+    Args:
+        batch: the record batch.
+        num_rows_columns: number of row columns, which come first. The others are lists of values.
+        place: the shard's name and the batch's number.
+        digest: the checksum function.
 
     Raises:
-        UnreadableData: offsets lead out of the values.
+        UnreadableData: offsets exceed the values.
     """
     facts: list[int] = [batch.num_rows]
     rows: list[Any] = [place]
@@ -70,7 +75,7 @@ def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> 
 
 
 def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, told: bytes) -> list[str]:
-    """The columns of a batch whose sums are not those told; "the rows" for the first one."""
+    """Return the names of columns whose checksums differ from `told`, or "the rows" for the row columns."""
     digest = digest_of(name)
     found = sums_of(batch, num_rows_columns, place, digest)
     there = np.frombuffer(told, np.uint64) if len(told) % 8 == 0 else found[:0]
@@ -88,7 +93,7 @@ def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, 
 
 
 def _parts(array: Any, facts: list[int]) -> list[memoryview]:
-    """The bytes of an array that say what it holds, buffer by buffer; its length and null count go to the facts."""
+    """Return the significant bytes of an array, buffer by buffer, and append its length and null count to `facts`."""
     size, nulls = len(array), array.null_count
     facts += (size, nulls)
     if nulls == size:  # of no array, or of nulls alone, Arrow writes the other buffers as it likes
@@ -108,7 +113,7 @@ def _parts(array: Any, facts: list[int]) -> list[memoryview]:
 
 @cache
 def _bounds_by_type() -> dict[int, Struct]:
-    """How a bound is written of the types whose items differ in length, by the numbers that Arrow gives the types."""
+    """Return the binary format of one offset, for each Arrow type with offsets, by type id."""
     arrow = pyarrow()
     lists, documents, texts = arrow.large_list(arrow.null()), arrow.large_binary(), arrow.string()
     return {lists.id: Struct("<q"), documents.id: Struct("<q"), texts.id: Struct("<i")}
@@ -126,30 +131,32 @@ sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def sum_of_json(value: dict[str, Any], name: str | None = None) -> str:
-    """The sum of a JSON object, as `algorithm:hexadecimal`."""
+    """Return the checksum of a JSON object as `algorithm:hexadecimal`."""
     return sum_of_text(sorted_json(value), name or algorithm())
 
 
 def sum_of_text(text: str, name: str) -> str:
-    """The same of what `sorted_json` made of it."""
+    """Return the checksum of a text that `sorted_json` made, as `algorithm:hexadecimal`."""
     return f"{name}:{digest_of(name)(text.encode()):016x}"
 
 
 def with_sum(value: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object and, under `sum`, its sum."""
+    """Return the JSON object with its checksum under the key `sum`."""
     return value | {"sum": sum_of_json(value)}
 
 
 def signed_line(value: dict[str, Any]) -> str:
-    """A line of the JSON object, its keys sorted, with its sum: the text is made once."""
+    """Return the JSON object with its checksum as one line of text, with sorted keys."""
     text = sorted_json(value)
     return f'{text[:-1]}, "sum": "{sum_of_text(text, algorithm())}"}}\n'
 
 
 def checked(text: str | bytes, source: str) -> dict[str, Any]:
-    """The JSON object of `with_sum`. `UnreadableData` names the source where it is none, or not as it was written.
+    """Return the JSON object of a text that `with_sum` signed. A checksum whose algorithm is not installed is not
+    compared.
 
-    A sum by an algorithm that is not installed is not looked at.
+    Raises:
+        UnreadableData: the text is no JSON object, or was changed; the message names the source.
     """
     try:
         found = json.loads(text)
@@ -161,7 +168,7 @@ def checked(text: str | bytes, source: str) -> dict[str, Any]:
 
 
 def unsigned(found: dict[str, Any], source: str) -> dict[str, Any]:
-    """The JSON object of `with_sum` without its sum, as `checked` gives it."""
+    """Return the JSON object of `with_sum` without its checksum, see `checked`."""
     told = found.pop("sum", None)
     try:
         matches = isinstance(told, str) and told == sum_of_json(found, told.partition(":")[0])

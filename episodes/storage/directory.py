@@ -1,4 +1,4 @@
-"""Where a data set's files are read: a directory of this machine. `remote.mirror` reads one that is elsewhere."""
+"""Access to the files of a data set: in a local directory, or through `remote.mirror`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from episodes.storage.shards import ShardRead, read_shard
 
 
 class Files(Protocol):
-    """The files of a data set."""
+    """Files of a data set."""
 
     @property
     def path(self) -> Path | str:
-        """Of the data set, as a user says it."""
+        """Path or URL of the data set, as the user gave it."""
         ...
 
     @property
     def directory(self) -> Path:
-        """Where its small files are, as of the last `refresh`."""
+        """Local directory with the small files, as of the last `refresh`."""
         ...
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether nothing can be written to it."""
+        """Whether the data set is remote, and so cannot be written to."""
         ...
 
     def refresh(self) -> Catalog:
@@ -36,7 +36,7 @@ class Files(Protocol):
         ...
 
     def has_new_commit(self, catalog: Catalog) -> bool:
-        """Return True if shards may have been replaced while the catalog was made, or since."""
+        """Return True if shards may have been replaced since the directory was listed for `catalog`."""
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
@@ -44,19 +44,22 @@ class Files(Protocol):
         ...
 
     def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """The record batches of a shard."""
+        """Return the record batches of a shard."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """A directory of this machine."""
+    """Files of a data set in a local directory."""
 
     directory: Path
     mapped: bool
 
     def __reduce__(self) -> Any:
-        return LocalFiles, (self.directory.absolute(), self.mapped)  # another process may be in another directory
+        return LocalFiles, (
+            self.directory.absolute(),
+            self.mapped,
+        )  # another process may have another working directory
 
     @property
     def path(self) -> Path:

@@ -1,4 +1,4 @@
-"""What a data set knows of each episode beside its tracks: one row of plain columns."""
+"""Facts of episodes as plain columns, one row per chunk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow, text_column
 from episodes.tracks.infos import msgpack_codec
 
-MOST_STEPS = 1 << 40  # of an episode
+MOST_STEPS = 1 << 40  # larger lengths of an episode are damage
 
 UNKNOWN = -1
-"""Stands in the table where an episode's seed, or what policy acted in it, is not known."""
+"""Value in the table for an unknown seed or policy version."""
 
-SEED = "seed"  # of `custom_data`
+SEED = "seed"  # key of `custom_data`, and a column
 _OTHER_IDS = "other_ids"
 _VERSIONS, _BEGINS = "policy_versions", "policy_version_begins"  # lists: the runs, and the step at which each begins
 _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _BEGINS)}
@@ -30,7 +30,7 @@ _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _
 
 @cache
 def row_fields() -> list[Any]:
-    """The Arrow fields of the columns, in order."""
+    """Return the Arrow fields of the row columns, in order."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
     types[Kind.VERSIONS] = pa.large_list(pa.int64())
@@ -48,12 +48,12 @@ def row_fields() -> list[Any]:
 
 @cache
 def optional_names() -> frozenset[str]:
-    """The columns that a file may lack, since it was written before there was such a fact: they count as null."""
+    """Return the columns that older files may lack. A missing column counts as null."""
     return frozenset(name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _names(fact, kind))
 
 
 def num_columns(names: Sequence[str]) -> int:
-    """How many of a shard's columns, which come first, are these."""
+    """Return the number of row columns among the names of a shard's columns."""
     known = _known_names()
     return sum(name in known for name in names)
 
@@ -65,17 +65,19 @@ def _known_names() -> frozenset[str]:
 
 @cache
 def _names_of_facts() -> list[str]:
-    """The columns of the facts that are one value an episode."""
+    """Return the columns of facts with one value per episode."""
     return [name for fact, kind in FACTS.items() if kind is not Kind.VERSIONS for name in _names(fact, kind)]
 
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:
-    """The columns of a fact."""
+    """Return the columns of a fact."""
     return _NAMES.get(kind, (fact.rstrip("_"),))
 
 
 def row_columns(pack: EpisodePack) -> list[Any]:
-    """The columns of a pack. `WrongType` names the key of custom data (or the id) that msgpack cannot hold."""
+    """Return the row columns of a pack. Raise `WrongType`, with the key, for custom data or an id that msgpack cannot
+    encode.
+    """
     pa = pyarrow()
     other: dict[int, dict[str, Any]] = {}
     facts = []
@@ -100,7 +102,7 @@ def row_columns(pack: EpisodePack) -> list[Any]:
 
 
 def _id_column(name: str, ids: Any, num: int, other: dict[int, dict[str, Any]]) -> Any:
-    """Ids that are strings (or None) as a column; others go into `other` by row."""
+    """Return a column of the ids that are strings or None, and put other ids into `other` by row."""
     pa = pyarrow()
     if ids is None:
         return _nulls(num, pa.string())
@@ -139,7 +141,7 @@ def _encoded(value: Any, name: str) -> bytes:
 
 
 def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
-    """A column of bytes, null in the rows that have none."""
+    """Return a column of bytes, with nulls in the rows that have none."""
     pa = pyarrow()
     found = dict(by_row)
     if not found:
@@ -149,7 +151,7 @@ def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """The columns of so many episodes, as arrays [n] by name; ids are objects, None where there is none."""
+    """Facts of n chunks as arrays [n] by name. Ids are objects; None for a missing one."""
 
     columns: dict[str, np.ndarray]
     versions: VersionColumn | None
@@ -157,7 +159,9 @@ class EpisodeRows:
 
     @staticmethod
     def of(batch: Any) -> EpisodeRows:
-        """The rows of a record batch or a table; `UnreadableData` or an Arrow error where they do not hang together."""
+        """Return the rows of a record batch or table. Raise `UnreadableData` or an Arrow error if columns are
+        inconsistent.
+        """
         batch = _with_all(batch)
         _check(batch)
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
@@ -178,7 +182,7 @@ class EpisodeRows:
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> EpisodeRows:
-        """The rows of all record batches."""
+        """Return the rows of all record batches."""
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
         whole = [_with_all(batch).select(names) for batch in batches]
@@ -186,16 +190,16 @@ class EpisodeRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The steps of each episode."""
+        """Number of steps of each chunk, int64 [n]."""
         return self.columns["length"]
 
     @property
     def lookbacks(self) -> np.ndarray:
-        """The items of each episode before its step 0."""
+        """Number of lookback steps of each chunk, int64 [n]."""
         return self.columns["lookback"]
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
-        """The facts of all episodes."""
+        """Return the facts as `EpisodePack` stores them."""
         values = {}
         for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
             if kind is Kind.VERSIONS:
@@ -208,18 +212,18 @@ class EpisodeRows:
         return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
 
     def table(self, which: Any) -> dict[str, np.ndarray]:
-        """The columns of the table that users see, of the rows that an index picks."""
+        """Return the public columns of the rows that an index selects."""
         return {name: column[which] for name, column in self.columns.items()}
 
     def facts_of(self, which: Any) -> list[dict[str, Any] | None]:
-        """The custom data of the rows that an index picks."""
+        """Return the custom data of the rows that an index selects."""
         if self.custom_data is None:
             return []
         return [self.custom_data[i] for i in np.arange(len(self.lengths))[which].tolist()]
 
 
 def _check(batch: Any) -> None:
-    """Raise for offsets that lead elsewhere, and for what no writer leaves out or writes."""
+    """Raise an error if offsets are invalid, or a column without nulls has some."""
     names = [field.name for field in row_fields()]
     batch.select(names).validate(full=True)
     for name in ("t_started", "length", "lookback", "return", "terminated", "truncated"):
@@ -228,7 +232,7 @@ def _check(batch: Any) -> None:
 
 
 def _with_all(batch: Any) -> Any:
-    """The record batch or table, with nulls in columns that it lacks, see `optional_names`."""
+    """Return the record batch or table with nulls in the columns that it lacks, see `optional_names`."""
     lacking = optional_names().difference(batch.schema.names)
     if not lacking:
         return batch
@@ -241,7 +245,7 @@ _BOUNDS = ("policy_version_min", "policy_version_max")
 
 
 def _versions_of(batch: Any) -> VersionColumn | None:
-    """The runs of the rows of a record batch or a table."""
+    """Return the policy versions of the rows of a record batch or table, or None if none are known."""
     versions, begins = (batch.column(name) for name in _NAMES[Kind.VERSIONS])
     if versions.null_count == len(versions):
         return None
@@ -250,7 +254,7 @@ def _versions_of(batch: Any) -> VersionColumn | None:
 
 
 def _lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The values of a list column, one row after another, and where each row begins and ends among them."""
+    """Return the values of a list column, concatenated, and where each row begins and ends among them [n + 1]."""
     array = column.combine_chunks() if isinstance(column, pyarrow().ChunkedArray) else column
     bounds = array.offsets.to_numpy()
     return array.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
@@ -261,11 +265,11 @@ def _lowest_and_highest(versions: VersionColumn | None, num: int) -> np.ndarray:
 
 
 _READ = {Kind.ENDING: codes_of}
-"""From the columns of a fact to what `PackFacts` takes, where it is not the column itself."""
+"""Functions from the columns of a fact to its value in `PackFacts`, if that is not the column itself."""
 
 
 def _put_other(columns: dict[str, np.ndarray], others: list[bytes | None]) -> None:
-    """Put the ids that are no strings into copies of their columns."""
+    """Replace the id columns by copies with the ids that are no strings."""
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}
     for i, document in enumerate(others):

@@ -1,4 +1,4 @@
-"""Files: mapped privately or read whole, and replaced so that they are there whole or not at all."""
+"""Read, map, write and replace files, so that a killed process leaves no half-written file behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 
 def local_path(path: str | Path) -> Path:
-    """The path; `InvalidArgument` names the scheme of one that is not in this file system."""
+    """Return the path. Raise `InvalidArgument` for a URL."""
     scheme, found, _ = str(path).partition("://")
     if found and scheme.isalnum():
         raise InvalidArgument(
@@ -106,7 +106,7 @@ def _map(descriptor: int, size: int) -> np.ndarray:
 
 
 class _Mapping:
-    """A mapped file, unmapped when no array is a view of it any more.
+    """Mapped file, which is unmapped when the last array that views it is freed.
 
     Python's own `mmap` keeps a file descriptor for each mapping, so a process could not map more than 1,000 files.
     """
@@ -135,10 +135,10 @@ def _libc() -> Any:
 
 
 def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
-    """Write a file that appears at once and whole, in place of the one that is there.
+    """Write a file that appears at once, complete, in place of an existing one.
 
     Raises:
-        FileExistsError: there is one and it is to be `new`.
+        FileExistsError: the file exists, and `new` is True.
     """
     final, draft = os.fspath(path), _draft_of(path)
     try:
@@ -158,7 +158,12 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
 def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
     """Write a file like `put`, locked before it has its name. Return the descriptor that holds the lock.
 
-    `make_text` makes the text, given whether the file is locked. Returns None if the file system has no locks.
+    Args:
+        path: of the file.
+        make_text: returns the text, given whether the file is locked.
+
+    Returns:
+        The descriptor, or None if the file system has no locks.
     """
     draft = _draft_of(path)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
@@ -177,7 +182,7 @@ def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
 
 
 def append(path: Path, text: str) -> None:
-    """Write at the end of a file, all of it or an `OSError`."""
+    """Append to a file all of the text, or raise `OSError`."""
     _write(os.fspath(path), os.O_APPEND, text)
 
 
@@ -205,24 +210,23 @@ def _write_all(descriptor: int, text: str) -> None:
 
 
 def _link(draft: str, final: str) -> None:
-    """Give the draft its final name; `FileExistsError` where there is such a file."""
+    """Give the draft its final name. Raise `FileExistsError` if there is such a file."""
     try:
         os.link(draft, final)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links: whole in the end, but not at once
+    except OSError:  # a file system without links: the file is complete in the end, but does not appear at once
         _write(final, os.O_CREAT | os.O_EXCL, Path(draft).read_text())
 
 
-_KEEP_SIZE = 1  # of fallocate(2): the file does not seem longer than what was written
-_WORTH_RESERVING = 1 << 21  # bytes; one call of the system is 50 us
+_KEEP_SIZE = 1  # flag of fallocate(2): the file's size stays that of the written bytes
+_WORTH_RESERVING = 1 << 21  # bytes; one system call takes 50 us
 
 
 def reserve(descriptor: int, start: int, size: int) -> None:
-    """Let the file system find room for so many bytes at once, not page by page while they are written.
+    """Reserve disk space for a large write, which then takes a quarter less time on ext4.
 
-    On ext4 it takes a quarter of the time off a large write. Nothing that can be read changes. Where there is no such
-    call, or no room, nothing happens: whoever writes gets the error.
+    Without such a system call, or without space, nothing happens: the write raises the error.
     """
     if size >= _WORTH_RESERVING and (call := _fallocate()) is not None:
         call(descriptor, _KEEP_SIZE, start, size)
@@ -230,7 +234,9 @@ def reserve(descriptor: int, start: int, size: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """The system's own: Python's writes into each block where a file system has no such call."""
+    """Return the system's fallocate64, or None. Python's `posix_fallocate` writes to each block if a file system lacks
+    it.
+    """
     if sys.platform != "linux":
         return None
     try:
@@ -243,10 +249,10 @@ def _fallocate() -> Any:
 
 @contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """A directory to write into, which becomes the target when all went well and is gone when not.
+    """Context manager with a draft directory, which gets the name `target` in the end, or is removed after an error.
 
     Raises:
-        InvalidArgument: the target is there.
+        InvalidArgument: the target exists.
     """
     if target.exists():
         raise InvalidArgument(f"{target} is there already; give a path where there is nothing")
@@ -259,7 +265,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_beside(target: Path) -> Iterator[Path]:
-    """A directory on the disk of the target, gone in the end. What a killed process left of one, the next removes."""
+    """Context manager with a temporary directory on the target's disk. Drafts of killed processes are removed first."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
         if not is_locked(left):
@@ -268,7 +274,7 @@ def draft_beside(target: Path) -> Iterator[Path]:
     new, draft = (target.with_name(f".{target.name}.{word}-{name}") for word in ("new", "draft"))
     new.mkdir()
     try:
-        with locked(new):  # before it has a name by which another process would take it for left behind
+        with locked(new):  # before it has the name by which other processes remove abandoned drafts
             os.rename(new, draft)
             yield draft
     finally:

@@ -1,4 +1,4 @@
-"""`episodes.json`: what all episodes of a data set share. It is made once, by whichever writer comes first."""
+"""`episodes.json`: the facts that all episodes of a data set share, written once by the first writer."""
 
 from __future__ import annotations
 
@@ -27,27 +27,36 @@ FORMAT, VERSION = "rl-episodes", 1
 
 
 class TrackKnowledge(IntEnum):
-    """How much a header knows of the episodes' tracks; it only ever learns."""
+    """Degree to which a header knows the tracks of episodes. It never decreases."""
 
-    NOTHING = 0  # there are no episodes
+    NOTHING = 0  # no episode was written
     OBSERVATIONS = 1  # no episode has a step
     ALL = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is in `episodes.json`."""
+    """Contents of `episodes.json`.
+
+    Attributes:
+        observation_space, action_space: of all episodes, or None.
+        env_spec: an `EnvSpec`, the id of an environment, or None.
+        metadata: the user's.
+        tracks: fields by path; only those of observations while no episode has a step.
+        structure: how tracks are nested, see `structure_of`; None while no episode has a step.
+        id: random id of the data set, also in shards and manifests; None in data sets of earlier versions.
+    """
 
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
     env_spec: EnvSpec | str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    tracks: Fields = field(default_factory=dict)  # only those of observations while no episode has a step
-    structure: Any = None  # how tracks are nested, see `structure_of`; None while no episode has a step
-    id: str | None = None  # random; shards and manifests contain it too. Data sets of earlier versions have none
+    tracks: Fields = field(default_factory=dict)
+    structure: Any = None
+    id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The value that is written; `WrongType` names what cannot be."""
+        """Return the JSON value of the file. Raise `WrongType`, with the name of a fact that cannot be written."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -61,7 +70,7 @@ class Header:
         }
 
     def check_given(self, given: Header) -> None:
-        """Raise `InvalidArgument` where what a further writer says of the data set is not what is there."""
+        """Raise `InvalidArgument` if the facts that another writer was given differ from these."""
         for name in ("observation_space", "action_space", "env_spec"):
             mine, other = getattr(self, name), getattr(given, name)
             if other is not None and mine != other and not (name == "env_spec" and _are_alike(mine, other)):
@@ -70,7 +79,9 @@ class Header:
             raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {given.metadata}; leave it out")
 
     def check_tracks(self, tracks: Fields, has_steps: bool) -> None:
-        """Raise `TrackMismatch` unless episodes of these tracks belong here; without steps, their observations."""
+        """Raise `TrackMismatch` unless episodes with these tracks fit; of episodes without steps only observations are
+        compared.
+        """
         there, given = self.tracks, tracks
         if not has_steps or not self.knows_steps:
             there, given = observed(there), observed(given)
@@ -79,7 +90,7 @@ class Header:
 
     @property
     def known(self) -> TrackKnowledge:
-        """How much is known of the episodes."""
+        """Degree to which the tracks are known."""
         return (
             TrackKnowledge.ALL
             if self.knows_steps
@@ -89,7 +100,7 @@ class Header:
         )
 
     def learning(self, other: Header) -> Header:
-        """This header, with what the other one knows and this one does not."""
+        """Return this header, with the tracks of the other one, and its spaces if this header has none."""
         learned = replace(self, tracks=other.tracks, structure=other.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned
@@ -101,12 +112,12 @@ class Header:
 
     @property
     def knows_steps(self) -> bool:
-        """Whether it is known what actions, rewards and extra model outputs are like."""
+        """Whether actions, rewards and extra model outputs are known."""
         return self.structure is not None
 
 
 def read_header(directory: Path) -> Header | None:
-    """The header of a data set; None where there is none. `UnreadableData` for something else or a newer version."""
+    """Return the header of a data set, or None if there is none. Raise `UnreadableData` for a damaged or newer one."""
     try:
         text = read_file(directory / NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -115,7 +126,7 @@ def read_header(directory: Path) -> Header | None:
 
 
 def header_of(text: bytes, file: str) -> Header:
-    """The header of a file's bytes. `UnreadableData` names the file of something else, or of a newer version."""
+    """Return the header of a file's bytes. Raise `UnreadableData`, with the file's name, for a damaged or newer one."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -149,14 +160,13 @@ def _checked_id(id_: Any) -> str | None:
 
 
 def create_or_load_header(directory: Path, header: Header) -> Header:
-    """Put the header there, whole or not at all, and return the one that is there then.
+    """Write the header unless the directory has one, and return the header on disk.
 
-    The one that another writer has put there stays, but for what it did not know: what steps are like, and before there
-    are any episodes the spaces.
+    An existing header is only completed: with the tracks of steps, and before the first episode with the spaces.
 
     Raises:
-        InvalidArgument, TrackMismatch: it is not like this one, see `check_given` and `check_tracks`.
-        UnreadableData: it was removed meanwhile.
+        InvalidArgument, TrackMismatch: the existing header differs, see `check_given` and `check_tracks`.
+        UnreadableData: the header was removed meanwhile.
     """
     directory.mkdir(parents=True, exist_ok=True)
     new = replace(header, id=header.id or uuid.uuid4().hex)
@@ -174,11 +184,11 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
 
 
 def put_header(directory: Path, header: Header, *, new: bool) -> bool:
-    """Put the header there; False where it is to be `new` and another writer's is there already."""
+    """Write the header, and return True; or return False if it must be `new` and another writer's exists."""
     value = header.to_json()
     parts = {name: sorted_json(part) for name, part in value.items()}
     whole = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))  # as `sorted_json` writes the value
-    parts["metadata"] = json.dumps(value["metadata"])  # a user's keys stay in their order
+    parts["metadata"] = json.dumps(value["metadata"])  # keeps the order of the user's keys
     lines = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
     try:
         put(directory / NAME, f'{{\n{lines},\n"sum": "{sum_of_text(f"{{{whole}}}", algorithm())}"\n}}\n', new=new)
@@ -199,12 +209,12 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
 
 
 def _are_alike(spec: EnvSpec | str | None, other: EnvSpec | str | None) -> bool:
-    """Whether two specs are written alike, and so are one when they are read."""
+    """Return True if two specs have the same JSON."""
     return _spec_to_json(spec) == _spec_to_json(other)
 
 
 def storable(spec: EnvSpec | None) -> EnvSpec | str | None:
-    """The spec; its id where it has what JSON has not, such as a class as its entry point."""
+    """Return the spec, or only its id if JSON cannot represent the spec, for example a class as its entry point."""
     try:
         _spec_to_json(spec)
     except WrongType:
@@ -217,7 +227,7 @@ def _spec_from_json(value: Any) -> EnvSpec | str | None:
 
 
 def _metadata_to_json(metadata: dict[str, Any]) -> Any:
-    """As JSON where that gives the same back, else msgpack in base64."""
+    """Return the metadata as JSON, or as msgpack in base64 if JSON would change them."""
     if not metadata:
         return {"json": {}}
     document = msgpack_codec.encode(metadata, "metadata")

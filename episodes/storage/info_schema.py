@@ -1,7 +1,7 @@
-"""Infos as columns of a shard: typed where they are regular numbers and arrays, else a document for each.
+"""Infos as columns of a shard: typed for numbers and arrays of one dtype and shape, else one msgpack document per info.
 
-A path whose values change their dtype or shape from one batch to the next becomes documents from then on; so a writer
-begins at most two shards for each path.
+A path whose values change their dtype or shape between batches becomes documents from then on. So a writer begins at
+most two shards for each path.
 """
 
 from __future__ import annotations
@@ -28,16 +28,22 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 @dataclass(frozen=True, slots=True)
 class InfoField:
-    """How the values of one path are written; as documents when there is no dtype."""
+    """How the values of one path are stored.
+
+    Attributes:
+        dtype: of the values; None for documents.
+        shape: of one value.
+        plain: True if the values are Python's numbers, not numpy's.
+    """
 
     dtype: str | None = None
     shape: tuple[int, ...] = ()
-    plain: bool = False  # values were Python numbers, not numpy's
+    plain: bool = False
 
     @staticmethod
     def of(column: Column) -> InfoField:
         if isinstance(column, PackedColumn) or column.values.dtype.kind in "UO":
-            return InfoField()  # strings have as many dtypes as lengths
+            return InfoField()  # strings of each length have another dtype
         return InfoField(column.values.dtype.str, column.values.shape[1:], column.plain)
 
     @staticmethod
@@ -48,7 +54,7 @@ class InfoField:
         return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}
 
     def column_types(self, path: str) -> dict[str, Any]:
-        """The names and Arrow types of its columns."""
+        """Return the names and Arrow types of the path's columns."""
         arrow = pyarrow()
         if self.dtype is None:
             return {_values(path): arrow.large_list(arrow.large_binary())}
@@ -68,12 +74,12 @@ def _present(path: str) -> str:
 
 
 def columns_of(infos: Infos) -> dict[str, Column]:
-    """The infos' columns by path. `WrongType` names the key of a value that msgpack cannot hold."""
+    """Return the infos' columns by path. Raise `WrongType`, with the key, for a value that msgpack cannot encode."""
     return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
 
 
 def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
-    """The fields known so far and those of the columns; `known` itself when there is nothing new."""
+    """Return the known fields combined with those of the columns; `known` itself if nothing changes."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
     wanted = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
     changed = {path: field for path, field in wanted.items() if known.get(path) != field}
@@ -81,7 +87,7 @@ def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
 
 
 def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, own: bool) -> list[Any]:
-    """The columns of all fields, a list for each episode; nothing is present of a path that is not in `columns`."""
+    """Return the Arrow columns of all fields, one list per episode. A path that is not in `columns` has no values."""
     num_rows, found = int(offsets[-1]), []
     for path, field in fields.items():
         if field.dtype is None:
@@ -108,10 +114,10 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
 
 
 def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
-    """The infos of a record batch, whose episodes begin and end at the offsets [n + 1]: views of its columns.
+    """Return the infos of a record batch as views of its columns. `offsets` [n + 1] are those of the observations.
 
     Raises:
-        UnreadableData: there is not one for each observation.
+        UnreadableData: the number of infos differs from that of observations.
     """
     columns: dict[str, Column] = {}
     num_rows = int(offsets[-1])

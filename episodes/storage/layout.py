@@ -1,7 +1,7 @@
-"""How a pack lies in a record batch, and how a record batch is read as a pack.
+"""Write a pack as an Arrow record batch, and read a record batch as a pack.
 
-The columns are those of `episode_rows`, one list column for each track, and those of the infos. What is needed to read
-them is in the metadata of the shard's Arrow schema, so that a shard says by itself what it holds.
+The columns are those of `episode_rows`, one list column per track, and those of the infos. The metadata of the shard's
+Arrow schema describes them, so a shard can be read without other files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ from episodes.storage.track_schema import Fields, TrackField, assembled, check_s
 from episodes.tracks import Tracks
 from episodes.tracks.infos.info_columns import Column
 
-_KEY = b"rl-episodes"  # of the Arrow schema's metadata
+_KEY = b"rl-episodes"  # key in the Arrow schema's metadata
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the columns of a shard are."""
+    """Columns of a shard.
+
+    Attributes:
+        structure: how tracks are nested, see `structure_of`.
+        tracks: fields by path.
+        infos: info fields by path.
+    """
 
     structure: Any  # see `structure_of`
     tracks: Fields
@@ -40,14 +46,16 @@ class Layout:
 
     @property
     def is_flat(self) -> bool:
-        """Whether no column is nested."""
+        """Whether no track is nested."""
         parts = dict(self.structure["dict"]) if self.structure else {}
         extra = [part for _, part in parts.pop("extra_model_outputs", {"dict": []})["dict"]]
         return all(isinstance(part, str) for part in (*parts.values(), *extra))
 
     @staticmethod
     def from_schema(schema: Any) -> Layout:
-        """The layout that an Arrow schema tells of; `UnreadableData` for a file of something else."""
+        """Return the layout that an Arrow schema describes. Raise `UnreadableData` if the schema is not one of
+        episodes.
+        """
         try:
             told = (schema.metadata or {})[_KEY]
             layout = _layout_of(told)
@@ -60,7 +68,7 @@ class Layout:
         return layout
 
     def schema(self) -> Any:
-        """The Arrow schema."""
+        """Return the Arrow schema."""
         told = {
             "structure": self.structure,
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
@@ -69,7 +77,7 @@ class Layout:
         return _schema_of(json.dumps(told).encode(), _row_names())
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], own: bool) -> Any:
-        """The pack as a record batch, of its arrays' own memory unless `own`."""
+        """Return the pack as a record batch, which shares the pack's memory unless `own` is True."""
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
             array = pack.tracks[path]
@@ -82,7 +90,7 @@ class Layout:
         return pyarrow().RecordBatch.from_arrays(columns, schema=schema)
 
 
-@lru_cache(maxsize=16)  # the shards of a data set have one, or a few
+@lru_cache(maxsize=16)  # the shards of a data set have one layout, or a few
 def _layout_of(told: bytes) -> Layout:
     found = json.loads(told)
     tracks = {path: TrackField.from_json(field) for path, field in found["tracks"].items()}
@@ -96,7 +104,7 @@ def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _schema_of(told: bytes, row_names: tuple[str, ...]) -> Any:
-    """The Arrow schema of a layout as JSON, with these columns of rows. Making one takes 0.1 ms."""
+    """Return the Arrow schema of a layout, which `told` describes as JSON, with the row columns `row_names` (0.1 ms)."""
     arrow, layout = pyarrow(), _layout_of(told)
     blocks = arrow.large_list(arrow.large_binary())
     types = {
@@ -111,50 +119,55 @@ def _schema_of(told: bytes, row_names: tuple[str, ...]) -> Any:
 
 
 class StoredBatch:
-    """A record batch, read as a pack.
+    """Record batch that is read as a pack.
 
-    Compressed tracks stand in the pack as their row numbers. Whatever picks rows (an index, a slice, a selection)
-    picks numbers, and what was picked is decompressed at the end.
+    In its pack, a compressed track is replaced by row numbers. So an index, slice or selection selects row numbers, and
+    only the selected rows are decompressed in the end.
+
+    Attributes:
+        batch: the Arrow record batch.
+        place: the shard's name and the batch's number, which no other batch ever has.
+        source: file of the shard.
     """
 
     def __init__(self, batch: Any, layout: Layout, header: Header, source: str, place: bytes) -> None:
         self.batch = batch
-        self.place = place  # the shard's name and the batch's number, which no other batch ever has
+        self.place = place
         self._layout = layout
         self._header = header
-        self.source = source  # the shard's file
+        self.source = source
 
     def __len__(self) -> int:
         return self.batch.num_rows
 
     @property
     def here(self) -> StoredBatch:
-        """The batch with its tracks, where they come later."""
+        """This batch. A remote batch returns the downloaded one."""
         return self
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its columns."""
+        """Size in bytes of the columns."""
         return self.batch.nbytes
 
     @property
     def fields(self) -> Fields:
-        """What the tracks in its shard are, by path."""
+        """Fields of the tracks in the shard, by path."""
         return self._layout.tracks
 
     @property
     def info_paths(self) -> Collection[str]:
-        """The paths of its infos."""
+        """Paths of the infos."""
         return self._layout.infos.keys()
 
     @property
     def lengths(self) -> np.ndarray:
-        """The steps of each episode [n]."""
+        """Number of steps of each episode, int64 [n]."""
         return self._rows.lengths
 
     @property
     def written(self) -> Collection[str]:
-        """The paths of the tracks that its shard has; others stand in for those that were added later."""
+        """Paths of the tracks in the shard, without those that were added to the data set later."""
         return self._layout.tracks.keys()
 
     @cached_property
@@ -163,7 +176,7 @@ class StoredBatch:
 
     @cached_property
     def compressed(self) -> dict[str, CompressedTrack]:
-        """The tracks that are compressed, by path."""
+        """Compressed tracks, by path."""
         found = {}
         for path, field in self._layout.tracks.items():
             if field.compression == "zstd":
@@ -172,7 +185,7 @@ class StoredBatch:
         return found
 
     def _offsets(self, observed: bool) -> np.ndarray:
-        """Where the items of each episode begin and end [n + 1]."""
+        """Return where the items of each episode begin and end, int64 [n + 1]: of observations or of steps."""
         return self._observed_offsets if observed else self._stepped_offsets
 
     @cached_property
@@ -187,7 +200,7 @@ class StoredBatch:
 
     @cached_property
     def whole(self) -> EpisodePack:
-        """All episodes as one pack: views of the batch, and of compressed tracks the numbers of their rows."""
+        """Pack of all episodes: views of the batch, with row numbers in place of compressed tracks."""
         with reading(self.source):
             return self._make_pack()
 
@@ -207,7 +220,7 @@ class StoredBatch:
                 column, dtype = self.batch.column(path), np.dtype(field.dtype)
                 check_offsets(column, self._offsets(is_observed(path)) * values_per_item(dtype, field.shape), path)
                 tracks[path] = array_of(column, dtype, field.shape, num_rows, path)
-        if not num_steps and header.knows_steps:  # written before anybody knew what steps would be like
+        if not num_steps and header.knows_steps:  # the batch was written before the first step
             tracks |= {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
             structure = header.structure
         return assembled(structure, tracks)
@@ -225,7 +238,7 @@ class StoredBatch:
         return pack
 
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
-        """Episode i, or a slice of its steps: views of the batch, but for compressed tracks."""
+        """Return episode i, or a slice of its steps. Arrays are views, unless they are compressed."""
         episode = self.whole[i]
         if steps is not None:
             episode = episode[steps]
@@ -234,7 +247,7 @@ class StoredBatch:
         return episode
 
     def pack(self, which: np.ndarray) -> EpisodePack:
-        """The episodes with these numbers [k]: views where they follow each other, but for compressed tracks."""
+        """Return the episodes `which` [k] as a pack. Consecutive ones are views, unless they are compressed."""
         first, last = int(which[0]), int(which[-1])
         in_a_row = last - first == len(which) - 1 and bool((np.diff(which) == 1).all())
         picked = self.whole
@@ -247,7 +260,7 @@ class StoredBatch:
         return EpisodePack.of(picked.columns.map_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
     def decoded(self, path: str, array: np.ndarray) -> np.ndarray:
-        """The rows of a compressed track in place of their numbers; other arrays as they are."""
+        """Return the rows of a compressed track for their row numbers, and other arrays unchanged."""
         if path not in self.compressed:
             return array
         with reading(self.source):

@@ -1,4 +1,4 @@
-"""`RecordEpisodes`: an environment whose episodes go to disk while somebody steps it."""
+"""`RecordEpisodes`: an environment wrapper that writes its episodes to a data set."""
 
 from __future__ import annotations
 
@@ -17,25 +17,33 @@ from episodes.storage.header import storable
 from episodes.storage.writer import EpisodeWriter
 from episodes.tracks.infos.info_columns import copy_mutable
 
-CHUNK_BYTES = 1 << 24  # of observations that are kept before a chunk is written
+CHUNK_BYTES = 1 << 24  # size of the observations in memory at which a chunk is written
 MOST_STEPS = 10_000
 _NUMBERS = frozenset((int, float, bool, np.int64, np.int32, np.float32, np.float64))
 
 
 class RecordEpisodes(gym.Wrapper):
-    """The environment as it is, and a data set of its episodes; of a vector environment, `RecordVectorEpisodes`.
+    """Gymnasium wrapper that writes the environment's episodes to a data set.
 
-    An episode is written when it ends. Of a long one, chunks are written as it goes on, which follow each other with
-    the same id; an episode that is broken off by a reset or by `close` is a cut chunk. `close` finishes the data set,
-    `writer.flush()` makes what is there so far survive the process. The data set has the environment's spec; or its id,
-    where the spec has what JSON has not (a class as its entry point, a function as an argument).
+    An episode is written when it ends. A long episode is written in several chunks. An episode that is interrupted by a
+    reset or by `close` is written as a cut chunk. `writer.flush()` makes written episodes survive a killed process. The
+    data set stores the environment's spec, or only its id if JSON cannot represent the spec.
+
+    For a vector environment the constructor returns a `RecordVectorEpisodes`.
 
     Args:
         env: an environment, or a vector environment in any of the three autoreset modes.
-        path: of the data set; one that is there is appended to.
-        chunk_steps: the most steps that are kept in memory (vector steps, of a vector environment); by default as many
-            as have 16 MiB of observations.
-        options: those of `EpisodeWriter`, such as `compression`.
+        path: the data set; an existing one is appended to.
+        chunk_steps: largest number of steps in memory (of vector steps for a vector environment). None: as many as have
+            16 MiB of observations.
+        options: further arguments of `EpisodeWriter`, such as `compression`.
+
+    Attributes:
+        writer: the `EpisodeWriter`.
+
+    Raises:
+        InvalidArgument: `chunk_steps` is below 1, or a vector environment has no autoreset mode; and those of
+            `EpisodeWriter`.
 
     >>> import tempfile
     >>> from episodes.storage import EpisodeDataset
@@ -60,10 +68,10 @@ class RecordEpisodes(gym.Wrapper):
         self.writer = _writer(path, env.observation_space, env.action_space, env.spec, options)
         self._chunk_steps = _chunk_steps(chunk_steps, env.observation_space, 1)
         self._episode: SingleAgentEpisode | None = None
-        self._num_steps = 0  # of the chunk
+        self._num_steps = 0  # of the current chunk
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; one that was going on is written as a cut chunk."""
+        """Reset the environment, and start a new episode. An ongoing episode is written as a cut chunk."""
         self._write_rest()
         observation, infos = self.env.reset(seed=seed, options=options)
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
@@ -74,7 +82,11 @@ class RecordEpisodes(gym.Wrapper):
         return observation, infos
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """A step of the environment, recorded. `EpisodeStateError` before the first reset and after an ending."""
+        """Step the environment, and record the step.
+
+        Raises:
+            EpisodeStateError: there is no ongoing episode.
+        """
         episode = self._episode
         if episode is None:
             raise EpisodeStateError(
@@ -97,7 +109,7 @@ class RecordEpisodes(gym.Wrapper):
         return result
 
     def close(self) -> None:
-        """Write what is there, finish the data set, and close the environment."""
+        """Write the ongoing episode as a cut chunk, finish the data set, and close the environment."""
         self._write_rest()
         self.writer.close()
         super().close()
@@ -109,7 +121,7 @@ class RecordEpisodes(gym.Wrapper):
 
 
 class RecordVectorEpisodes(gym.vector.VectorWrapper):
-    """A vector environment as it is, and a data set of its episodes; see `RecordEpisodes`."""
+    """Gymnasium vector wrapper that writes the episodes of all environments to a data set; see `RecordEpisodes`."""
 
     def __init__(self, env: VectorEnv, path: str | Path, *, chunk_steps: int | None = None, **options: Any) -> None:
         super().__init__(env)
@@ -120,17 +132,17 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         self.writer = _writer(path, observed, acted, env.spec, options)
         self._recorder = VectorRecorder(env.num_envs, observed, acted, autoreset_mode=AutoresetMode(given))
         self._chunk_steps = _chunk_steps(chunk_steps, observed, env.num_envs)
-        self._num_rows = 0  # vector steps that wait
+        self._num_rows = 0  # recorded vector steps that are not written yet
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes, in all environments or in those of `options["reset_mask"]`."""
-        mask = (options or {}).get("reset_mask")  # which Gymnasium takes out of the options
+        """Reset all environments, or those in `options["reset_mask"]`, and start new episodes."""
+        mask = (options or {}).get("reset_mask")  # read it first: Gymnasium removes it from the options
         observations, infos = self.env.reset(seed=seed, options=options)
         self._recorder.reset(observations, infos, mask)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """A vector step, recorded."""
+        """Step the environments, and record the steps."""
         acted = _owned(actions)
         result = self.env.step(actions)
         observations, rewards, terminated, truncated, infos = result
@@ -141,7 +153,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         return result
 
     def close(self, **options: Any) -> None:
-        """Write what is there, finish the data set, and close the environment."""
+        """Write the ongoing episodes as cut chunks, finish the data set, and close the environments."""
         self._write()
         self.writer.close()
         super().close(**options)
@@ -166,7 +178,7 @@ def _chunk_steps(given: int | None, space: spaces.Space, num_envs: int) -> int:
 
 
 def _item_bytes(space: Any) -> int:
-    """About how much memory an item of a space takes."""
+    """Return the approximate size in bytes of an item of a space."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         return sum(map(_item_bytes, parts.values() if isinstance(parts, dict) else parts)) or 1
@@ -175,7 +187,7 @@ def _item_bytes(space: Any) -> int:
 
 
 def _owned(value: Any) -> Any:
-    """What an environment or a policy gave, in memory that they do not write to again."""
+    """Return a copy of a value whose memory an environment or policy may reuse."""
     if type(value) is np.ndarray:
         return value.copy()
     if type(value) is dict:

@@ -1,9 +1,9 @@
-"""Shards: the Arrow files of a data set. Each is written by one writer, and read by anybody, finished or not.
+"""Shards: the Arrow files of a data set. Each has one writer, and can be read before it is finished.
 
     ARROW1.. | schema | batch | batch | ... | end of stream | footer | ARROW1
 
-They are read as the stream that they are, so one that is finished and one that is not are read alike. The footer is for
-other readers of Arrow files.
+They are read as streams, so finished and unfinished shards are read the same way. The footer is for other readers of
+Arrow files.
 """
 
 from __future__ import annotations
@@ -26,23 +26,29 @@ from episodes.storage.episode_rows import num_columns
 from episodes.storage.files import contents, reserve, sync
 from episodes.storage.layout import Layout
 
-_MAGIC_BYTES = 8  # at the beginning of an Arrow file
+_MAGIC_BYTES = 8  # before the stream in an Arrow file
 _END = b"ARROW1"
-_TOGETHER = 1 << 15  # bytes: Arrow writes some 60 buffers a batch, most of them small, each by a call of the system
+_TOGETHER = 1 << 15  # bytes: Arrow writes about 60 buffers per batch, most of them small, each by one system call
 _END_OF_STREAM = 8  # bytes
 _NAME, _SUM, _DATA_SET = b"rl-episodes.shard", b"rl-episodes.sum", b"rl-episodes.data_set"  # of the schema's metadata
 
 
 def writer_name() -> str:
-    """A name that no other writer has; names sort in the order in which writers began."""
+    """Return a unique name. Names sort by the time at which writers began."""
     return f"{time.time_ns():016x}-{os.getpid():x}-{os.urandom(4).hex()}"
 
 
 class ShardWriter:
-    """A shard being written, called `*.arrow.partial` until it is sealed.
+    """Writer of one shard, which is called `*.arrow.partial` until it is sealed.
 
-    When writing fails (a full disk), it takes no more: its whole batches stay readable, and so does what others have
-    mapped, since nothing is ever cut off.
+    After a failed write (a full disk) it takes no more batches. Its complete batches stay readable, also for processes
+    that have mapped the file, since nothing is ever cut off.
+
+    Attributes:
+        name: of the shard.
+        path: of the unfinished file.
+        num_episodes: number of episodes written.
+        num_batches: number of record batches written.
     """
 
     def __init__(
@@ -77,11 +83,11 @@ class ShardWriter:
 
     @property
     def nbytes(self) -> int:
-        """The size of the file so far."""
+        """Size of the file in bytes."""
         return self._sink.tell()
 
     def write(self, batch: Any) -> None:
-        """Append a record batch; it is the operating system's when this returns."""
+        """Append a record batch, which then survives the end of this process."""
         try:
             self.append(batch)
         except BaseException:
@@ -104,14 +110,14 @@ class ShardWriter:
         self.abandon()
 
     def append(self, batch: Any) -> None:
-        """Append a record batch, or a part of it, and raise."""
+        """Append a record batch; an error may leave a part of it."""
         sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
         reserve(self._file.fileno(), self.nbytes, pyarrow().ipc.get_record_batch_size(batch))
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
         self._sink.flush()
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk."""
+        """Wait until the file is on the disk."""
         sync(self.path)
 
     def seal(self) -> None:
@@ -139,12 +145,12 @@ def _encoded(path: Path) -> str | bytes:
 
 @cache
 def _options() -> Any:
-    """Arrow's own, which otherwise asks the environment for them each time."""
+    """Return Arrow's write options. Without this cache, Arrow would read environment variables each time."""
     return pyarrow().ipc.IpcWriteOptions()
 
 
 def _place(name: str, batch: int) -> bytes:
-    """What tells a batch from all others; it goes into its sums."""
+    """Return bytes that identify a batch, which are part of its first checksum."""
     return f"{name}:{batch}".encode()
 
 
@@ -164,7 +170,7 @@ def _sum(metadata: dict[bytes, bytes], how: str) -> str:
 
 @dataclass(slots=True)
 class ShardBatch:
-    """A record batch of a shard, and the sums it was written with."""
+    """Record batch of a shard with its stored checksums."""
 
     batch: Any
     place: bytes  # see `_place`
@@ -172,7 +178,7 @@ class ShardBatch:
     sums: bytes
 
     def damaged(self) -> list[str]:
-        """The columns that are not as they were written. `MissingExtra` where the sums' package is not installed."""
+        """Return the names of the damaged columns. Raise `MissingExtra` if the checksum's package is not installed."""
         try:
             return damaged_columns(
                 self.batch, num_columns(self.batch.schema.names), self.place, self.algorithm, self.sums
@@ -183,29 +189,41 @@ class ShardBatch:
 
 @dataclass(slots=True)
 class ShardRead:
-    """What was read of a shard."""
+    """Contents of a shard as far as it could be read.
+
+    Attributes:
+        file: of the shard.
+        layout: of its columns; None if the schema is unreadable.
+        batches: the complete record batches.
+        schema: of Arrow.
+        data_set: id of the data set that it was written for, if it has one.
+        unread: number of unreadable bytes at its end.
+        problem: why they are unreadable, or "".
+    """
 
     file: ShardFile
     layout: Layout | None = None
     batches: list[ShardBatch] = field(default_factory=list)
     schema: Any = None
-    data_set: str | None = None  # id of the data set that it was written for, if it has one
-    unread: int = 0  # bytes at its end, or of batches, that could not be read
-    problem: str = ""  # why
+    data_set: str | None = None
+    unread: int = 0
+    problem: str = ""
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes were read."""
+        """Number of episodes that were read."""
         return sum(found.batch.num_rows for found in self.batches)
 
     def damaged(self) -> dict[int, list[str]]:
-        """By batch, the columns that are not as they were written."""
+        """Return the names of damaged columns, by batch number."""
         found = {number: batch.damaged() for number, batch in enumerate(self.batches)}
         return {number: columns for number, columns in found.items() if columns}
 
     @property
     def damage(self) -> str:
-        """What is wrong with it; "" for one that is whole, or unfinished and read up to its last whole batch."""
+        """Description of the damage, or "" for an intact shard. A shard that ends with its last complete batch is
+        intact.
+        """
         if self.file.sealed and self.problem:
             return self.problem
         if self.num_episodes < self.file.num_episodes:
@@ -216,13 +234,15 @@ class ShardRead:
 def read_shard(
     file: ShardFile, *, mapped: bool = True, layout_of: Callable[[Any], Any] = Layout.from_schema
 ) -> ShardRead:
-    """The record batches of a shard, as views of the mapped file; those that are whole, of one that is not.
+    """Return the complete record batches of a shard, as views of the mapped file.
 
     Args:
-        layout_of: what a schema tells of; raises UnreadableData for one of something else.
+        file: of the shard.
+        mapped: map the file, or read it into memory.
+        layout_of: returns the layout of a schema, or raises `UnreadableData`.
 
     Raises:
-        FileNotFoundError: it was sealed, or replaced by another, a moment ago.
+        FileNotFoundError: the shard was renamed or replaced meanwhile.
     """
     found = ShardRead(file)
     try:
@@ -238,7 +258,7 @@ def read_shard(
 
 
 def _read_stream(data: Any, found: ShardRead, layout_of: Callable[[Any], Any]) -> None:
-    """The batches from the beginning on, as many as are whole, and where the stream of a finished shard ends."""
+    """Read batches until one is incomplete, and check the end of a finished shard."""
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
@@ -264,7 +284,7 @@ def _read_stream(data: Any, found: ShardRead, layout_of: Callable[[Any], Any]) -
 
 
 def _ends_at(data: Any, whole: int) -> bool:
-    """Whether all that follows this byte is the end of the stream and a footer."""
+    """Return True if only the end of the stream and a footer follow from byte `whole` on."""
     tail = data.slice(max(data.size - len(_END) - 4, 0)).to_pybytes()
     if len(tail) < len(_END) + 4 or not tail.endswith(_END):
         return False
@@ -272,7 +292,7 @@ def _ends_at(data: Any, whole: int) -> bool:
 
 
 def checked_name(schema: Any) -> str:
-    """The name that the shard was written under; `UnreadableData` where the schema is not as it was written."""
+    """Return the shard's name in a schema. Raise `UnreadableData` if the schema's checksum is wrong."""
     metadata = schema.metadata or {}
     how, _, told = metadata.get(_SUM, b"").decode(errors="replace").partition(":")
     try:

@@ -1,4 +1,4 @@
-"""What the tracks of a data set are: their dtypes, shapes and compression, and how they are nested."""
+"""Schema of the tracks of a data set: dtypes, item shapes, compression and nesting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ _IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to
 
 @dataclass(frozen=True, slots=True)
 class TrackField:
-    """What the items of one track are."""
+    """Schema of one track.
+
+    Attributes:
+        dtype: of the items, as numpy writes it.
+        shape: of one item.
+        compression: "none" or "zstd".
+        fill: bytes in hexadecimal of the item in shards without the track; None unless it was added later.
+    """
 
     dtype: str  # as numpy writes it: '<f4'
     shape: tuple[int, ...]  # of an item
@@ -27,7 +34,7 @@ class TrackField:
 
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
-        """The field of an array [rows, ...]; `WrongType` for Python objects and structured items."""
+        """Return the field of an array [rows, ...]. Raise `WrongType` for Python objects and structured items."""
         if array.dtype.kind in "OV" or not array.dtype.itemsize:
             raise WrongType(
                 f"track {path!r} has dtype {array.dtype}: a track on disk holds numbers, bools, times or strings of a "
@@ -47,7 +54,7 @@ class TrackField:
         return told if self.fill is None else told | {"fill": self.fill}
 
     def alike(self, other: TrackField) -> bool:
-        """Whether both are of the same items, however compressed; text may be of any length."""
+        """Return True if both have equal dtypes and item shapes. Texts of any length are equal."""
         same = self.dtype == other.dtype or (self.is_text and other.is_text)
         return same and self.shape == other.shape
 
@@ -60,11 +67,11 @@ class TrackField:
         return np.dtype(self.dtype).kind == "U" and np.dtype(self.dtype).isnative
 
     def empty(self, num_rows: int = 0) -> np.ndarray:
-        """Zeros [num_rows, *shape]."""
+        """Return zeros [num_rows, *shape]."""
         return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
 
     def filled(self, num_rows: int) -> np.ndarray:
-        """The item that stands in for those that nobody wrote, so many times, in memory for one."""
+        """Return `num_rows` times the item `fill`, in the memory of one."""
         item = np.frombuffer(bytes.fromhex(self.fill or ""), np.dtype(self.dtype)).reshape(self.shape)
         return np.broadcast_to(item, (num_rows, *self.shape))
 
@@ -76,14 +83,14 @@ Fields = dict[str, TrackField]
 
 
 def fields_of(pack: EpisodePack, compression: str) -> Fields:
-    """The fields of the pack's tracks by path."""
+    """Return the fields of the pack's tracks by path."""
     return {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
 
 
 def widened(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
-    """The pack with text as wide as a shard has it whose fields are known, and the pack's fields then.
+    """Return the pack with text as wide as in the current shard, and its fields.
 
-    Text that is longer is given room for twice as much, so that shards of ever longer text are few.
+    Longer text gets twice the width, so that ever longer text starts only a few shards.
     """
     widened_dtype = {}
     for path, field in fields.items():
@@ -101,18 +108,18 @@ def widened(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePa
 
 
 def columns_of(pack: EpisodePack) -> dict[str, Any]:
-    """The pack's columns as one nested value, whose leaves in order are its tracks."""
+    """Return the pack's columns as one nested value, whose leaves in order are its tracks."""
     names = ("observations", "actions", "rewards", "extra_model_outputs")
     return {name: getattr(pack, name) for name in names}
 
 
 def observed(fields: Fields) -> Fields:
-    """Those of the tracks that are of observations."""
+    """Return the fields of observations."""
     return {path: field for path, field in fields.items() if is_observed(path)}
 
 
 def is_flat(pack: EpisodePack) -> bool:
-    """Whether no column of the pack is nested."""
+    """Return True if no column of the pack is nested."""
     observations, _, actions, _, extra = pack.columns
     if type(observations.whole()) is not np.ndarray or type(actions.whole()) is not np.ndarray:
         return False
@@ -120,12 +127,12 @@ def is_flat(pack: EpisodePack) -> bool:
 
 
 def is_observed(path: str) -> bool:
-    """Whether a track has a row for each observation, and not for each step."""
+    """Return True if a track has one row per observation, not per step."""
     return path.split("/", 1)[0] == "observations"
 
 
 def check_same(there: Fields, given: Fields, where: str) -> None:
-    """Raise `TrackMismatch`, which names the first track that differs, unless both are the same tracks."""
+    """Raise `TrackMismatch`, with the first track that differs, unless both have the same tracks."""
     for path in (*there, *given):
         if path not in given or path not in there:
             side, other = ("there", "not among those given") if path in there else ("given", "not there")
@@ -141,7 +148,7 @@ def check_same(there: Fields, given: Fields, where: str) -> None:
 
 
 def structure_of(value: Any, prefix: str = "") -> Any:
-    """How a nested value hangs together, as JSON: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
+    """Return how a value is nested, as JSON: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
     if nested.is_leaf(value):
         return prefix
     parts = [
@@ -157,7 +164,7 @@ def structure_of(value: Any, prefix: str = "") -> Any:
 
 
 def assembled(structure: Any, leaves: Mapping[str, Any]) -> Any:
-    """The nested value of a structure, with its leaves by path."""
+    """Return the nested value of a structure with the leaves, given by path."""
     if isinstance(structure, str):
         return leaves[structure]
     if "tuple" in structure:
