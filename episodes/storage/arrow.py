@@ -51,7 +51,7 @@ def values_per_item(dtype: np.dtype, shape: tuple[int, ...]) -> int:
 
 
 def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
-    """Return a list column whose list i has the rows `offsets[i]` to `offsets[i + 1]` of the array [rows, ...], flattened.
+    """Return a list column whose list i has rows `offsets[i]` to `offsets[i + 1]` of the array [rows, ...], flattened.
 
     The column shares the array's memory. It has a copy if `own` is True or the array is not contiguous.
     """
@@ -65,7 +65,7 @@ def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
 
 
 def text_column(texts: Any) -> Any:
-    """Return a column of strings or None. ASCII strings of one length, such as ids, take a tenth of Arrow's own time."""
+    """Return a column of strings or None. ASCII strings of one length, such as ids, take a tenth of Arrow's time."""
     arrow = pyarrow()
     if isinstance(texts, np.ndarray) and texts.dtype.kind == "U" and texts.dtype.isnative and texts.dtype.itemsize:
         codes = np.ascontiguousarray(texts).view(np.uint32)
@@ -95,8 +95,10 @@ def _listed(type_: Any, offsets: np.ndarray, values: Any) -> Any:
 
 
 def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int, name: str) -> np.ndarray:
-    """Return the values of a list column as an array [num_rows, *shape], a view. Raise `UnreadableData` if bytes are
-    missing.
+    """Return the values of a list column as an array [num_rows, *shape], a view.
+
+    Raises:
+        UnreadableData: bytes are missing.
     """
     count = num_rows * int(np.prod(shape, dtype=np.int64))
     if not count or not dtype.itemsize:

@@ -1,4 +1,4 @@
-"""Check the header of an Arrow IPC message before Arrow allocates memory for it.
+"""Check the header of an Arrow IPC message before Arrow allocates memory.
 
     0xFFFFFFFF | size of the header | header (a flatbuffer) | body
 
@@ -49,7 +49,7 @@ def check_message(data: Any, at: int) -> bool:
 
 
 def _field(data: Any, table: int, number: int) -> int | None:
-    """Return the position of a table's field, or None if the table does not have it."""
+    """Return the position of a table's field, or None if the table lacks the field."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if not 0 <= vtable < len(data):
         raise UnreadableData(f"no table at byte {table}")

@@ -71,7 +71,7 @@ class ShardFile:
 
 @dataclass(slots=True)
 class Manifest:
-    """The shards of one writer, as its manifest file lists them.
+    """Shards of one writer, according to the writer's manifest file.
 
     A live writer holds a lock on the file. `lock` says so in the file; without it (the file system has no locks, or the
     writer is of an earlier version) the host and the process id tell whether the writer may be alive.
@@ -105,7 +105,7 @@ class Manifest:
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Write what a shard has now: a line at the end of the file.
+        """Append a line with a shard's number of episodes to the file.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.
@@ -273,7 +273,7 @@ class Catalog:
         return catalog
 
     def _read(self, name: str, take: Any) -> None:
-        """Add a small file by `take`; if it is damaged, note a problem instead."""
+        """Add a small file by `take`, or note a problem if the file is damaged."""
         try:
             take(read_file(self.directory / name), str(self.directory / name))
         except FileNotFoundError:  # it was removed meanwhile, with its shards

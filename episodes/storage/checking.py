@@ -111,7 +111,7 @@ def _keep_aside(file: Path, report: CheckReport) -> None:
 
 
 def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
-    """Rename damaged manifests and commits, and return the catalog without them."""
+    """Rename damaged manifests and commits, and return the new catalog."""
     for file in catalog.damaged:
         _keep_aside(file, report)
     return settled(catalog.directory) if catalog.damaged else catalog

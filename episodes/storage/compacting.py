@@ -1,4 +1,4 @@
-"""Replace shards of a data set: join small ones, finish those of killed writers, add those of other data sets.
+"""Replace shards of a data set: join small shards, finish shards of killed writers, merge data sets.
 
 New shards are written next to the old ones, and count as soon as a commit file names them (see `catalog`). A process
 that is killed before has changed nothing. A process that is killed after it leaves old files, which the next one
@@ -29,7 +29,7 @@ DAMAGED = ".damaged"
 
 
 def compact(path: str | Path) -> int:
-    """Join the finished shards of a data set into fewer, larger ones.
+    """Join the finished shards of a data set into fewer, larger shards.
 
     The order of episodes stays the same. Open readers and pickled data sets keep working. Writers may be at work; their
     unfinished shards are not changed.
@@ -137,7 +137,7 @@ def settled(directory: Path) -> Catalog:
 
 
 def write_commit(catalog: Catalog, commit: Commit) -> bool:
-    """Write a commit, and return True; or remove its new shards and return False if another process was faster."""
+    """Write a commit and return True, or remove the new shards and return False if another process was faster."""
     sync(catalog.directory)
     try:
         commit.put(catalog.directory, catalog.newest_commit + 1)
@@ -153,7 +153,7 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _committed(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Write the commit that `propose` fills in, and return it. If another process was faster, propose again."""
+    """Write and return the commit that `propose` fills in. If another process was faster, propose again."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = settled(directory), Commit()
@@ -172,7 +172,7 @@ def _committed(directory: Path, propose: Callable[[Catalog, Commit], None]) -> C
 
 
 def _known(path: str | Path) -> tuple[Path, Header]:
-    """Return the directory of a data set and its header. Raise `UnreadableData` if there is none."""
+    """Return the directory of a data set and its header. Raise `UnreadableData` without a data set."""
     directory = local_path(path)
     header = read_header(directory)
     if header is None:
@@ -223,14 +223,14 @@ def _joined(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
 
 
 def sound(read: ShardRead) -> Iterator[list[Any]]:
-    """Yield each intact record batch of a shard, in a list of its own."""
+    """Yield each intact record batch of a shard, as a list with one item."""
     return ([(read, found)] for found in read.batches if not found.damaged())
 
 
 def replace_shards(
     directory: Path, header: Header, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]
 ) -> None:
-    """Write a shard of these parts, and note in the commit that it stands for the shards of the group."""
+    """Write a shard of these parts, and note in the commit that it replaces the shards of the group."""
     name, episodes = f"{writer_name()}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:

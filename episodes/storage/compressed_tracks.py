@@ -30,7 +30,7 @@ def codec() -> Any:
 
 
 def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> Any:
-    """Return a list column with the compressed blocks of rows `offsets[i]` to `offsets[i + 1]` of the array in list i."""
+    """Return a list column whose list i has the compressed rows `offsets[i]` to `offsets[i + 1]`, as blocks."""
     starts, stops, lists = _blocks(offsets, num_rows)
     array, compress = np.ascontiguousarray(array), codec().compress
     rows = array.reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((len(array), 0), np.uint8)
@@ -40,7 +40,7 @@ def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> 
 
 
 def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first row of each block [k], the row after its last [k], and the first block of each episode [n + 1]."""
+    """Return the first row of each block [k], the row after its last [k], and each episode's first block [n + 1]."""
     sizes = np.diff(offsets)
     counts = -(-sizes // num_rows)
     place = ranges(np.zeros_like(counts), counts)
@@ -73,7 +73,7 @@ class CompressedTrack:
         return CompressedTrack(name, field, data, bounds, starts, stops)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows [k] of the track as an array [k, *shape]; only their blocks are decompressed."""
+        """Return rows [k] of the track as an array [k, *shape]. Only the blocks with these rows are decompressed."""
         out = self.field.empty(len(rows))
         if not out.size:
             return out

@@ -96,7 +96,7 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
 
 
 class _Named(NamedTuple):
-    """A table, and the columns that names of an expression stand for."""
+    """A table, and the columns that the names of an expression denote."""
 
     table: Table
     columns: dict[str, str]
@@ -110,7 +110,7 @@ class _Named(NamedTuple):
 
 
 def _with_names(text: str) -> tuple[str, dict[str, str]]:
-    """Return the text with Python names in place of the columns that are none, and these columns by name.
+    """Return the text with Python names in place of other column names, and the columns by Python name.
 
     They are `return`, and `custom_data/KEY`, whose key is in quotes if it is no Python name.
     """

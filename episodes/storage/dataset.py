@@ -46,7 +46,7 @@ Table = Mapping[str, np.ndarray]
 
 
 class EpisodeDataset(Sequence[SingleAgentEpisode]):
-    """Read-only sequence of the episodes in a data set directory, or of some of them.
+    """Read-only sequence of the episodes in a data set directory, or in a part of one.
 
     `dataset[i]` is an episode whose arrays are views of the mapped file; compressed tracks are decompressed. Slices,
     `select` and `split` return data sets that share the files. `pack` returns episodes as one pack. Episodes that are
@@ -106,7 +106,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read the shards `known`, wherever their rows are stored now, or all shards if it is None."""
+        """Read the shards `known`, wherever their rows are stored now, or all shards if `known` is None."""
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -189,7 +189,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return batch.episode(row, slice(start, stop))
 
     def _place(self, index: int) -> tuple[StoredBatch, int]:
-        """Return the record batch with an episode, and the episode's row in it."""
+        """Return the record batch with an episode, and the episode's row in the batch."""
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -249,7 +249,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return list(self._shards if self._known is None else self._known)
 
     def as_of(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
-        """Return the data set as it was at a snapshot, or as it is now.
+        """Return the data set as it was at a snapshot, or the present data set.
 
         Args:
             snapshot: the value of `snapshot()`; None for the present state. Compactions since then do not matter.
@@ -410,7 +410,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Selection(self, saved.query, None, changes, (numbers, t))
 
     def add_splits(self, told: Mapping[str, Any], *, seed: int = 0) -> None:
-        """Define named parts of the data set, and store them with it: `add_splits({"train": 0.8, "test": 0.2})`.
+        """Define and store named parts of the data set: `add_splits({"train": 0.8, "test": 0.2})`.
 
         Chunks of one episode, and agents of one multi-agent episode, are always in the same split. Episodes that are
         written later are assigned too.
@@ -463,7 +463,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def metadata(self) -> EpisodeTable:
-        """Table with one row for each chunk, as columns [n] by name; see `EpisodeTable` for pandas, polars and Arrow.
+        """Table with one row for each chunk, as columns [n] by name, see `EpisodeTable`.
 
         - `id`, `agent_id`, `module_id`, `multi_agent_episode_id`: objects.
         - `t_started`, `length` (steps), `return`, `terminated`, `truncated`, `lookback`: of the chunk. A chunk that is
@@ -515,12 +515,12 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def observation_space(self) -> spaces.Space | None:
-        """Space of all observations, or None if no writer gave one."""
+        """Space of all observations, or None if unknown."""
         return self._header.observation_space
 
     @property
     def action_space(self) -> spaces.Space | None:
-        """Space of all actions, or None if no writer gave one."""
+        """Space of all actions, or None if unknown."""
         return self._header.action_space
 
     @property
@@ -574,7 +574,7 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read all shards, or only the shards that now hold the rows of the shards `known`; and the header.
+    """Read all shards, or only the shards that now hold the rows of the shards `known`, and the header.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing or was missing in the listing before too.

@@ -18,7 +18,7 @@ class Files(Protocol):
 
     @property
     def path(self) -> Path | str:
-        """Path or URL of the data set, as the user gave it."""
+        """Path or URL of the data set, as given by the user."""
         ...
 
     @property
@@ -32,7 +32,7 @@ class Files(Protocol):
         ...
 
     def refresh(self) -> Catalog:
-        """Return the catalog of the files that are there now."""
+        """Return the catalog of the present files."""
         ...
 
     def has_new_commit(self, catalog: Catalog) -> bool:
@@ -40,7 +40,7 @@ class Files(Protocol):
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read each shard; None for a shard that was sealed or replaced since the catalog was made."""
+        """Read the shards, with None for each shard that was sealed or replaced since the catalog was made."""
         ...
 
     def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:

@@ -151,7 +151,7 @@ def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """Facts of n chunks as arrays [n] by name. Ids are objects; None for a missing one."""
+    """Facts of n chunks as arrays [n] by name. Ids are objects, and None if missing."""
 
     columns: dict[str, np.ndarray]
     versions: VersionColumn | None
@@ -199,7 +199,7 @@ class EpisodeRows:
         return self.columns["lookback"]
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
-        """Return the facts as `EpisodePack` stores them."""
+        """Return the facts in the form that `EpisodePack` stores."""
         values = {}
         for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
             if kind is Kind.VERSIONS:

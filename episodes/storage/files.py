@@ -135,7 +135,7 @@ def _libc() -> Any:
 
 
 def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
-    """Write a file that appears at once, complete, in place of an existing one.
+    """Write a file that appears at once, complete, and replaces an existing file.
 
     Raises:
         FileExistsError: the file exists, and `new` is True.
@@ -187,7 +187,7 @@ def append(path: Path, text: str) -> None:
 
 
 def _draft_of(path: Path) -> str:
-    """Return a name, next to the path, that no other draft has."""
+    """Return a name, next to the path, that is unique among drafts."""
     folder, name = os.path.split(os.fspath(path))
     return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
 

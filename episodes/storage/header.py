@@ -70,7 +70,7 @@ class Header:
         }
 
     def check_given(self, given: Header) -> None:
-        """Raise `InvalidArgument` if the facts that another writer was given differ from these."""
+        """Raise `InvalidArgument` if the facts given to another writer differ."""
         for name in ("observation_space", "action_space", "env_spec"):
             mine, other = getattr(self, name), getattr(given, name)
             if other is not None and mine != other and not (name == "env_spec" and _are_alike(mine, other)):
@@ -117,7 +117,7 @@ class Header:
 
 
 def read_header(directory: Path) -> Header | None:
-    """Return the header of a data set, or None if there is none. Raise `UnreadableData` for a damaged or newer one."""
+    """Return the header of a data set, or None without one. Raise `UnreadableData` for a damaged or newer header."""
     try:
         text = read_file(directory / NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -184,7 +184,7 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
 
 
 def put_header(directory: Path, header: Header, *, new: bool) -> bool:
-    """Write the header, and return True; or return False if it must be `new` and another writer's exists."""
+    """Write the header and return True, or return False if it must be `new` and another writer's exists."""
     value = header.to_json()
     parts = {name: sorted_json(part) for name, part in value.items()}
     whole = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))  # as `sorted_json` writes the value
@@ -227,7 +227,7 @@ def _spec_from_json(value: Any) -> EnvSpec | str | None:
 
 
 def _metadata_to_json(metadata: dict[str, Any]) -> Any:
-    """Return the metadata as JSON, or as msgpack in base64 if JSON would change them."""
+    """Return the metadata as JSON, or as msgpack in base64 if JSON would change some value."""
     if not metadata:
         return {"json": {}}
     document = msgpack_codec.encode(metadata, "metadata")

@@ -1,4 +1,4 @@
-"""Whether the shards and manifests of a directory belong to the data set of its header.
+"""Check that the shards and manifests of a directory belong to the data set of the header.
 
 A data set has a random id, which its header, manifests and shards contain. Data sets of earlier versions have none, and
 are not checked. A merged shard keeps the id of its source; the commit that added it names that id.

@@ -28,7 +28,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 @dataclass(frozen=True, slots=True)
 class InfoField:
-    """How the values of one path are stored.
+    """Schema of the values of one path.
 
     Attributes:
         dtype: of the values; None for documents.
@@ -79,7 +79,7 @@ def columns_of(infos: Infos) -> dict[str, Column]:
 
 
 def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
-    """Return the known fields combined with those of the columns; `known` itself if nothing changes."""
+    """Return the known fields extended by the columns, or `known` itself if nothing changes."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
     wanted = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
     changed = {path: field for path, field in wanted.items() if known.get(path) != field}
@@ -114,7 +114,7 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
 
 
 def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
-    """Return the infos of a record batch as views of its columns. `offsets` [n + 1] are those of the observations.
+    """Return the infos of a record batch as views of its columns. `offsets` [n + 1] belong to the observations.
 
     Raises:
         UnreadableData: the number of infos differs from that of observations.

@@ -104,7 +104,7 @@ def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _schema_of(told: bytes, row_names: tuple[str, ...]) -> Any:
-    """Return the Arrow schema of a layout, which `told` describes as JSON, with the row columns `row_names` (0.1 ms)."""
+    """Return the Arrow schema of a layout, given as JSON in `told`, with the row columns `row_names` (0.1 ms)."""
     arrow, layout = pyarrow(), _layout_of(told)
     blocks = arrow.large_list(arrow.large_binary())
     types = {
@@ -167,7 +167,7 @@ class StoredBatch:
 
     @property
     def written(self) -> Collection[str]:
-        """Paths of the tracks in the shard, without those that were added to the data set later."""
+        """Paths of the tracks in the shard, without tracks that were added to the data set later."""
         return self._layout.tracks.keys()
 
     @cached_property

@@ -39,7 +39,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if another process or object may hold a lock on the path; also if locks do not work there."""
+    """Return True if another process or object may hold a lock on the path, or locks do not work."""
     try:
         with locked(path, shared=path.is_file()) as could:  # NFS refuses an exclusive lock on a file opened for reading
             return not could

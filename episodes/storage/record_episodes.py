@@ -121,7 +121,7 @@ class RecordEpisodes(gym.Wrapper):
 
 
 class RecordVectorEpisodes(gym.vector.VectorWrapper):
-    """Gymnasium vector wrapper that writes the episodes of all environments to a data set; see `RecordEpisodes`."""
+    """Gymnasium vector wrapper that writes the episodes of all environments to a data set, like `RecordEpisodes`."""
 
     def __init__(self, env: VectorEnv, path: str | Path, *, chunk_steps: int | None = None, **options: Any) -> None:
         super().__init__(env)
@@ -135,7 +135,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         self._num_rows = 0  # recorded vector steps that are not written yet
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, or those in `options["reset_mask"]`, and start new episodes."""
+        """Reset all environments, or only `options["reset_mask"]`, and start new episodes."""
         mask = (options or {}).get("reset_mask")  # read it first: Gymnasium removes it from the options
         observations, infos = self.env.reset(seed=seed, options=options)
         self._recorder.reset(observations, infos, mask)

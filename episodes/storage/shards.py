@@ -110,7 +110,7 @@ class ShardWriter:
         self.abandon()
 
     def append(self, batch: Any) -> None:
-        """Append a record batch; an error may leave a part of it."""
+        """Append a record batch. An error may leave a part of the batch."""
         sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
         reserve(self._file.fileno(), self.nbytes, pyarrow().ipc.get_record_batch_size(batch))
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
@@ -139,7 +139,7 @@ class ShardWriter:
 
 
 def _encoded(path: Path) -> str | bytes:
-    """Return the path as Arrow takes it: it encodes text as UTF-8, which a directory's name need not be."""
+    """Return the path in a form for Arrow, which encodes text as UTF-8, though a directory's name may differ."""
     return os.fsencode(path) if os.name == "posix" else str(path)
 
 

@@ -31,7 +31,7 @@ class SmallEpisodes:
         self._queue: list[tuple[EpisodeFacts, Tracks, dict[str, np.ndarray]]] = []
 
     def take(self, episodes: Sequence[Any], limit: int) -> bool:
-        """Queue the episodes if all are of the kind and smaller than `limit` bytes together. Return True if so."""
+        """Add the episodes if all are of the kind and smaller than `limit` bytes together, and return True if so."""
         if self.kind is None or type(episodes) is not list:
             return False
         nbytes, copies = 0, []
@@ -62,7 +62,7 @@ class SmallEpisodes:
         return len(self._queue)
 
     def pack(self) -> EpisodePack | None:
-        """Return the queued episodes as one pack, or None if there are none."""
+        """Return the queued episodes as one pack, or None without episodes."""
         return EpisodePack.from_episodes([_episode(*item) for item in self._queue]) if self._queue else None
 
     def clear(self) -> None:

@@ -71,7 +71,7 @@ class TrackField:
         return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
 
     def filled(self, num_rows: int) -> np.ndarray:
-        """Return `num_rows` times the item `fill`, in the memory of one."""
+        """Return `num_rows` times the item `fill`, in the memory of one item."""
         item = np.frombuffer(bytes.fromhex(self.fill or ""), np.dtype(self.dtype)).reshape(self.shape)
         return np.broadcast_to(item, (num_rows, *self.shape))
 

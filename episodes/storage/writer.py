@@ -126,7 +126,7 @@ class EpisodeWriter:
         self,
         episodes: SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode],
     ) -> None:
-        """Add a pack, an episode or chunk, or a list of them.
+        """Add a pack, an episode or chunk, or a list of episodes.
 
         They are copied or written, so they may be changed afterwards. Large ones are written at once, small ones
         together with others; `flush` writes them now. Agents of multi-agent episodes are added as separate episodes;
@@ -285,7 +285,7 @@ class EpisodeWriter:
         return replace(header, tracks=observed(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
-        """Return how the pack's tracks are nested; the stored structure if only the order of keys differs."""
+        """Return how the pack's tracks are nested, or the stored structure if only the order of keys differs."""
         if header.knows_steps and not self._header.knows_steps:
             return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
@@ -313,13 +313,13 @@ class EpisodeWriter:
     # --- files -------------------------------------------------------------------------------------------------
 
     def _put_header(self, header: Header) -> None:
-        """Write the header, unless the data set has an equal one. Raise an error if another writer's header differs."""
+        """Write the header, unless the data set has an equal one. Raise an error for another writer's other header."""
         if not self._is_there or header.tracks != self._header.tracks:
             self._header, self._is_there = create_or_load_header(self.path, header), True
             self._manifest.data_set = self._header.id
 
     def _begin(self, layout: Layout, schema: Any) -> None:
-        """Finish the current shard, and use another layout for the next one."""
+        """Finish the current shard, and use another layout for the next shard."""
         self._commit()
         self._seal()
         self._layout, self._schema = layout, schema
@@ -343,7 +343,7 @@ class EpisodeWriter:
         self._write(batch)
 
     def _commit(self) -> None:
-        """Write the queued record batches as one. They stay queued if that fails."""
+        """Write the queued record batches together. They stay queued if that fails."""
         if not self._waiting:
             return
         if len(self._waiting) == 1:

@@ -1,4 +1,4 @@
-"""What each update of a run learned from, noted row by row on disk, and where two runs begin to differ."""
+"""Ledgers: which rows each update of a training run learned from, and where two runs differ."""
 
 from episodes.storage.ledger.difference import Difference, difference
 from episodes.storage.ledger.ledger import Ledger

@@ -1,4 +1,4 @@
-"""`difference`: the first update, and the row in it, at which two runs are not the same."""
+"""`difference`: the first update and row at which two runs differ."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from episodes.storage.ledger.ledger_reader import LedgerReader, LedgerUpdate
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two ledgers begin to differ.
+    """First difference of two ledgers.
 
     Attributes:
-        module: "" where there is but one.
-        row: of the update's batch; None where it is not of one row.
-        what: "settings", "episode", "time", "content", "rows" (how many), "weights" or "updates" (one run has more).
-        first, second: the two sides, in words.
+        update: number of the update.
+        module: of the update, "" if there is only one.
+        row: of the update's batch; None if the difference is not in one row.
+        what: "settings", "episode", "time", "content", "rows" (their number), "weights" or "updates" (one run has
+            more).
+        first, second: the values of both sides, as texts.
     """
 
     update: int
@@ -37,10 +39,9 @@ class Difference:
 
 
 def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Difference | None:
-    """The first difference of two runs; None where all updates of both are the same, row by row.
+    """Return the first difference of two runs, or None if all updates are equal, row by row.
 
-    Episodes are compared by the order in which a run learned from them, by time and by content, so two runs whose
-    episodes only have other ids are the same.
+    Episodes are compared by the order in which a run learned from them, by time and by content, not by id.
 
     Raises:
         UnreadableData: there is no ledger, or it is damaged.
@@ -83,7 +84,7 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
 
 
 def _told(update: LedgerUpdate, row: int, ledger: LedgerReader) -> str:
-    """The step of a row, and what its content is known by."""
+    """Return the episode, time and content of a row, as text."""
     episode = int(update.episode[row])
     step = "a step that is not known" if episode == UNKNOWN else f"t={update.t[row]} of episode {ledger.ids[episode]}"
     return f"{step}, content {update.content[row]:016x}"

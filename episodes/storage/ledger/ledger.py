@@ -1,14 +1,14 @@
-"""`Ledger`: what each update of a run learned from, noted row by row, so that two runs can be told apart later.
+"""`Ledger`: what each update of a training run learned from, row by row, for comparing runs later.
 
     update | module | weights | settings | named        | episode [n] | t [n] | content [n]
     1      |        | 9a3f..  | 77c1..   | ["5f0c", ..] | 0 0 1 ..    | 0 1 0 | hashes of the rows
 
-A row of a batch takes 16 bytes: its episode, as a number (`named` are the ids of those that come for the first time in
-a shard: they get the next numbers), its time, and a hash of all its columns. A ledger is a directory of shards as data
-sets have them, with the same sums: one of each process that wrote, in the order in which they began.
+A batch row takes 16 bytes: the number of its episode (`named` has the ids of episodes that are new in the shard, which
+get the next numbers), its time, and a hash of its columns. A ledger is a directory of shards like a data set, with the
+same checksums. Each process writes a shard.
 
-Updates are only ever added. One whose number was there before says that the run went back to a checkpoint: it stands
-for that one and all that came after.
+Updates are only ever appended. An update whose number occurred before shows that the run was resumed from a checkpoint:
+it replaces that update and all later ones.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from episodes.storage.files import local_path
 from episodes.storage.ledger.row_hashes import hash_of_arrays, hash_of_values, row_hashes
 from episodes.storage.shards import ShardWriter, writer_name
 
-UNKNOWN = -1  # the episode of a row of which nobody knows it
+UNKNOWN = -1  # episode of a row without a known origin
 FORMAT = {b"rl-episodes.ledger": b"1"}
-_MOST_NAMES = 1 << 16  # in a shard: who writes keeps their numbers
+_MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since their numbers are kept in memory
 
 
 def schema() -> Any:
-    """The Arrow schema of a shard."""
+    """Return the Arrow schema of a shard."""
     pa = pyarrow()
     numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
     lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}
@@ -43,7 +43,7 @@ def schema() -> Any:
 
 
 class _Note(NamedTuple):
-    """A row of the schema."""
+    """Row of the schema."""
 
     update: int
     module: str
@@ -56,16 +56,21 @@ class _Note(NamedTuple):
 
 
 class Ledger:
-    """Notes of a run, added to a directory that is made with the first ones; what was flushed outlives a kill.
+    """Log of what each update of a training run learned from. Threads may share it.
 
-    Threads may note side by side.
+    The directory is created with the first note. `flush` makes notes survive a killed process. A ledger that is dropped
+    without `close` loses only notes that were not flushed, with a `ResourceWarning`.
 
     Args:
-        path: of the directory. One that is there is added to: a run goes on.
-        every: how many updates are written at once; `flush` writes what waits.
+        path: the directory. An existing ledger is continued.
+        every: number of updates that are written at once.
+
+    Attributes:
+        path: the directory.
 
     Raises:
-        MissingExtra: without pyarrow or xxhash.
+        MissingExtra: pyarrow or xxhash is not installed.
+        InvalidArgument: `every` is below 1.
 
     >>> import tempfile
     >>> from episodes.batch import Batch
@@ -82,11 +87,11 @@ class Ledger:
             raise InvalidArgument(f"every={every}: give at least 1")
         self.path, self._every = local_path(path), every
         self._schema = schema()
-        self._numbers: dict[str, int] = {}  # of the episodes that the shard has
+        self._numbers: dict[str, int] = {}  # numbers of the shard's episodes, by id
         self._waiting: list[_Note] = []
         self._shard: ShardWriter | None = None
-        self._lock = RLock()  # of what waits and is written
-        hash_of_values(None)  # where the package for hashes is missing, that is said now
+        self._lock = RLock()
+        hash_of_values(None)  # raise MissingExtra now
 
     def note(
         self,
@@ -97,18 +102,18 @@ class Ledger:
         settings: Mapping[str, Any] | None = None,
         module: str = "",
     ) -> None:
-        """Note what an update learned from, and what came of it.
+        """Record what an update learned from, and its result.
 
         Args:
-            update: its number. One that is not higher than the last one's: the run went back to a checkpoint.
-            batch: columns [B, ...] of arrays or tensors; with an `origin`, its steps are noted too, of a row of several
-                steps the first one.
-            weights: all of them, after the update.
-            settings: whatever JSON can hold.
-            module: where several learn side by side.
+            update: its number. A number that is not higher than the last one's shows that the run was resumed.
+            batch: columns [B, ...] of arrays or tensors. If it has an `origin`, its episodes and times are recorded;
+                for a row of several steps, the first one.
+            weights: all weights after the update.
+            settings: values that JSON can hold.
+            module: name of the module, if several learn.
 
         Raises:
-            WrongType: a number that is no integer of 64 bits, a module that is no text, or a batch without columns.
+            WrongType: the number is no integer of 64 bits, the module is no text, or the batch has no columns.
         """
         if not isinstance(update, (int, np.integer)) or not -(2**63) <= update < 2**63 or not isinstance(module, str):
             raise WrongType(f"update {update!r} of module {module!r}: give an integer of 64 bits, and text")
@@ -124,7 +129,7 @@ class Ledger:
                 self.flush()
 
     def _steps(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Each row's episode by number and its time; ids that come for the first time are put to those `named`."""
+        """Return each row's episode number and time, and append the ids of new episodes to `named`."""
         episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
         try:
             origin: Origin = batch.origin
@@ -137,7 +142,7 @@ class Ledger:
         whose, which, times = origin.source.places(steps[real])
         numbers = np.full(len(whose), UNKNOWN, np.int32)
         distinct, first = np.unique(which, return_index=True)
-        for i in distinct[first.argsort()].tolist():  # in the order in which the rows have them
+        for i in distinct[first.argsort()].tolist():  # in the order of the rows
             own = whose[i]
             numbers[i] = UNKNOWN if own is None else self._number(_text(own.id_), named)
         episode[real], t[real] = numbers[which], times
@@ -150,7 +155,7 @@ class Ledger:
         return self._numbers[id_]
 
     def flush(self, *, fsync: bool = False) -> None:
-        """Write what waits: it outlives this process then, and with `fsync` the machine."""
+        """Write queued notes, so that they survive a killed process, and with `fsync` a crash of the machine."""
         with self._lock:
             if self._waiting:
                 if self._shard is None:
@@ -164,7 +169,7 @@ class Ledger:
                 self.close()
 
     def close(self) -> None:
-        """Flush, and finish the shard. What is noted afterwards begins another one."""
+        """Write queued notes, and finish the shard. Later notes start another one."""
         with self._lock:
             if self._waiting:
                 self.flush()
@@ -191,12 +196,12 @@ class Ledger:
 
 
 def _text(value: Any) -> str:
-    """A name as Arrow can hold it, lone surrogates written out."""
+    """Return a name that Arrow can store, with lone surrogates escaped."""
     return str(value).encode(errors="backslashreplace").decode()
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
-    """The steps [B]; of sequences [B, W] the first one that is no padding, -1 where there is none."""
+    """Return the steps [B], or of sequences [B, W] the first step that is no padding (-1 if all are)."""
     if numbers.ndim == 1 or not numbers.size:
         return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]

@@ -1,4 +1,4 @@
-"""`LedgerReader`: the updates that a ledger has, as they came to stand."""
+"""`LedgerReader`: the updates of a ledger."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from episodes.storage.shards import read_shard
 
 
 class LedgerUpdate(NamedTuple):
-    """What was noted of an update.
+    """Record of one update.
 
     Attributes:
+        update: its number.
+        module: its name, or "".
         weights, settings: hashes.
-        episode: [n] of each row, numbers by the order in which episodes come in the ledger; -1: not known.
-        t: [n] times in these episodes, modulo 2**32.
-        content: [n] uint64, hashes of the rows.
+        episode: number of each row's episode, int64 [n], in the order in which episodes occur in the ledger; -1:
+            unknown.
+        t: time of each row in its episode, modulo 2**32, [n].
+        content: hash of each row, uint64 [n].
     """
 
     update: int
@@ -37,7 +40,7 @@ class LedgerUpdate(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where an update lies."""
+    """Location of an update."""
 
     update: int
     shard: int
@@ -46,16 +49,19 @@ class _Place(NamedTuple):
 
 
 class LedgerReader(Sequence[LedgerUpdate]):
-    """The updates of a ledger in their order; of those that were learned again after a checkpoint, the last ones.
+    """Updates of a ledger in order, as of the time when it was opened.
 
-    It has what was there when it was opened.
+    If updates were repeated after a checkpoint was resumed, the last ones are read.
 
     Args:
         path: of the ledger, or of a run's folder with a ledger in it.
 
+    Attributes:
+        path: of the ledger.
+        ids: ids of the episodes in the updates read so far, by number.
+
     Raises:
-        UnreadableData: there is none, or it is damaged. A shard whose writer was killed is read up to its last whole
-            batch.
+        UnreadableData: there is no ledger, or it is damaged. An unfinished shard is read up to its last complete batch.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -71,7 +77,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         self._in_shard = [np.full(len(names) + 1, UNKNOWN, np.int64) for names in self._names]
 
     def _valid_places(self) -> list[_Place]:
-        """Where the updates are that count: those that no later update of the same number, or a lower one, replaced."""
+        """Return the locations of the valid updates, without updates that a resumed run replaced."""
         standing: dict[str, list[_Place]] = {}
         for shard, batches in enumerate(self._shards):
             for number, batch in enumerate(batches):
@@ -109,7 +115,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         )
 
     def _numbered(self, shard: int, episode: np.ndarray) -> np.ndarray:
-        """From the episodes' numbers in their shard [n] to those in the whole ledger [n]; `UNKNOWN` stays."""
+        """Return the ledger-wide numbers of episodes, given by number in the shard, int64 [n]. `UNKNOWN` stays."""
         numbers = self._in_shard[shard]
         for i in np.unique(episode[numbers[episode] == UNKNOWN]).tolist():
             if i != UNKNOWN:
@@ -124,7 +130,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
 
 
 def _folder(path: Path) -> Path:
-    """The ledger's directory, where that of a run may be given."""
+    """Return the directory of a ledger, given it or the folder of a run."""
     return path / "ledger" if (path / "ledger").is_dir() else path
 
 
@@ -135,7 +141,7 @@ def _files(path: Path) -> list[ShardFile]:
 
 
 def _batches(file: ShardFile) -> list[Any]:
-    """The record batches of a shard, checked."""
+    """Return the checked record batches of a shard."""
     shard = read_shard(file, layout_of=partial(_check_schema, file))
     damaged = shard.damaged()
     if shard.damage or damaged:
@@ -151,5 +157,5 @@ def _check_schema(file: ShardFile, found: Any) -> None:
 
 
 def _named(batches: list[Any]) -> list[str]:
-    """By number, the ids of a shard's episodes."""
+    """Return the ids of a shard's episodes, by number."""
     return [id_ for batch in batches for id_ in batch["named"].values.to_pylist()]

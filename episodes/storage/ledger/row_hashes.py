@@ -1,4 +1,4 @@
-"""Hashes by xxh3, 64 bits each: of the rows of a batch, of weights, of settings. Equal bytes have equal hashes."""
+"""64-bit xxh3 hashes of batch rows, weights and settings. Equal bytes have equal hashes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL = 256  # bytes of a row's column; what is larger is hashed before it is h
 
 
 def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
-    """A hash of each row [B] uint64: of all its columns, arrays or tensors [B, ...], but what is no number."""
+    """Return a hash of each row over all columns of numbers, uint64 [B]."""
     digest = digest_of("xxh3")
     columns = batch.to_dict() if isinstance(batch, Batch) else batch
     leaves = [leaf for name in sorted(columns) if name not in _NOT_CONTENT for leaf in nested.leaves(columns[name])]
@@ -31,7 +31,7 @@ def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
 
 
 def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
-    """The bytes [B, k] of the rows of a column; None of one that has none."""
+    """Return the bytes of a column's rows, uint8 [B, k], or None for a column without numbers."""
     torch = torch_of(leaf)
     if torch:
         leaf = leaf.detach().cpu().contiguous()
@@ -42,17 +42,17 @@ def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
 
 
 def _hashed(rows: np.ndarray, digest: Any) -> np.ndarray:
-    """Hashes [B, 1] of the bytes [B, k]."""
+    """Return the hashes [B, 1] of the rows [B, k] of bytes."""
     return np.fromiter(map(digest, rows), np.uint64, len(rows))[:, None]
 
 
 def hash_of_arrays(arrays: Iterable[np.ndarray]) -> int:
-    """One hash of all the arrays, one after another."""
+    """Return one hash of all arrays in order."""
     digest = digest_of("xxh3")
     each = [digest(np.ascontiguousarray(array)) for array in arrays]
     return digest(np.array(each, np.uint64))
 
 
 def hash_of_values(values: Mapping[str, Any] | None) -> int:
-    """Of values that JSON can hold; others count as their text."""
+    """Return a hash of JSON values. Any other value is hashed as its text."""
     return digest_of("xxh3")(json.dumps(values or {}, sort_keys=True, default=str).encode())

@@ -1,4 +1,4 @@
-"""Data sets that lie elsewhere: read through a cache, and uploaded."""
+"""Remote data sets: read through a local cache, and uploaded."""
 
 from episodes.storage.remote.upload import upload
 

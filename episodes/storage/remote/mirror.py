@@ -1,9 +1,8 @@
-"""A data set elsewhere, as a directory here: its small files, and of its shards what was asked for last.
+"""`Mirror`: a remote data set in a local cache.
 
-The rows of all episodes come when the data set is opened: the footer of each shard says where its record batches are,
-and of these only the columns that are no tracks are read, once. A shard itself comes whole, when an episode in it is
-first read. Those read last are kept, up to a number of bytes; what a program still has of others stays readable to it,
-since a file that is removed while it is mapped is there until nobody looks.
+When the data set is opened, the facts of all episodes are read: each shard's footer gives the positions of its record
+batches, and only the row columns of these are downloaded, once. A shard is downloaded when an episode in it is first
+read. The last used shards are kept, up to a number of bytes. Removed shards stay readable as long as they are mapped.
 """
 
 from __future__ import annotations
@@ -36,11 +35,13 @@ _BLOCK = 1 << 16  # bytes that are read at a time, of footers and rows
 
 
 class Mirror:
-    """What is here of a data set that lies elsewhere.
+    """Local cache of a remote data set: its small files and its last used shards.
 
     Args:
-        cache: a directory for all data sets elsewhere; processes may share it. By default in the user's cache.
-        cache_bytes: how much of a data set's shards is kept.
+        url: of the data set.
+        options: of the file system.
+        cache: a directory, which processes may share; by default a folder of the user's cache directory.
+        cache_bytes: size limit for the shards of this data set.
     """
 
     def __init__(self, url: str, options: dict[str, Any], cache: str | Path | None, cache_bytes: int) -> None:
@@ -59,7 +60,7 @@ class Mirror:
 
     @property
     def path(self) -> str:
-        """The URL."""
+        """URL of the data set."""
         return self.place.url
 
     @property
@@ -67,7 +68,7 @@ class Mirror:
         return True
 
     def refresh(self) -> Catalog:
-        """The catalog of what is there now; its small files are here then."""
+        """Download the small files, and return the catalog."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sizes = self.place.sizes()
         small = [name for name in self._sizes if name.endswith((".json", ".manifest"))]
@@ -86,7 +87,7 @@ class Mirror:
         return False  # a listing of an object store is of one moment
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read the columns of each shard that are no tracks, or with `verify` all columns; None for a missing shard."""
+        """Read the columns of each shard that are no tracks, or with `verify` all columns. A missing shard is None."""
 
         def read(file: ShardFile) -> ShardRead | None:
             try:
@@ -98,7 +99,7 @@ class Mirror:
             return list(pool.map(read, files))
 
     def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """The record batches of a shard, whose tracks come when somebody reads them."""
+        """Return the record batches of a shard. Their tracks are downloaded when read."""
         if read.layout is None:
             return []
         size = self._sizes.get(read.file.path.name) or 0
@@ -108,7 +109,7 @@ class Mirror:
         ]
 
     def batch(self, file: ShardFile, number: int, header: Header) -> StoredBatch:
-        """A record batch of a shard, which is here now."""
+        """Return a record batch of a shard, which is downloaded if needed."""
         with self._lock:
             batches = self._open.get(file.name)
             if batches is None:
@@ -129,7 +130,7 @@ class Mirror:
             return batches[number]
 
     def _fetch(self, file: ShardFile) -> ShardRead:
-        """Download a shard unless it is in the cache, and read it. Raise `FileNotFoundError` if it was removed."""
+        """Read a shard from the cache, after downloading if needed. Raise `FileNotFoundError` for a removed shard."""
         here, size = self.directory / file.path.name, self._sizes.get(file.path.name)
         try:
             if here.stat().st_size != size:
@@ -145,7 +146,7 @@ class Mirror:
         return read_shard(ShardFile(file.name, file.order, here, file.num_episodes))
 
     def _make_room(self) -> None:
-        """Remove what was used longest ago, here and in memory, until the rest is small enough; never the newest."""
+        """Remove the least recently used shards until the rest is small enough. The newest stays."""
         files = []
         for entry in os.scandir(self.directory):
             with suppress(FileNotFoundError):
@@ -192,7 +193,7 @@ class Mirror:
 
 
 class RemoteBatch(StoredBatch):
-    """A record batch whose rows are known, and whose tracks come when somebody reads them."""
+    """Record batch with known rows, whose tracks are downloaded when read."""
 
     def __init__(
         self, rows: Any, layout: Layout, header: Header, mirror: Mirror, file: ShardFile, number: int, size: int
@@ -206,7 +207,7 @@ class RemoteBatch(StoredBatch):
 
     @property
     def here(self) -> StoredBatch:
-        """The batch with its tracks."""
+        """Record batch with its tracks, downloaded if needed."""
         return self._mirror.batch(self._file, self._number, self._header)
 
     @property
@@ -219,7 +220,7 @@ class RemoteBatch(StoredBatch):
 
 
 def _row_columns(source: Any) -> bytes:
-    """The row columns of all record batches of a file, as an Arrow stream that has the file's schema in its own."""
+    """Return the row columns of a file's record batches as an Arrow stream, with the file's schema in its metadata."""
     ipc = pyarrow().ipc
     schema = ipc.open_file(source).schema
     fields = list(range(num_columns(schema.names)))
@@ -233,7 +234,7 @@ def _row_columns(source: Any) -> bytes:
 
 
 def _known(file: ShardFile, data: bytes) -> ShardRead:
-    """What is known of a shard by its row columns."""
+    """Return what the row columns contain of a shard."""
     arrow, found = pyarrow(), ShardRead(file)
     reader = arrow.ipc.open_stream(data)
     whole = arrow.BufferReader(base64.b64decode(reader.schema.metadata[_SCHEMA]))

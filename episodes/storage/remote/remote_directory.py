@@ -1,4 +1,4 @@
-"""Directories of other file systems, by fsspec: `s3://bucket/data`, `http://host/data`, `memory://data`."""
+"""Remote directories, by fsspec: `s3://bucket/data`, `http://host/data`, `memory://data`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAT = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"))
 
 
 def is_elsewhere(path: str | Path) -> bool:
-    """Whether a path has a scheme, and so is not of this machine's file system.
+    """Return True if a path is a URL.
 
     >>> is_elsewhere("s3://bucket/data"), is_elsewhere("/data"), is_elsewhere("C:/data")
     (True, False, False)
@@ -27,7 +27,20 @@ def is_elsewhere(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class Place:
-    """A directory elsewhere."""
+    """Remote directory.
+
+    Args:
+        url: of the directory.
+        options: of the file system, such as `endpoint_url`.
+
+    Attributes:
+        system: `fsspec.AbstractFileSystem`.
+        root: path of the directory in it.
+
+    Raises:
+        MissingExtra: fsspec, or the package of the scheme, is not installed.
+        InvalidArgument: the scheme is unknown.
+    """
 
     url: str
     options: dict[str, Any] = field(default_factory=dict)  # of the file system, such as `endpoint_url`
@@ -53,11 +66,11 @@ class Place:
         object.__setattr__(self, "root", root.rstrip("/"))
 
     def path(self, name: str) -> str:
-        """Where a file of this name is."""
+        """Return the path of a file in the file system."""
         return f"{self.root}/{name}"
 
     def sizes(self) -> dict[str, int | None]:
-        """The files that are there now, by name, with their sizes (None where they are not told)."""
+        """Return the sizes of all files by name, None for an unknown size."""
         self.system.invalidate_cache()
         try:
             with self.reached():
@@ -67,12 +80,12 @@ class Place:
         return {one["name"].rstrip("/").rpartition("/")[2]: one.get("size") for one in found if one["type"] == "file"}
 
     def read(self, name: str) -> bytes:
-        """A small file. `FileNotFoundError` where there is none."""
+        """Return the bytes of a small file. Raise `FileNotFoundError` for a missing file."""
         with self.reached():
             return self.system.cat_file(self.path(name))
 
     def fetch(self, name: str, file: Path, size: int | None) -> None:
-        """Copy a file of so many bytes here. `FileNotFoundError` where there is none."""
+        """Download a file of `size` bytes to `file`. Raise `FileNotFoundError` for a missing file."""
         with self.reached():
             self.system.get_file(self.path(name), str(file))
         there = file.stat().st_size
@@ -80,19 +93,19 @@ class Place:
             raise ConnectionError(f"{self.url}/{name}: {there} of {size} bytes came")
 
     def make(self) -> None:
-        """Make the directory, where there are directories."""
+        """Create the directory, if the file system has directories."""
         protocol = self.system.protocol
         if _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             with self.reached():
                 self.system.makedirs(self.root, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a small file there, whole."""
+        """Write a small file."""
         with self.reached():
             self.system.pipe_file(self.path(name), data)
 
     def send(self, file: Path, name: str) -> None:
-        """Copy a file there."""
+        """Upload a file."""
         with self.reached():
             self.system.put_file(str(file), self.path(name))
 
@@ -103,7 +116,7 @@ class Place:
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """What goes wrong on the way is an `OSError`, whatever library of a file system says it."""
+        """Context manager that turns errors of file systems into an `OSError`."""
         try:
             yield
         except (OSError, EpisodeError, ValueError, LookupError, TypeError, pyarrow().ArrowException):

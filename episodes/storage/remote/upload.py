@@ -1,8 +1,7 @@
-"""A data set of this machine, sent elsewhere.
+"""`upload`: send a data set to a remote directory.
 
-Files go in an order in which what is there is a whole data set at any time: shards, then what says of them that they
-stand for others, then what says that they must be there, and of a new data set the header last. Whoever is killed runs
-it again; what is there already is not sent again.
+Files are sent in an order that keeps the remote data set complete at any time: shards, commits, manifests, and the
+header of a new data set last. An upload that was killed can be repeated, and sends only missing files.
 """
 
 from __future__ import annotations
@@ -21,19 +20,23 @@ from episodes.storage.shards import read_shard
 
 
 def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] | None = None) -> int:
-    """Send the finished shards of a data set to a directory elsewhere (`s3://bucket/data`); how many were sent.
+    """Send the finished shards of a data set to a remote directory (`s3://bucket/data`).
 
-    A data set that is there gets what it has not: so an upload that was killed is just run again, and what was written
-    since the last one is sent by the next one. What was compacted here is compacted there. What writers are at work on
-    stays here until they are done. Readers there see whole shards alone.
+    An existing copy gets the missing shards and the compactions since the last upload. Unfinished shards are not sent.
+    Remote readers see complete shards only.
 
     Args:
-        storage_options: of the file system, as fsspec takes them, such as `{"endpoint_url": ...}`.
+        source: path of the data set.
+        target: URL.
+        storage_options: options of the file system as fsspec takes them, such as `{"endpoint_url": ...}`.
+
+    Returns:
+        The number of shards that were sent.
 
     Raises:
-        MissingExtra: without fsspec, or the package of this scheme.
-        InvalidArgument, TrackMismatch: another data set is there.
-        UnreadableData: a shard is damaged; `check(path, repair=True)` first.
+        MissingExtra: fsspec, or the package of the scheme, is not installed.
+        InvalidArgument, TrackMismatch: the target is another data set.
+        UnreadableData: there is no data set, or a shard is damaged; run `check(path, repair=True)` first.
     """
     directory, place = local_path(source), Place(target, storage_options or {})
     header = read_header(directory)
@@ -62,7 +65,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
 
 
 def _checked(header: Header, place: Place) -> Header | None:
-    """The header that is there, if episodes of this one belong there too."""
+    """Return the remote header, or None. Raise an error if it is the header of another data set."""
     try:
         there = header_of(place.read(NAME), place.path(NAME))
     except FileNotFoundError:
@@ -87,7 +90,7 @@ def _check_commits(commits: list[Path], place: Place, sizes: dict[str, int | Non
 
 
 def _send_shards(catalog: Catalog, place: Place, sizes: dict[str, int | None]) -> int:
-    """Send what is not there yet; what a commit made, under a name that readers pass over until they see the commit."""
+    """Send missing shards, and return their number. A commit's shards get names that count only after the commit."""
     num = 0
     for file in catalog.shards:
         name = file.name + (MADE if file.name in catalog.made else SEALED)
@@ -102,7 +105,7 @@ def _send_shards(catalog: Catalog, place: Place, sizes: dict[str, int | None]) -
 
 
 def _manifests(catalog: Catalog) -> dict[str, bytes]:
-    """By name, what the writers say of the shards that were sent."""
+    """Return the manifests by file name, with only the shards that were sent."""
     sealed = {file.name for file in catalog.shards if file.sealed} | catalog.replaced.keys()
     return {
         manifest.path(catalog.directory).name: manifest.of_shards(sealed)

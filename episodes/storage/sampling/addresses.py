@@ -1,8 +1,8 @@
-"""Items gathered by their addresses: all mapped files of a data set seen as one array.
+"""Gather items by their memory addresses, as if all mapped files of a data set were one array.
 
-A track of a record batch is contiguous, so an item lies at `base(batch) + row * bytes`. One array over the range of
-addresses that covers all batches, an item beginning at each `unit` bytes, makes a draw from any number of files one
-gather; and a window of T items that follow each other is one item of T times the size.
+A track of a record batch is contiguous, so an item is at address `base(batch) + row * bytes`. One array spans the
+addresses of all batches, and an item begins at each `unit` bytes. So sampling from any number of files is one gather,
+and a window of T successive items is one item of T times the size.
 
     addresses  lo ... | file 1: rewards | ........ | file 2: rewards | ... hi
     units      0 1 2 3 ...
@@ -23,7 +23,7 @@ _MOVED_AS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.compl
 
 
 class _Memory:
-    """Bytes [lo, hi) as something that numpy makes an array of; they may have holes, which nobody reads."""
+    """Buffer of the addresses [lo, hi) for numpy. Addresses between the batches are never read."""
 
     def __init__(self, lo: int, hi: int, owners: Any) -> None:
         self.__array_interface__ = {"version": 3, "shape": (hi - lo,), "typestr": "|u1", "data": (lo, True)}
@@ -31,14 +31,16 @@ class _Memory:
 
 
 class MappedColumn:
-    """One track of all batches.
+    """Track of all batches, read by address.
 
     Args:
-        arrays: of each batch [rows, *shape], C-contiguous; None where a batch has no rows of it.
+        arrays: of each batch [rows, *shape], C-contiguous; None for a batch without the track.
+        dtype: of the items.
+        shape: of one item.
 
     Attributes:
         step: units from one item to the next.
-        bases: of each batch, the unit of its first row.
+        bases: unit of each batch's first row, int64 [batches].
     """
 
     def __init__(self, arrays: Sequence[np.ndarray | None], dtype: np.dtype, shape: tuple[int, ...]) -> None:
@@ -61,14 +63,14 @@ class MappedColumn:
         )
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """The items [..., *shape] that begin at the units [...]."""
+        """Return the items [..., *shape] that begin at `units` [...]."""
         if not self._bytes_of_item:
             return np.zeros(units.shape + self.shape, self.dtype)
         items = self._each[units]
         return items if self._is_each else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """The windows [B, W, *shape] whose first columns are at the units [B]; zeros where there is no item."""
+        """Return the windows [B, W, *shape] whose first columns begin at `units` [B], with zeros on padding."""
         shape = (*grid.there.shape, *self.shape)
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)
@@ -86,7 +88,7 @@ class MappedColumn:
         return found
 
     def _items(self, count: int) -> np.ndarray:
-        """One item of `count` items beginning at each unit."""
+        """Return an array whose element u is `count` successive items, beginning at unit u."""
         found = self._views.get(count)
         if found is None:
             size = self._bytes_of_item * count

@@ -1,4 +1,4 @@
-"""What a sampler draws: steps, windows of steps, or whole episodes."""
+"""Kinds of batches: steps, windows of steps, or whole episodes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from episodes.storage.sampling.time_windows import Moments
 
 @dataclass(frozen=True, slots=True)
 class StepBatches:
-    """Batches of single transitions, columns [n, ...], as `EpisodeReplayBuffer.sample` gives them.
+    """Batches of transitions, columns [n, ...], like the batches of `EpisodeReplayBuffer.sample`.
 
     Attributes:
-        size: n.
-        n_step: rewards are discounted sums of up to so many steps, see there; with `(1, 5)`, each row draws its own.
-        keys: which columns: "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds" (the default), the
-            extra model outputs, "infos", "t", "is_first", "eps_id", "agent_id" and "module_id".
-        views: what the module sees of the observations, such as `runner.env_to_module.views`.
-        include_infos: the infos that came with `new_obs`, as dicts, or as "columns".
+        size: number n of transitions.
+        n_step: number of steps whose discounted rewards are summed. `(1, 5)` samples a number for each row.
+        gamma: discount factor.
+        keys: columns among "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds" (these are the default),
+            the extra model outputs, "infos", "t", "policy_version", "is_first", "eps_id", "agent_id" and "module_id".
+        views: views of the observations that replace "obs" and "new_obs", such as `runner.env_to_module.views`.
+        include_infos: adds the infos that came with `new_obs`: True for dicts, "columns" for arrays.
+
+    Raises:
+        InvalidArgument: `size`, `n_step` or `gamma` is invalid.
     """
 
     size: int
@@ -41,10 +45,20 @@ class StepBatches:
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Batches of windows [t - left, t + length), columns [B, W, ...], W = lookback + burn_in + length.
+    """Batches of windows of successive steps, columns [B, W, ...] with W = lookback + burn_in + length.
 
-    See `EpisodeReplayBuffer.sample_sequences`. A window never leaves its chunk; its left columns show the chunk's
-    lookback where it has one.
+    Columns are those of `EpisodeReplayBuffer.sample_sequences`. A window stays within its episode. If an episode's
+    first chunk has a lookback, columns on the left show it.
+
+    Attributes:
+        size: number B of windows.
+        length: number of steps to learn from.
+        lookback: number of columns on the left for context.
+        burn_in: number of columns after these, to warm up a recurrent state.
+        keys, views, include_infos: see `StepBatches`.
+
+    Raises:
+        InvalidArgument: `size`, `length`, `lookback` or `burn_in` is invalid.
     """
 
     size: int
@@ -61,13 +75,20 @@ class WindowBatches:
 
 
 def columns_asked_for(what: StepBatches | WindowBatches) -> dict[str, Any]:
-    """Which columns batches have, as arguments of a draw."""
+    """Return the column options as keyword arguments of `sample` and `sample_sequences`."""
     return {"keys": what.keys, "views": what.views, "include_infos": what.include_infos}
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeBatches:
-    """Batches of whole episodes: packs."""
+    """Batches of whole episodes, as packs.
+
+    Attributes:
+        size: number of episodes.
+
+    Raises:
+        InvalidArgument: `size` is invalid.
+    """
 
     size: int
 
@@ -83,7 +104,7 @@ def kind_of(
     windows: tuple[int, int] | WindowBatches | Moments | None,
     episodes: int | EpisodeBatches | None,
 ) -> Kind:
-    """The one that is given."""
+    """Return the given one of the three options. Raise `InvalidArgument` unless exactly one is given."""
     if sum(one is not None for one in (steps, windows, episodes)) != 1:
         raise InvalidArgument(
             f"steps={steps}, windows={windows}, episodes={episodes}: give one of them, such as steps=256, "

@@ -1,4 +1,4 @@
-"""`DatasetSteps`: the steps of a data set by number: what the origin of its batches asks."""
+"""`DatasetSteps`: the source of the origins of sampled batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.storage.sampling.stored_tracks import StoredTracks
 
 
 class DatasetSteps:
-    """Steps by number, as they were when the sampler was made; they stay readable while this object is there."""
+    """Steps of a sampler by index. They stay readable as long as this object exists."""
 
     def __init__(self, tracks: StoredTracks, path: str) -> None:
         self._tracks: StoredTracks | None = tracks
@@ -39,7 +39,7 @@ class DatasetSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the episode of a step, joined of its chunks, as far as the data set has them."""
+        """Return the episode of a step, joined from all chunks in the data set."""
         tracks, chunk = self._chunk_of(number)
         return tracks.episode(chunk)
 

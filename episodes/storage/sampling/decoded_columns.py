@@ -1,4 +1,4 @@
-"""Items of tracks that are compressed: blocks are decoded into a pool, or once and for all into a file."""
+"""Items of compressed tracks, decompressed into a pool of memory or into a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage.sampling.window_grid import WindowGrid
 
 
 class BlockRows(Protocol):
-    """The rows of a track of one record batch, in blocks."""
+    """Rows of a track of one record batch, in blocks."""
 
     @property
     def starts(self) -> np.ndarray: ...  # [k], the first row of each block
@@ -30,7 +30,7 @@ class BlockRows(Protocol):
 
 
 class PlainRows:
-    """Those of an array [rows, ...], in blocks of so many."""
+    """Rows of an uncompressed array [rows, ...], in blocks of `rows_per_block`."""
 
     def __init__(self, array: np.ndarray, rows_per_block: int) -> None:
         self._array = array
@@ -42,18 +42,20 @@ class PlainRows:
 
 
 class DecodedColumn:
-    """One track of all batches, whose unit is a row; see `MappedColumn`, which it can stand for.
+    """Compressed track of all batches, with the interface of `MappedColumn`. Its unit is a row.
 
-    Blocks that a draw is in are decoded into a pool, where they stay until others need the room: a draw of rows whose
-    blocks are there is one gather.
+    Sampled blocks are decompressed into a pool, and stay until others need the space. If all blocks of a batch are in
+    the pool, sampling is one gather.
 
         pool    | block 7 | block 2 | block 9 | ...       slot_of[7] = 0, slot_of[2] = 1, ...
 
     Args:
-        batches: the rows of each batch.
-        sources: the files that they are in.
-        rows_per_block: of a block, at most.
-        pool_bytes: of the pool; it has room for at least one block.
+        batches: rows of each batch.
+        sources: file of each batch.
+        dtype: of the items.
+        shape: of one item.
+        rows_per_block: largest number of rows in a block.
+        pool_bytes: size of the pool, which has at least one slot.
     """
 
     step = 1
@@ -85,7 +87,7 @@ class DecodedColumn:
         self.num_decoded = 0
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """The items [..., *shape] with these row numbers [...]."""
+        """Return the items [..., *shape] of the rows `units` [...]."""
         rows = units.ravel()
         blocks = self._starts.searchsorted(rows, side="right") - 1
         with self._lock:
@@ -105,7 +107,7 @@ class DecodedColumn:
         return found
 
     def _put(self, blocks: np.ndarray) -> None:
-        """Let these blocks be in the pool, those that were put there first making room."""
+        """Decompress blocks into the pool, in place of the oldest others."""
         slots = self._slot_of[blocks]
         missing = blocks[slots < 0]
         if not len(missing):
@@ -125,7 +127,7 @@ class DecodedColumn:
         self.num_decoded += len(missing)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """The windows [B, W, *shape] whose first columns have the row numbers [B]; zeros where there is no item."""
+        """Return the windows [B, W, *shape] whose first columns are the rows `units` [B], with zeros on padding."""
         rows = units[:, None] + np.arange(grid.there.shape[1])
         if not len(grid.padding):
             return self.take(rows)
@@ -135,14 +137,16 @@ class DecodedColumn:
 
 
 def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, source: str) -> np.ndarray:
-    """The rows of a track, decoded in a file that is mapped: made when it is not there, or not as long as it must be.
+    """Return the decompressed rows of a track from a mapped file, which is written first if needed.
 
-    The file appears whole or not at all, so a killed process leaves none, and several may make it at a time.
+    The file appears complete, so a killed process leaves none, and several processes may write it at a time.
 
     Args:
-        name: of the file; it names a shard that never changes.
-        like: an array of no rows, of the dtype and the shape of the items.
-        source: the file that they are in.
+        directory: of the file.
+        name: of the file; it identifies a finished shard and a track.
+        rows: of the track.
+        like: an array of no rows with the dtype and item shape.
+        source: the file of the shard, for error messages.
     """
     file = directory / name
     num = int(rows.stops[-1]) if len(rows.stops) else 0

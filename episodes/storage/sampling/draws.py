@@ -1,4 +1,4 @@
-"""Draws: which steps the rows of a batch are, and the items of any track at them."""
+"""Sampled steps and windows, and the items of any track at these steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from episodes.storage.sampling.window_grid import WindowGrid
 
 
 class _Draw:
-    """What the steps of a draw are of."""
+    """Sampled steps, as positions and chunks [n]."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
         self.tracks, self.steps = tracks, steps
@@ -33,26 +33,23 @@ class _Draw:
 
     @property
     def ends(self) -> np.ndarray:
-        """The number after the last step of each episode [n]."""
+        """Position after the last step of each step's episode, int64 [n]."""
         return self.steps.known(END)
 
     @cached_property
     def before(self) -> np.ndarray:
-        """How many steps of its chunk, its lookback among them, lie before each one [n]."""
+        """Number of steps before each step in its episode, its lookback included, int64 [n]."""
         return self.numbers - self.ends + self.steps.known(LENGTH) + self.steps.known(LOOKBACK)
 
     @cached_property
     def t(self) -> np.ndarray:
-        """The time of each step in its episode [n]."""
+        """Time of each step in its episode, int64 [n]."""
         steps_of_chunk = self.numbers - self.steps.known(CHUNK_END) + self.steps.known(CHUNK_LENGTH)
         return steps_of_chunk + self.steps.known(T_STARTED)
 
 
 class StepDraw(_Draw):
-    """Steps [n], and the last ones [n] of those that follow each other from there on.
-
-    With `numbers` [n, k], as many steps of each row's episode.
-    """
+    """Sampled steps [n], each with the last step of its n-step window."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps, last: np.ndarray | None = None) -> None:
         super().__init__(tracks, steps)
@@ -63,7 +60,7 @@ class StepDraw(_Draw):
         return self.numbers.shape
 
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """The items [n, ...] of a track at the steps, or what was observed after the last ones."""
+        """Return the items [n, ...] of a track at the steps, or with `after` the observations after the last steps."""
         if after and self.last is not self.numbers:
             return self.at(place, self.last + 1)
         return self._items(place, self.steps.units(place, after=after))
@@ -82,7 +79,7 @@ class StepDraw(_Draw):
         return _take(self.tracks, place, units, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whether the episodes terminated and were truncated with the last steps [n]."""
+        """Return whether the episodes terminate, and are truncated, at the last steps, bool [n] each."""
         if self.last is not self.numbers:
             return self.steps.endings_at(self.last)
         terminated, truncated = self.steps.endings()
@@ -93,27 +90,27 @@ class StepDraw(_Draw):
         return self.steps.indices
 
     def is_first(self) -> np.ndarray:
-        """Whether there is no step before [n]."""
+        """Return whether no step precedes each step, bool [n]."""
         return self.before == 0
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """For each step, what is known of its episode."""
+        """Return `values` [chunks] of the steps' chunks [n]."""
         return values[self.episodes]
 
     def times(self) -> np.ndarray:
         return self.t
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The numbers of the steps and of the last ones, and their episodes, one after another."""
+        """Return the positions of the steps, the positions of the last steps, and the chunks, [n] each."""
         return self.numbers, self.last, self.episodes
 
     def laid_out(self, values: np.ndarray) -> np.ndarray:
-        """Values of the places, as a column."""
+        """Return values [n, ...] unchanged."""
         return values
 
 
 class WindowDraw(_Draw):
-    """Windows of steps, the drawn ones [B] after `left` columns."""
+    """Windows of successive steps: `left` columns, the sampled step, and the steps after it."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps, left: int, length: int) -> None:
         super().__init__(tracks, steps)
@@ -139,7 +136,7 @@ class WindowDraw(_Draw):
         return self.grid.there.shape
 
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """The items [B, W, ...] of a track at the steps, or what was observed after them; zeros on padding."""
+        """Return the items [B, W, ...] of a track at the steps, or with `after` the next items; zeros on padding."""
         column = self.tracks.columns[place]
         if self.tracks.unwritten[place] is not None:
             result = np.zeros((*self.shape, *column.shape), column.dtype)
@@ -154,14 +151,14 @@ class WindowDraw(_Draw):
         return result
 
     def _items_of(self, place: int, cells: np.ndarray, after: bool) -> np.ndarray:
-        """Return the items [k, ...] in the cells, bool [B, W], wherever their chunks are."""
+        """Return the items [k, ...] in the cells, bool [B, W], from the chunks that have the items."""
         table, positions = self.tracks.table, self._positions[cells]
         owners = table.owners(positions, np.repeat(self.episodes, cells.sum(1)))
         units = table.known[FIRST_BASE + place][owners] + (positions + after) * self.tracks.columns[place].step
         return _take(self.tracks, place, units, owners)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the episodes terminate and are truncated [B, W]."""
+        """Return whether the episodes terminate, and are truncated, at each step, bool [B, W] each."""
         grid, (num, width) = self.grid, self.shape
         last = np.arange(0, num * width, width) + grid.stops - 1
         ended = self.ends == self.numbers - self.left + grid.stops
@@ -172,7 +169,7 @@ class WindowDraw(_Draw):
         return found[0].reshape(num, width), found[1].reshape(num, width)
 
     def is_first(self) -> np.ndarray:
-        """Where there is a step, and none before it [B, W]."""
+        """Return whether a step is the first of its episode, bool [B, W]."""
         first = np.zeros(self.shape, bool)
         at = self.left - self.before
         shown = at >= 0
@@ -180,7 +177,7 @@ class WindowDraw(_Draw):
         return first
 
     def step_indices(self) -> np.ndarray:
-        """Return the indices of the steps, int64 [B, W]; -1 on padding and on the lookback of a first chunk."""
+        """Return the indices of the steps, int64 [B, W], with -1 on padding and on the lookback of a first chunk."""
         positions, stored = self._positions, self.grid.there
         if self.left:
             stored = stored & (positions >= (self.ends - self.steps.known(LENGTH))[:, None])
@@ -190,22 +187,22 @@ class WindowDraw(_Draw):
         return np.where(stored, positions, -1)
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """For each step, what is known of its episode [B, W]; None (or 0, "") on padding."""
+        """Return `values` [chunks] of the steps' chunks, [B, W], with None, 0 or "" on padding."""
         found = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
         found[~self.grid.there] = None if found.dtype == object else np.zeros((), found.dtype)
         return found
 
     def times(self) -> np.ndarray:
-        """The time of each step in its episode [B, W]; 0 on padding."""
+        """Return the time of each step in its episode, int64 [B, W], 0 on padding."""
         return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The numbers of the steps, twice, and their episodes, one after another; padding is left out."""
+        """Return the positions of all steps without padding, twice, and their chunks, [k] each."""
         numbers = self._positions[self.grid.there]
         return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
 
     def laid_out(self, values: np.ndarray) -> np.ndarray:
-        """Values of the places, as a column [B, W, ...]: zeros on padding, empty infos."""
+        """Return values [k, ...] of the steps as a column [B, W, ...], with zeros or None on padding."""
         found = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
         if found.dtype == object:
             found[...] = None
@@ -223,7 +220,7 @@ def _take(tracks: StoredTracks, place: int, units: np.ndarray, chunks: np.ndarra
 
 
 def _filled(take, units: np.ndarray, lacking: np.ndarray, item: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-    """The items at units [n, ...]; `item` in rows whose episodes [n] lack the track."""
+    """Return the items at units [n, ...], and `item` in rows whose chunk lacks the track."""
     missing = lacking[episodes]
     found = np.empty((*units.shape, *item.shape), item.dtype)
     found[missing] = item

@@ -1,4 +1,4 @@
-"""The infos of drawn steps, as dicts or as columns."""
+"""Infos of sampled steps, as dicts or as columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 
 
 class StoredInfos:
-    """The infos of all record batches, each observation's in a row of its own."""
+    """Infos of all record batches, with one row per observation."""
 
     def __init__(self, tracks: StoredTracks) -> None:
         packs = [batch.whole for batch in tracks.batches]
@@ -30,13 +30,13 @@ class StoredInfos:
 
     @staticmethod
     def of(tracks: StoredTracks) -> StoredInfos:
-        """Those of the tracks, made when they are first asked for."""
+        """Return the infos of the tracks, which are created on first use."""
         if tracks.infos is None:
             tracks.infos = StoredInfos(tracks)
         return tracks.infos
 
     def dicts(self, numbers: np.ndarray, episodes: np.ndarray) -> list[dict[str, Any]]:
-        """The infos [n] that came with the observations of these numbers."""
+        """Return the infos of the observations at positions `numbers` [n], which follow a step."""
         found: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
         for infos, own, rows in self._by_batch(numbers, episodes):
             for place, info in zip(own.tolist(), infos.take(rows).dicts(), strict=True):
@@ -44,7 +44,9 @@ class StoredInfos:
         return found
 
     def columns(self, numbers: np.ndarray, episodes: np.ndarray) -> dict[str, np.ndarray]:
-        """By path their values [n, ...], zeros or None where there is none, and as "_<path>" where there are any."""
+        """Return the values [n, ...] of each path, and as "_<path>" whether there is one, bool [n]; zeros or None if
+        not.
+        """
         num = len(numbers)
         present = {path: np.zeros(num, bool) for path in self._kinds}
         values: dict[str, np.ndarray] = {
@@ -61,7 +63,7 @@ class StoredInfos:
     def _by_batch(
         self, numbers: np.ndarray, episodes: np.ndarray
     ) -> Iterator[tuple[ColumnInfos, np.ndarray, np.ndarray]]:
-        """Of each batch that has infos: those, which of the draws [k] are there, and their rows [k]."""
+        """Yield for each batch with infos: the infos, the indices [k] of sampled rows in it, and their rows [k]."""
         owners = self._table.owners(numbers - 1, episodes)  # the info after a step is of the step's chunk
         rows = self._firsts[owners] + numbers
         of = self._ends.searchsorted(rows, side="right")
@@ -76,7 +78,7 @@ Kind = tuple[np.dtype, tuple[int, ...]] | None  # None: objects
 
 
 def _kinds(parts: list[Any]) -> dict[str, Kind]:
-    """Return the dtype and shape of each path's values, or None if they differ; text is as wide as the longest."""
+    """Return the dtype and shape of each path's values, or None for different ones. Text is as wide as the longest."""
     kinds: dict[str, Kind] = {}
     for infos in parts:
         for path, column in infos.columns.items() if isinstance(infos, ColumnInfos) else ():

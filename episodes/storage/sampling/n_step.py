@@ -1,4 +1,4 @@
-"""n-step sums over steps that follow each other on disk."""
+"""n-step returns of steps on disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ REWARDS = "rewards"
 
 
 def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
-    """The draw with its last steps: up to `n_step` from each on, which stop where the chunk does.
+    """Return the draw with the last steps of n-step windows, the discounted reward sums [n] and the window lengths [n].
 
-    With it the discounted sums [n] of their rewards, and how many they are, int32 [n]. `n_step` is one number, or one
-    for each [n].
+    A window has up to `n_step` steps, one number or one for each row [n], and stops with its episode.
     """
     onward = draw.ends - draw.numbers
     counts = np.minimum(onward, n_step)
@@ -30,7 +29,7 @@ def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[St
 
 
 def as_sums(rewards: np.ndarray) -> np.ndarray:
-    """Rewards of a dtype that sums of them fit into, as replay buffers store them."""
+    """Return rewards in the dtype of their sums, float32 or float64, like replay buffers."""
     if rewards.dtype in SUMS:
         return rewards
     return rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)

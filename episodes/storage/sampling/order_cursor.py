@@ -1,4 +1,4 @@
-"""`OrderCursor`: where a sampler is in its order, and what comes next, worked out many positions at a time."""
+"""`OrderCursor`: a position in an order, with precomputed results for the next positions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ CHUNK = 1 << 13  # positions: small enough for the processor's caches, and many 
 
 
 class OrderCursor:
-    """The numbers that an order gives, one after another, and what is found of them.
+    """Cursor over an order, with results precomputed for many positions at a time.
 
     Args:
-        find: what is known of numbers [n]; a slice of it is what is known of some of them.
+        order: maps positions to numbers of steps or episodes.
+        find: maps numbers [n] to a result that can be sliced like an array.
 
     Attributes:
-        position: of the next one; all that there is to save.
+        position: the next position, which is the cursor's whole state.
     """
 
     def __init__(self, order: Order, find: Callable[[np.ndarray], Any]) -> None:
@@ -32,16 +33,16 @@ class OrderCursor:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next one."""
+        """Epoch of the next position."""
         return self.position // self.order.num
 
     @property
     def left(self) -> int:
-        """How many there are up to the end of the epoch."""
+        """Number of positions before the end of the epoch."""
         return self.order.num - self.position % self.order.num
 
     def take(self, num: int) -> Any:
-        """What is found of the next `num`; views, to be read only."""
+        """Return the results of the next `num` positions, and advance. The result is read-only."""
         start, stop = self.position, self.position + num
         if not self._start <= start < stop <= self._stop:
             return self._taken_in_parts(num)
@@ -60,7 +61,7 @@ class OrderCursor:
         return self._found[parts[0]] if len(parts) == 1 else self._find(np.concatenate(numbers))
 
     def _work_out(self) -> None:
-        """The chunk that the position is in, up to its epoch's end."""
+        """Precompute the block of positions around the current one, within its epoch."""
         start, num = self.position, self.order.num
         place = start % num
         stop = start - place + min(place - place % CHUNK + CHUNK, num)

@@ -1,7 +1,6 @@
-"""Orders: functions from positions 0, 1, 2, ... to what is drawn there. Nothing is kept but a seed.
+"""Orders: functions from positions 0, 1, 2, ... to numbers of steps or episodes. Their only state is a seed.
 
-So a draw can be made again, gone on with from a number, and dealt to workers: whoever asks for a position gets the same
-answer. Position p lies in epoch p // num.
+So sampling can be repeated, resumed at a position and divided among workers. Position p is in epoch p // num.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ _32, _31, _30, _27, _11 = (np.uint64(bits) for bits in (32, 31, 30, 27, 11))
 
 
 class Order(Protocol):
-    """What is drawn at positions."""
+    """Function from positions to the numbers that are sampled."""
 
     num: int  # positions in an epoch
 
     def at(self, start: int, stop: int) -> np.ndarray:
-        """The numbers [stop - start], int64, at positions of one epoch."""
+        """Return the numbers at the positions `start` to `stop`, which are in one epoch, int64 [stop - start]."""
         ...
 
 
 class InOrder:
-    """All once an epoch, in the order in which they are stored."""
+    """Order that samples each number once per epoch, in the stored order."""
 
     def __init__(self, num: int) -> None:
         self.num = num
@@ -41,7 +40,7 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """All once an epoch, in an order of its own each time. It is computed, so its memory does not grow with `num`."""
+    """Order that samples each number once per epoch, shuffled differently each time, in constant memory."""
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:
         self.num, self.seed, self._small = num, seed, small
@@ -55,7 +54,7 @@ class ShuffledOrder:
 
 
 class UniformOrder:
-    """Each draw by itself, all equally likely."""
+    """Order that samples each number independently, with equal probabilities."""
 
     def __init__(self, num: int, seed: int) -> None:
         self.num, self.seed = num, seed
@@ -65,7 +64,7 @@ class UniformOrder:
 
 
 class WeightedOrder:
-    """Each draw by itself, as likely as `find` makes it of uniform numbers [n]."""
+    """Order that samples each number independently. `find` maps uniform numbers [n] to the numbers."""
 
     def __init__(self, num: int, seed: int, find: Callable[[np.ndarray], np.ndarray]) -> None:
         self.num, self.seed, self._find = num, seed, find
@@ -75,7 +74,7 @@ class WeightedOrder:
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """A generator of random numbers that is told from others by these."""
+    """Return a random generator seeded with these numbers."""
     return np.random.default_rng(np.random.SeedSequence(numbers))
 
 
@@ -87,7 +86,7 @@ def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
-    """Uniform numbers [stop - start] from [0, 1), one for each position. Of each stream there are others."""
+    """Return a uniform number in [0, 1) for each position, float64 [stop - start]. Streams are independent."""
     (key,) = _keys(seed, stream, 1)
     hashed = _hashed(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11
@@ -95,9 +94,10 @@ def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
 
 
 def permuted(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
-    """The numbers [n] at the places [n] of a permutation of 0 ... num - 1; `places` are overwritten.
+    """Return the values [n] at indices `places` [n] of a random permutation of 0 ... num - 1. `places` is overwritten.
 
-    A Feistel network over a rectangle that is hardly larger than `num`; what falls outside goes through it again.
+    The permutation is a Feistel network on a rectangle slightly larger than `num`. Values outside pass through it
+    again.
     """
     wide = int(np.ceil(np.sqrt(num)))
     high = -(-num // wide)
@@ -122,7 +122,7 @@ def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.
 
 
 def _hashed(values: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Sixty-four bits of each value that look like chance: the finalizer of SplitMix64."""
+    """Return a 64-bit hash of each value: the finalizer of SplitMix64."""
     mixed = values + key
     mixed *= _ODD
     mixed ^= mixed >> _30
@@ -139,13 +139,16 @@ def _keys(seed: int, stream: int, num: int) -> np.ndarray:
 
 
 class Blocks:
-    """All once an epoch: runs of steps in a random order, those of so many runs at a time mixed with each other.
+    """Order that samples each number once per epoch, with neighbours close in time.
 
-    What lies near each other is read within a short time, so a block of compressed items is decoded once an epoch.
+    Runs of steps are put into a random order, and the steps of `at_once` runs at a time are shuffled. So a block of
+    compressed items is decompressed once per epoch.
 
     Args:
-        starts, stops: the numbers of each run [k].
-        at_once: so many runs are mixed.
+        starts: first step of each run, int64 [k].
+        stops: step after the last one of each run, int64 [k].
+        at_once: number of runs whose steps are shuffled together.
+        seed: of the random order.
     """
 
     def __init__(self, starts: np.ndarray, stops: np.ndarray, at_once: int, seed: int) -> None:
@@ -182,9 +185,9 @@ class Blocks:
 
 
 def runs_of(starts: np.ndarray, lengths: np.ndarray, lookbacks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers at which runs of at most `size` steps begin and stop, [k] each.
+    """Return where runs of at most `size` steps begin and stop, int64 [k] each.
 
-    A run stays in its episode [n], and its rows in a block of `size` rows, counted from the episode's lookback on.
+    A run stays within its chunk, and within a block of `size` rows, counted from the chunk's lookback on.
     """
     counts = np.where(lengths > 0, (lookbacks + lengths - 1) // size - lookbacks // size + 1, 0)
     which = np.repeat(np.arange(len(starts)), counts)

@@ -1,4 +1,4 @@
-"""`Sampler`: batches of steps, windows or episodes, drawn straight from the files of a data set."""
+"""`Sampler`: batches of steps, windows or episodes from the files of a data set."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _PLAIN_RUN, _PLAIN_RUNS = 4096, 64  # steps in a run, and runs that are mixed, w
 
 
 class StoredEpisodes(Protocol):
-    """What a sampler asks of a data set: an `EpisodeDataset`."""
+    """Interface of a data set that a `Sampler` uses: an `EpisodeDataset`."""
 
     @property
     def path(self) -> Path | str: ...
@@ -77,20 +77,28 @@ class StoredEpisodes(Protocol):
 
 
 class Sampler:
-    """Batches of a data set's steps, windows or episodes; `EpisodeDataset.sampler` makes one.
+    """Sampler of steps, windows or episodes from the files of a data set, created by `EpisodeDataset.sampler`.
 
-    `for batch in sampler` gives what is left of the epoch, then the next one. `sample` and `sample_sequences` draw as
-    a replay buffer does, so that an algorithm cannot tell. All of them go on from one place, which `state_dict` tells;
-    what comes next depends on it and on the data set alone. Threads may share a sampler.
+    `for batch in sampler` iterates over the rest of the epoch, and later over the next one. `sample`, `at` and
+    `sample_sequences` have the arguments, columns and errors of `EpisodeReplayBuffer`. All methods but `at` advance one
+    position, which `state_dict` returns; the batches depend on it and on the data only. Threads may share a sampler.
 
-    Steps are drawn from the files where they lie: what is kept in memory are about 100 bytes for each episode, and a
-    few thousand numbers. What is drawn from is the data set as it was when it was opened; files that are removed or
-    replaced meanwhile stay readable.
+    Chunks that continue each other are one episode. The sampler uses the data set as it was opened, about 100 bytes of
+    memory per chunk, and reads files that are removed or replaced meanwhile.
+
+    Args:
+        dataset: the data set.
+        what: the kind of batches: `StepBatches`, `WindowBatches`, `Moments` or `EpisodeBatches`.
+        order, weights, seed, collate, pool_bytes, cache: see `EpisodeDataset.sampler`.
 
     Attributes:
-        what: `StepBatches`, `WindowBatches` or `EpisodeBatches`.
+        dataset: the data set, as of the last `refresh`.
+        what: the kind of batches.
+        order: name of the order.
+        weights: as given.
+        collate: as given.
         seed: of the order.
-        source: of the steps by number, which the batches' `origin` asks.
+        source: source of the batches' `origin`.
         num_sampled: number of steps that were ever sampled to learn from.
     """
 
@@ -150,7 +158,7 @@ class Sampler:
         return ShuffledOrder(num, self.seed) if self.order == "shuffled" else UniformOrder(num, self.seed)
 
     def _blocks(self) -> Order:
-        """Runs of steps, as many at a time as decoded fit into the pool."""
+        """Return an order of runs of steps, as many at a time as fit decompressed into the pool."""
         if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
@@ -162,7 +170,7 @@ class Sampler:
 
     @property
     def num_steps(self) -> int:
-        """The number of steps that are drawn from."""
+        """Number of steps that can be sampled."""
         return self._tracks.table.num_steps
 
     def __repr__(self) -> str:
@@ -171,22 +179,22 @@ class Sampler:
     # --- an epoch ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """The number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return -(-self._ahead.order.num // self.what.size)
 
     @property
     def num_left(self) -> int:
-        """How many batches are left of this epoch: all of the next one when it is over."""
+        """Number of batches left in this epoch, or in the next one after its end."""
         return -(-self._ahead.left // self.what.size)
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches that are left of this epoch; those of the next one when it is over. The last may be smaller."""
+        """Yield the remaining batches of this epoch, or of the next epoch after the end. The last may be smaller."""
         epoch = self._ahead.epoch
         while self._ahead.epoch == epoch:
             yield self.draw()
 
     def draw(self) -> Any:
-        """The next batch, epoch after epoch."""
+        """Return the next batch. A new epoch follows the end of an epoch."""
         with self._lock:
             num = min(self.what.size, self._ahead.left)
             if isinstance(self.what, EpisodeBatches):
@@ -209,7 +217,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Go on without drawing: what another worker draws."""
+        """Skip batches, for example the batches of another worker."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)
@@ -226,7 +234,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the next `n` transitions, like `EpisodeReplayBuffer.sample`; `indices` are step indices."""
+        """Return the next `n` transitions, like `EpisodeReplayBuffer.sample`."""
         check_counts(n=n)
         names = self._checked_keys(n_step, gamma, include_infos, keys)
         with self._lock:
@@ -359,7 +367,7 @@ class Sampler:
     # --- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the sampler is, as plain values; and which shards it draws from, with so many episodes of each."""
+        """Return the sampler's position, seed, kind and order, and the shards that it samples, as plain values."""
         return {
             "seed": self.seed,
             "position": self._ahead.position,
@@ -371,12 +379,13 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on, number for number, where `state_dict` was called.
+        """Continue exactly where `state_dict` was called.
 
-        Where the data set has grown since, it is drawn from as it was then; `refresh` goes on with all of it.
+        If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 
         Raises:
-            StateMismatch: a state of another kind of draws, or of other data.
+            StateMismatch: the state is of another kind, order or data set.
+            UnreadableData: a part of the earlier data does not exist any more.
         """
         mine = {"kind": type(self.what).__name__, "order": self.order}
         try:
@@ -404,10 +413,13 @@ class Sampler:
             self._ahead.position, self.num_sampled = position, num_sampled
 
     def refresh(self) -> int:
-        """Draw from all that the data set has now, in a new epoch; how many episodes came. If none did, go on.
+        """Start a new epoch with all data that the data set has now, and return the number of new episodes.
+
+        Returns:
+            0 if there are none; the epoch then continues.
 
         Raises:
-            InvalidArgument: this draws from a part of a data set, or has weights for each: make another sampler.
+            InvalidArgument: the sampler uses a part of a data set, or weights for each step: create another sampler.
         """
         if self.weights is not None and not isinstance(self.weights, str):
             raise InvalidArgument("refresh: the weights are those of the steps that were there; make another sampler")
@@ -422,7 +434,7 @@ class Sampler:
             return len(self._tracks.table) - before
 
     def _is_all_of(self, there: StoredEpisodes) -> bool:
-        """Whether nothing has come, though shards may have been joined."""
+        """Return True if the data set has no new episodes, even if shards were compacted."""
         known = self.dataset.snapshot()
         if known == there.snapshot():
             return True
@@ -432,7 +444,7 @@ class Sampler:
             return False
 
     def copy(self) -> Sampler:
-        """A sampler that goes on from here by itself, over the same files."""
+        """Return an independent sampler over the same files at the same position."""
         return type(self)._of(self.__getstate__())
 
     @classmethod
@@ -442,7 +454,7 @@ class Sampler:
         return sampler
 
     def with_origin(self, batch: Batch) -> Batch:
-        """A batch that another process drew by a copy of this sampler, with an origin that can be asked here."""
+        """Return a batch that a copy in another process sampled, with an `origin` that is readable in this process."""
         return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`StepIndex`: locations and owners of the steps of many episodes; `LocatedSteps`: locations of some steps."""
+"""`StepIndex`: locations and owners of the steps of many episodes, and `LocatedSteps`, a part of the index."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StepTable:
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
     def _join(self, heads: np.ndarray) -> np.ndarray:
-        """Set the facts of episodes that consist of several chunks; return the position of each chunk's step 0 [n]."""
+        """Set the facts of episodes of several chunks, and return the position of each chunk's step 0 [n]."""
         order = np.lexsort((self.known[T_STARTED], heads))
         first = np.empty_like(self.starts)
         first[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
@@ -95,7 +95,7 @@ class StepTable:
         return self._order[self._stops.searchsorted(steps, side="right")]
 
     def episodes_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The episodes [n] of the steps with these numbers [n]."""
+        """Return the chunks of the steps with the indices `numbers`, int64 [n]."""
         return self._episodes_and_ends(numbers)[0]
 
     def located(self, numbers: np.ndarray) -> LocatedSteps:
@@ -106,9 +106,9 @@ class StepTable:
         return LocatedSteps(self, numbers, chunks, numbers, {END: ends})
 
     def _episodes_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of numbers [n] the episodes [n], and the numbers after the last steps of those [n].
+        """Return the chunks of step indices [n], and the index after each chunk's last step [n].
 
-        An episode of the bucket that a number is in is near; from there it is mostly a step or two.
+        A table of buckets gives a chunk that is mostly at most two chunks too early.
         """
         found = self._buckets.take(numbers >> self._shift).astype(np.int64)
         ends = self.ends.take(found)
@@ -124,9 +124,9 @@ class StepTable:
         return found, ends
 
     def units(self, place: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-        """Where the items [n] of the track at a place begin, those with these numbers [n] of the episodes [n].
+        """Return the units of a track's items at the positions `numbers` [n] of the chunks `episodes` [n].
 
-        Episodes that lie one after another, as those of one record batch without lookback, have one base.
+        Chunks that are contiguous, as those of one record batch without lookbacks, have one base.
         """
         step, same = self.units_of_items[place], self._same[FIRST_BASE + place]
         units = numbers if step == 1 else numbers * step
@@ -177,7 +177,7 @@ class LocatedSteps:
         return part
 
     def known(self, what: int) -> np.ndarray:
-        """What is known of the episodes, [n]; to be read only."""
+        """Return a row of facts for the steps' chunks, int64 [n], read-only."""
         if self._whole is not None:
             return self._whole.known(what)[self._own]
         found = self._known.get(what)
@@ -186,7 +186,7 @@ class LocatedSteps:
         return found
 
     def units(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Where the items of the track at a place begin, or those that follow them, [n]; to be read only."""
+        """Return the units of a track's items, or with `after` of the next items, int64 [n], read-only."""
         if self._whole is not None:
             return self._whole.units(place, after=after)[self._own]
         found = self._units.get((place, after))
@@ -199,7 +199,7 @@ class LocatedSteps:
         return found
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whether the episodes terminate, and are truncated, with these steps, [n] bool; to be read only."""
+        """Return whether the episodes terminate, and are truncated, at these steps, bool [n] each, read-only."""
         if self._whole is not None:
             terminated, truncated = self._whole.endings()
             return terminated[self._own], truncated[self._own]
@@ -208,7 +208,7 @@ class LocatedSteps:
         return self._endings
 
     def endings_at(self, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether the episodes terminate, and are truncated, with the `last` steps [n]."""
+        """Return whether the episodes terminate, and are truncated, at the positions `last` [n], bool [n] each."""
         endings = np.zeros((2, len(last)), bool)
         ended = (self.known(END) == last + 1).nonzero()[0]
         flags = self._table.known[FLAGS].take(self.episodes[ended])

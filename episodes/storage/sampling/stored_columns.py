@@ -1,4 +1,4 @@
-"""The columns of batches, under the names and of the kinds that draws from a replay buffer have."""
+"""Columns of sampled batches, with the names and dtypes of replay buffers' columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from episodes.tracks.infos.dicts import objects
 
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
 KEYS_OF_STEPS = (Columns.T, Columns.POLICY_VERSION, Columns.IS_FIRST, *_FACTS)
-"""Names of columns that draws have on request, beside those of transitions, infos and extra model outputs."""
+"""Names of optional columns, in addition to those of transitions, infos and extra model outputs."""
 
 
 def columns_of(
@@ -30,9 +30,9 @@ def columns_of(
     known: Mapping[str, np.ndarray] = MappingProxyType({}),
     views: BoundViews | None = None,
 ) -> dict[str, Any]:
-    """The columns of these names; those that are `known` are taken from there.
+    """Return the columns `keys`. Columns in `known` are not read.
 
-    With views, "obs" and "new_obs" are all columns that they make.
+    With `views`, "obs" and "new_obs" are replaced by the views' columns.
     """
     seen = {} if views is None else _seen(draw, keys, views)
     own = keys if views is None else [key for key in keys if key not in (Columns.OBS, Columns.NEXT_OBS)]
@@ -46,7 +46,7 @@ def columns_of(
 
 
 def _seen(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
-    """What the module sees before the steps and, as "new_<column>", after the last ones."""
+    """Return the views' columns before the steps, and as "new_<column>" the columns after the last steps."""
     steps, last, episodes = draw.places()
     none = steps[:0]
     before, after = (steps if Columns.OBS in keys else none), (last + 1 if Columns.NEXT_OBS in keys else none)
@@ -92,7 +92,7 @@ def _column(draw: Draw, key: str) -> Any:
 
 
 def _infos(draw: Draw, as_dicts: bool) -> Any:
-    """The infos after the steps; empty ones on padding."""
+    """Return the infos after the steps, empty ones on padding."""
     _, last, episodes = draw.places()
     infos = StoredInfos.of(draw.tracks)
     if not as_dicts:
@@ -104,10 +104,7 @@ def _infos(draw: Draw, as_dicts: bool) -> Any:
 
 
 def states_before(draw: WindowDraw, burn_in: int) -> Any:
-    """The recurrent states [B, ...] that the steps `burn_in` before the drawn ones were made from.
-
-    Zeros where there is none: the chunk begins there, or later.
-    """
+    """Return the recurrent states [B, ...] before the first of `burn_in` steps, zeros if the episode begins later."""
     there = draw.before > burn_in
     numbers, indices = draw.numbers[there], draw.steps.indices[there]
     steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[there], indices))

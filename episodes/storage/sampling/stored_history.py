@@ -1,4 +1,4 @@
-"""The history of observations on disk: what views of drawn steps look at."""
+"""`StoredHistory`: the history of stored observations, which views read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 
 class BoundViews(Protocol):
-    """What the module sees of a history: `connectors.views.Views`, say."""
+    """Views of a history, such as `connectors.views.Views`."""
 
     given: HistorySpaces
     lookback: int
@@ -27,9 +27,10 @@ class BoundViews(Protocol):
 
 
 class StoredHistory(History):
-    """Observations [B] by number and episode: that before step k of an episode has number k.
+    """History of stored observations [B], given by position and chunk.
 
-    What comes before them reaches back to the beginning of their chunk's lookback.
+    The observation before the step at position k has position k. The history goes back to the episode's first step, or
+    to the beginning of its lookback.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class StoredHistory(History):
         return None if places is None else self._last(places, back(k) + 1, ~self.stepped(k))
 
     def _last(self, places: Any, backs: np.ndarray, missing: np.ndarray) -> Any:
-        """The items [B, k, ...] so far before each observation, zeros where they are missing."""
+        """Return the items [B, k, ...] that are `backs` positions before each observation, zeros if missing."""
         numbers = self._draw.numbers[:, None] - np.where(missing, 0, backs)
         at_end = numbers == self._draw.ends[:, None]  # steps have no item there; what is missing is blanked
         kept = numbers - (at_end & missing)

@@ -1,4 +1,4 @@
-"""`StoredTracks`: the tracks of the episodes of many record batches, each item at a place that can be computed."""
+"""`StoredTracks`: the tracks of many record batches, with items at computed locations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUMS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Column(Protocol):
-    """One track of all record batches: items at units."""
+    """Track of all record batches, with items at units."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -50,21 +50,24 @@ class Column(Protocol):
 
 
 class StoredTracks:
-    """Where the items of episodes are.
+    """Tracks of chunks in many record batches, with the locations of all items.
 
     Args:
         batches: of the data set.
-        numbers: of the episodes, counted over all batches; steps are numbered in this order.
-        pool_bytes: for what is decoded of compressed tracks, all together.
-        cache: a directory where they are decoded for good, or None.
+        numbers: of the chunks, counted over all batches. Steps are indexed in this order.
+        header: of the data set.
+        pool_bytes: memory for all decompressed tracks together.
+        cache: a directory for decompressed tracks, or None.
 
     Attributes:
         columns: one for each track.
-        structure: columns of batches by name ("obs", "actions", "rewards", extra model outputs by key), as nested
-            indices into `columns`.
-        plain: of the columns that are one track as it is stored, its place, and whether its items are those after.
-        table: whose each step is, and where its items are.
-        t_started: the time in its episode at which each chunk begins, [n].
+        structure: batch columns by name ("obs", "actions", "rewards", extra model outputs by key), as nested indices
+            into `columns`.
+        extra: names of the extra model outputs.
+        plain: for each batch column that is one stored track: its index in `columns`, and whether items after the step
+            are read.
+        table: index of the steps.
+        unwritten: for each track the chunks without it, bool [n], and their item; None if all chunks have it.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class StoredTracks:
         return found
 
     def _known(self) -> np.ndarray:
-        """What is known of all episodes of all batches, see `step_table`."""
+        """Return the facts of all chunks of all batches, see `step_index`."""
         parts = [
             _known(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
             for at, batch in enumerate(self.batches)
@@ -121,7 +124,7 @@ class StoredTracks:
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
     def _heads(self, known: np.ndarray) -> np.ndarray | None:
-        """Return the first chunk of each chunk's episode, see `find_heads`."""
+        """Return the first chunk of each chunk's episode, int64 [n], or None if no chunk continues another."""
         if not (known[T_STARTED] > 0).any():
             return None
         agents = self.facts("agent_ids")
@@ -130,7 +133,7 @@ class StoredTracks:
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Of which episodes [n] bool a track was not written, and the item that stands in; None: of none."""
+        """Return the chunks without a track, bool [n], and the replacing item, or None if no chunk lacks the track."""
         lacking = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacking):
             return None
@@ -144,18 +147,18 @@ class StoredTracks:
         return self.table.known[T_STARTED]
 
     def facts(self, name: str) -> np.ndarray:
-        """What a fact of `EpisodePack` says of each episode, [n]; None where nothing is known."""
+        """Return a fact of `EpisodePack` for each chunk [n], or None if unknown."""
         parts = [_fact(batch, name) for batch in self.batches]
         return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
 
     def place(self, episode: int) -> tuple[StoredBatch, int]:
-        """The batch of an episode, and its row there."""
+        """Return the batch of a chunk, and the row in the batch."""
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])
 
     def versions_at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the policy versions of the steps with these indices, int64 [...]; -1 if unknown or padding."""
+        """Return the policy versions of the steps with these indices, int64 [...], or -1 if unknown or padding."""
         begins, versions = self._version_runs
         if not len(begins):
             return np.full(indices.shape, UNKNOWN)
@@ -199,7 +202,7 @@ def _fact(batch: StoredBatch, name: str) -> np.ndarray:
 
 
 def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
-    """What is known of the episodes of a batch, whose first rows are at the bases."""
+    """Return the facts of a batch's chunks, for columns whose first rows are at the units `bases`."""
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
     known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
     known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
@@ -212,7 +215,7 @@ def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], path
 
 
 def _widest(batches: Sequence[StoredBatch], path: str, field: TrackField) -> TrackField:
-    """The field of a track, as wide as its longest text."""
+    """Return the field of a track with the width of its longest text."""
     if not field.is_text:
         return field
     own = (batch.fields[path].dtype for batch in batches if path in batch.written)
@@ -224,7 +227,7 @@ def _are_of_several_widths(batches: Sequence[StoredBatch], path: str, field: Tra
 
 
 def _text(batches: Sequence[StoredBatch], path: str, field: TrackField) -> MappedColumn:
-    """Text of several widths: what is narrower than the widest is in memory."""
+    """Return a column of text of several widths. Batches with narrower text are copied into memory."""
     dtype = np.dtype(field.dtype)
     arrays = [
         batch.decoded(path, batch.whole.tracks[path]).astype(dtype, copy=False) if path in batch.written else None

@@ -1,4 +1,4 @@
-"""Windows by time stamps: items at times before and after a step, in seconds."""
+"""`Moments`: items at given times before and after sampled steps, in seconds."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ _MOST_FPS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Batches of items around drawn steps, by time: `{"observation": [-0.1, 0.0], "action": [0.0, 0.1, 0.2]}`.
+    """Batches of items at given times around sampled steps: `{"observation": [-0.1, 0.0], "action": [0.0, 0.1, 0.2]}`.
 
-    A column [n, k, ...] for each name, its items in the order of the times given, and a mask `<column>_is_pad` [n, k]
-    that is True where the chunk has no such moment: the nearest item it has stands there.
+    A batch has a column [n, k, ...] for each name, with items in the order of the times, and a mask `<column>_is_pad`,
+    bool [n, k]. It is True if the episode has no item at the time; the nearest item replaces it.
 
     Attributes:
-        size: n.
-        delta_timestamps: by name the times in seconds, 0 being that of the drawn step. Names are those of columns;
-            "observation" and "action" mean "obs" and "actions", "observation.camera" is a part of nested ones.
-        fps: steps a second, where they are even.
-        timestamps: the column of one number a step that says when each was, in seconds, growing in each chunk.
-        tolerance: how far in seconds an item may be from the time that was asked for.
+        size: number n of steps.
+        delta_timestamps: for each name the times in seconds, relative to the sampled step. Names are column names;
+            "observation" and "action" stand for "obs" and "actions", and "observation.camera" for a nested part.
+        fps: steps per second, if they are evenly spaced.
+        timestamps: the column with each step's time in seconds, which increases within each episode.
+        tolerance: largest difference in seconds between an item's time and the requested time.
+
+    Raises:
+        InvalidArgument: an option is invalid, or a time is no multiple of 1 / `fps`.
     """
 
     size: int
@@ -64,7 +67,7 @@ class Moments:
                 self._steps(name, times)
 
     def columns(self, draw: StepDraw) -> dict[str, Any]:
-        """The columns of these steps. `InvalidArgument` where steps are not where they have to be."""
+        """Return the columns for these steps. Raise `InvalidArgument` if no item is near enough to a requested time."""
         found: dict[str, Any] = {}
         for name, times in self.delta_timestamps.items():
             places, column, observed = _named(name, draw.tracks)
@@ -84,7 +87,7 @@ class Moments:
         return found
 
     def _steps(self, name: str, times: np.ndarray) -> np.ndarray:
-        """The times as whole steps."""
+        """Return the times as numbers of steps, int64 [k]."""
         exact = times * float(self.fps or 0)
         steps = np.round(exact)
         off = np.abs(exact - steps) / (self.fps or 1)
@@ -98,7 +101,9 @@ class Moments:
         return steps.astype(np.int64)
 
     def _nearest(self, name: str, draw: StepDraw, times: np.ndarray) -> np.ndarray:
-        """The numbers [n, k] of the steps nearest to the times; outside of the chunk where it has none that is near."""
+        """Return the positions [n, k] of the steps nearest to the times; a position outside the episode if none is
+        near.
+        """
         stamps = draw.tracks.structure.get(str(self.timestamps))
         if not isinstance(stamps, int) or not _is_time(draw.tracks.columns[stamps]):
             raise UnknownKey(f"timestamps={self.timestamps!r}: there is no such column of one number a step")
@@ -128,7 +133,7 @@ def _is_time(column: Any) -> bool:
 def _first_not_before(
     at: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Of the steps first..last of each chunk, the first one whose time is not before the one wanted, or last + 1."""
+    """Return the first position from `first` to `last` whose time is at least the wanted one, or last + 1."""
     low, high = first.copy(), last.copy()
     while (low <= high).any():
         middle, searching = (low + high) // 2, low <= high
@@ -139,7 +144,7 @@ def _first_not_before(
 
 
 def _named(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
-    """The places of the items that a name means, the name of their column, and whether they are observed."""
+    """Return the columns of a name, the name of the batch column, and whether it has observations."""
     head, *parts = name.split(".")
     track = head if head in tracks.structure else _NAMES.get(head, head)
     places = tracks.structure.get(track)

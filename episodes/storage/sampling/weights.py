@@ -1,4 +1,4 @@
-"""Weights of steps and episodes: from uniform numbers to what is drawn."""
+"""Weighted sampling: functions from uniform numbers to step or episode numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _AT_ONCE = 1 << 16  # steps that are read at a time
 
 
 def find_steps(weights: Any, tracks: StoredTracks) -> Find:
-    """Finds steps by the weights of episodes [n] or of steps [num_steps], or by a track of one number a step.
+    """Return a function that samples steps with weights per episode [n], per step [num_steps], or in a column.
 
     Raises:
-        InvalidArgument: weights of another length, or that are negative, not finite or all zero.
-        UnknownKey: there is no such track.
+        InvalidArgument: weights of another length, or negative, not finite or all zero.
+        UnknownKey: there is no such column.
         WrongType: weights that are no numbers.
     """
     table = tracks.table
@@ -40,7 +40,7 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
 
 
 def find_episodes(weights: Any, num: int) -> Find:
-    """Finds episodes by their weights [num]; errors as `find_steps`."""
+    """Return a function that samples episodes with weights [num]. It raises the errors of `find_steps`."""
     array = _checked(np.zeros(0) if isinstance(weights, str) else _numbers(weights), "weights")
     if array.shape != (num,):
         raise InvalidArgument(f"weights={weights!r}: give one number for each of {num} episodes")
@@ -61,7 +61,7 @@ def _checked(weights: np.ndarray, what: str) -> np.ndarray:
 
 
 def _bounds(sums: np.ndarray) -> np.ndarray:
-    """Where each of the sums [n] ends in all of them."""
+    """Return the cumulative sums [n] of weights. Raise `InvalidArgument` if the total is 0 or not finite."""
     with np.errstate(over="ignore"):
         ends = np.cumsum(sums)
     if len(ends) and not np.isfinite(ends[-1]):
@@ -72,7 +72,7 @@ def _bounds(sums: np.ndarray) -> np.ndarray:
 
 
 class _EpisodeWeights:
-    """Of an episode, each step weighs the same."""
+    """Sampler of steps with one weight per episode."""
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
@@ -90,7 +90,9 @@ class _EpisodeWeights:
 
 
 class _StepWeights:
-    """Each step has its own weight; kept are sums of so many of them, and a draw looks at those of its block."""
+    """Sampler of steps with a weight each. It stores one sum per block of steps, and reads the weights of sampled
+    blocks.
+    """
 
     def __init__(self, weights: Callable[[np.ndarray], np.ndarray], num_steps: int) -> None:
         self._weights, self._num_steps = weights, num_steps
@@ -121,7 +123,7 @@ class _StepWeights:
 
 
 def _of_track(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
-    """The items of a track by step number."""
+    """Return a function from step indices to the values of a column."""
     there = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
     if name not in there:
         raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {there}")

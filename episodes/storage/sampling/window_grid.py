@@ -1,4 +1,4 @@
-"""Which columns of windows have a step: index arithmetic, no data."""
+"""`WindowGrid`: which columns of sampled windows have a step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class WindowGrid:
-    """Windows of W columns, each of steps of one chunk that follow each other.
+    """Grid of B windows with W columns, each with successive steps of one episode.
 
-        left = 3, length = 3    . . 5 | 6 7 8     nothing is known of the steps before 5
+        left = 3, length = 3    . . 5 | 6 7 8     the first known step is 5
                                 2 3 4 | 5 6 .     the last step is 6
 
     Attributes:
-        begins, stops: the columns [B] from which and up to which there are steps.
-        there: where there is one, [B, W] bool.
-        padding: the places in [B * W] where there is none.
-        apart: the windows [B] bool that would reach out of the memory of their record batch; None: none of them.
+        begins: first column with a step, int64 [B].
+        stops: column after the last step, int64 [B].
+        there: whether a column has a step, bool [B, W].
+        padding: indices into the flattened [B * W] columns without a step.
+        apart: windows that would exceed the memory of their record batch, bool [B]; None if there are none.
     """
 
     begins: np.ndarray
@@ -31,11 +32,14 @@ class WindowGrid:
     def of(
         before: np.ndarray, onward: np.ndarray, left: int, length: int, around: tuple[np.ndarray, np.ndarray]
     ) -> WindowGrid:
-        """The grid of windows with `left` columns before the drawn steps, and `length` from them on.
+        """Return the grid of windows with `left` columns before the sampled steps, and `length` columns from them on.
 
         Args:
-            before, onward: steps [B] that there are before the drawn ones, and from them on.
-            around: how many rows [B] of the record batch lie before those of the chunk, and [B] after them.
+            before: number of steps before each sampled step, int64 [B].
+            onward: number of steps from each sampled step on, int64 [B].
+            left: number of columns on the left.
+            length: number of columns from the sampled step on.
+            around: rows of the record batch before those of the chunk, and after them, int64 [B] each.
         """
         columns = np.arange(left + length)
         stops = left + np.minimum(onward, length)
@@ -48,6 +52,6 @@ class WindowGrid:
         return WindowGrid(begins, stops, there, padding, apart if apart is not None and apart.any() else None)
 
     def nearest(self) -> np.ndarray:
-        """For each column of the windows apart, the nearest one [k, W] where there is a step."""
+        """Return for each column of the windows `apart` the nearest column with a step, int64 [k, W]."""
         columns = np.arange(self.there.shape[1])
         return np.clip(columns, self.begins[self.apart, None], self.stops[self.apart, None] - 1)

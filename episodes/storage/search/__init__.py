@@ -1,4 +1,4 @@
-"""Episodes and steps of a data set, found: tables of them, SQL over them, what was found, and statistics."""
+"""Search in data sets: tables of episodes and steps, SQL, selections, splits and statistics."""
 
 from episodes.storage.search.episode_table import EpisodeTable
 from episodes.storage.search.selection import Selection

@@ -1,4 +1,4 @@
-"""`EpisodeTable`: a row for each episode of a data set, as numpy columns, and as a table of Arrow, pandas or polars."""
+"""`EpisodeTable`: facts of episodes as numpy columns, and as tables of Arrow, pandas and polars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from episodes.storage.search.frames import as_pandas, as_polars
 
 CUSTOM = "custom_data/"
 ENDING_WORDS = np.array(["cut", "terminated", "truncated", "terminated and truncated"], object)
-"""How a chunk stops, in words, by its code."""
+"""Endings of chunks in words, by their codes."""
 
 
 class EpisodeTable(Mapping[str, np.ndarray]):
@@ -50,13 +50,13 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
     @property
     def plain_names(self) -> list[str]:
-        """Names of the columns that every data set has: all but those of `custom_data`."""
+        """Names of the columns of every data set: all columns except `custom_data`."""
         names = dict.fromkeys((*self._columns, *self._later))
         return [name for name in names if not name.startswith(CUSTOM)]
 
     @property
     def num_rows(self) -> int:
-        """How many episodes there are."""
+        """Number of rows: chunks of episodes."""
         return len(next(iter(self._columns.values())))
 
     def to_arrow(self, names: Any = None) -> Any:
@@ -71,11 +71,11 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         return pyarrow().table(arrays)
 
     def to_pandas(self) -> Any:
-        """The table as a `pandas.DataFrame`. `MissingExtra` without pandas."""
+        """Return the table as a `pandas.DataFrame`. Raise `MissingExtra` if pandas is not installed."""
         return as_pandas(self.to_arrow())
 
     def to_polars(self) -> Any:
-        """The table as a `polars.DataFrame`. `MissingExtra` without polars."""
+        """Return the table as a `polars.DataFrame`. Raise `MissingExtra` if polars is not installed."""
         return as_polars(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -110,7 +110,7 @@ def _arrow(column: np.ndarray) -> Any:
 
 
 def _of_facts(facts: Any) -> dict[str, Any]:
-    """Arrow columns of those keys of dicts (or None) whose values are all of one plain kind."""
+    """Return an Arrow column for each key of dicts whose values are all bools, all strings, or all numbers."""
     facts = [one or {} for one in facts]
     columns = {}
     for key in dict.fromkeys(key for one in facts for key in one if isinstance(key, str)):
@@ -126,6 +126,6 @@ def _of_facts(facts: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Numpy's scalars as Python's; what is neither is no fact of a table."""
+    """Return a plain value, numpy's scalars as Python's. Any other value is put into a list."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if value is None or isinstance(value, (bool, int, float, str)) else [value]

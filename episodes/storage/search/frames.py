@@ -1,4 +1,4 @@
-"""Arrow tables as the frames of others."""
+"""Conversion of Arrow tables to pandas and polars."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from episodes.errors import needing
 
 
 def as_pandas(table: Any) -> Any:
-    """A `pyarrow.Table` as a `pandas.DataFrame`. `MissingExtra` without pandas."""
+    """Return a `pyarrow.Table` as a `pandas.DataFrame`. Raise `MissingExtra` if pandas is not installed."""
     _needed("pandas")
     return table.to_pandas()
 
 
 def as_polars(table: Any) -> Any:
-    """A `pyarrow.Table` as a `polars.DataFrame`. `MissingExtra` without polars."""
+    """Return a `pyarrow.Table` as a `polars.DataFrame`. Raise `MissingExtra` if polars is not installed."""
     return _needed("polars").DataFrame(table)
 
 

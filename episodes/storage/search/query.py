@@ -1,7 +1,7 @@
-"""SQL by DuckDB over the tables `steps` and `episodes` of a data set.
+"""SQL over the tables `steps` and `episodes` of a data set, by DuckDB.
 
-DuckDB reads the Arrow columns where they lie. Only the columns that a query names are made. It sees these two tables
-and nothing else: no files, no network, no variables of the program.
+DuckDB reads the Arrow columns without copying. Only the columns that a query names are computed. A query can read these
+two tables and nothing else: no files, no network, no variables of the program.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ STEPS, EPISODES = "steps", "episodes"
 
 
 def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], EpisodeTable]) -> Any:
-    """What a query over the two tables gives, as a `pyarrow.Table`.
+    """Return the result of a query over the two tables as a `pyarrow.Table`.
 
     Raises:
-        MissingExtra: without duckdb.
-        InvalidArgument: the query is none, or names what is not there; the message lists what there is.
+        MissingExtra: duckdb is not installed.
+        InvalidArgument: the query is invalid, or names an unknown column; the message lists the columns.
     """
     connection = database(os.getpid()).cursor()
     tree = _parsed(connection, query)
@@ -55,7 +55,7 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
 
 @cache
 def duckdb() -> Any:
-    """The module `duckdb`; `MissingExtra` where it is not installed."""
+    """Return the module `duckdb`. Raise `MissingExtra` if it is not installed."""
     with needing("sql", "SQL over episodes needs duckdb"):
         import duckdb as module
     pyarrow()
@@ -64,14 +64,14 @@ def duckdb() -> Any:
 
 @cache
 def database(process: int) -> Any:
-    """An empty database in memory, that reads nothing else and cannot be told to; one for each process."""
+    """Return an empty in-memory database, one per process, without access to files, variables or settings."""
     return duckdb().connect(
         config={"enable_external_access": "false", "python_enable_replacements": "false", "lock_configuration": "true"}
     )
 
 
 def _parsed(connection: Any, query: str) -> Any:
-    """The tree of a query of one SELECT."""
+    """Return the syntax tree of a query with one SELECT."""
     ((told,),) = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
     found = json.loads(told)
     if found["error"]:
@@ -82,14 +82,14 @@ def _parsed(connection: Any, query: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """All values in a tree of JSON."""
+    """Yield all values in a tree of JSON."""
     yield tree
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _nodes(part)
 
 
 def _strings(tree: Any) -> Iterator[str]:
-    """Every name and word of a query. There is no harm in a column that is made for nothing."""
+    """Yield all names and texts of a query. A text that is no name at worst computes a column for nothing."""
     return (node for node in _nodes(tree) if isinstance(node, str))
 
 
@@ -98,7 +98,7 @@ def _has_star(tree: Any) -> bool:
 
 
 def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
-    """The columns of steps that a query needs, at least the number of the step."""
+    """Return the columns of steps that a query needs, at least `step`."""
     by_lower: dict[str, list[str]] = {}
     for name in table.names:
         by_lower.setdefault(name.lower(), []).append(name)
@@ -109,10 +109,10 @@ def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
 
 
 def _told_apart(names: Iterable[str], words: set[str]) -> list[str]:
-    """The columns without those that are one name to DuckDB with one that the query writes as it is ("A" and "a").
+    """Return the columns without those that differ only in case from a column that the query names.
 
     Raises:
-        InvalidArgument: the query writes none of them so, or several.
+        InvalidArgument: the query names none of them exactly, or several.
     """
     alike: dict[str, list[str]] = {}
     for name in names:
@@ -127,7 +127,7 @@ def _told_apart(names: Iterable[str], words: set[str]) -> list[str]:
 
 
 def _in_any_case(word: str, by_lower: dict[str, list[str]]) -> list[str]:
-    """The columns that have this name but for the case of letters, or the numbers of their items."""
+    """Return the columns with this name in any case, or numbers of their items."""
     name, numbers = word.lower(), ""
     while name not in by_lower:
         name, slash, number = name.rpartition("/")

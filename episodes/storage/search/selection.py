@@ -1,4 +1,4 @@
-"""`Selection`: what a query found, and the episodes and steps that it is about."""
+"""`Selection`: the result of a query, with its episodes and steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shards = list[tuple[str, int]]
 
 
 class Searchable(Protocol):
-    """What a selection asks of a data set."""
+    """Interface of a data set that a `Selection` uses."""
 
     @property
     def lengths(self) -> np.ndarray: ...
@@ -39,14 +39,16 @@ Data = TypeVar("Data", bound=Searchable)
 
 @dataclass(frozen=True)
 class Selection(Generic[Data]):
-    """What a query found in a data set: a table, and, where the query asked for `step` or `episode`, what it is about.
+    """Result of a query over a data set.
+
+    The result's episodes and steps are known if the query selects `step`, or `episode`, or `episode` and `t`. A
+    selection can be passed to `pyarrow.table`, `polars.DataFrame` and DuckDB.
 
     Attributes:
-        dataset: in which it was found.
+        dataset: the data set.
         query: the SQL.
-        table: what came out, as a `pyarrow.Table`, which `pyarrow.table`, `polars.DataFrame` and DuckDB take from the
-            selection itself; None for one that was loaded.
-        changes: of one that was loaded: what the data set has now that it had not, or has no more.
+        table: the result as a `pyarrow.Table`; None for a loaded selection.
+        changes: differences of the data set since a loaded selection was saved, as texts.
     """
 
     dataset: Data
@@ -60,12 +62,16 @@ class Selection(Generic[Data]):
 
     @property
     def numbers(self) -> np.ndarray:
-        """The number of the episode of each row, int64 [k]."""
+        """Number of the episode of each row, int64 [k].
+
+        Raises:
+            InvalidArgument: the query selects neither steps nor episodes.
+        """
         return self._found[0]
 
     @property
     def t(self) -> np.ndarray:
-        """The step in its episode of each row, int64 [k]. `InvalidArgument` where the query did not ask for steps."""
+        """Time of each row's step in its chunk, int64 [k]. Raises `InvalidArgument` if the query selects no steps."""
         t = self._found[1]
         if t is None:
             raise InvalidArgument(f"{self.query!r} is of episodes: let it select step, or episode and t")
@@ -73,20 +79,30 @@ class Selection(Generic[Data]):
 
     @property
     def steps(self) -> np.ndarray:
-        """The number among all steps of the data set of each row, int64 [k]."""
+        """Index of each row's step among all steps of the data set, int64 [k]."""
         return (np.cumsum(self.dataset.lengths) - self.dataset.lengths)[self.numbers] + self.t
 
     @cached_property
     def episodes(self) -> Data:
-        """The data set of the episodes, each once, in the order of the data set."""
+        """Data set of the selected episodes, each once, in stored order."""
         return self.dataset.select(np.unique(self.numbers))
 
     def to_pandas(self) -> Any:
-        """As a `pandas.DataFrame`. `MissingExtra` without pandas, `EpisodeStateError` for one that was loaded."""
+        """Return the table as a `pandas.DataFrame`.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+            EpisodeStateError: a loaded selection has no table.
+        """
         return as_pandas(self._table)
 
     def to_polars(self) -> Any:
-        """As a `polars.DataFrame`. `MissingExtra` without polars, `EpisodeStateError` for one that was loaded."""
+        """Return the table as a `polars.DataFrame`.
+
+        Raises:
+            MissingExtra: polars is not installed.
+            EpisodeStateError: a loaded selection has no table.
+        """
         return as_polars(self._table)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -99,14 +115,22 @@ class Selection(Generic[Data]):
         return self.table
 
     def windows(self, before: int = 0, after: int = 0) -> list[SingleAgentEpisode]:
-        """Around each step, so many steps before it and after it, as far as its episode has them."""
+        """Return a part of the chunk around each selected step.
+
+        Args:
+            before: number of steps before it, as far as the chunk has them.
+            after: number of steps after it.
+
+        Raises:
+            InvalidArgument: a negative number, or the query selects no steps.
+        """
         if before < 0 or after < 0:
             raise InvalidArgument(f"windows({before}, {after}): give numbers of steps, 0 or more")
         pairs = zip(self.numbers.tolist(), self.t.tolist(), strict=True)
         return [self.dataset.steps(number, max(t - before, 0), t + after + 1) for number, t in pairs]
 
     def save(self, path: str | Path) -> None:
-        """Write the query, the shards that it saw, and where the hits lie; `dataset.load_selection` reads it."""
+        """Write the query, the shards and the selected steps to a file, for `EpisodeDataset.load_selection`."""
         shards, shard_of, row_of = self.dataset.places()
         numbers, t = self._found
         told = {
@@ -147,7 +171,7 @@ class Selection(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class SavedSelection:
-    """What is in a file of `Selection.save`."""
+    """Contents of a file that `Selection.save` wrote."""
 
     query: str
     shards: Shards
@@ -157,7 +181,7 @@ class SavedSelection:
 
     @staticmethod
     def read(path: str | Path) -> SavedSelection:
-        """The selection of a file; `UnreadableData` for a damaged one."""
+        """Return the contents of a file. Raise `UnreadableData` if it is damaged."""
         told = checked(read_file(Path(path)), str(path))
         shards = [(name, num) for name, num in told["shards"]]
         parts = (told["t"] and _unpacked(told["t"]), _unpacked(told["shard"]), _unpacked(told["row"]))
@@ -166,10 +190,12 @@ class SavedSelection:
     def found_in(
         self, dataset: Searchable, place_of: Callable[[str], Place | None]
     ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-        """Of each hit that is in a data set, the number of its episode, and its step; and what has changed, in words.
+        """Return the episode numbers and times of the selected steps that are in a data set, and what has changed, as
+        texts.
 
         Args:
-            place_of: where the rows of a shard are now, see `Catalog.place`.
+            dataset: to search.
+            place_of: returns where the rows of a shard are now, see `Catalog.place`.
         """
         shards, shard_of, row_of = dataset.places()
         at = {name: i for i, (name, _) in enumerate(shards)}
@@ -190,11 +216,11 @@ class SavedSelection:
         return numbers[kept], None if self.t is None else self.t[kept], changes
 
 
-_ROWS = 1 << 40  # more than a shard has
+_ROWS = 1 << 40  # more than any shard has
 
 
 def _changes(seen: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
-    """What shards have, or have no more, since others were seen, which are at these places now."""
+    """Return what was added to shards, or lost, since the shards `seen`, now at `places`, were listed."""
     sizes, known, words = dict(shards), Counter[str](), []
     for (name, num), place in zip(seen, places, strict=True):
         if place is None or place[0] not in sizes:

@@ -1,9 +1,8 @@
-"""A sketch of many numbers, from which quantiles are read, and which merges with others of its kind exactly.
+"""`Sketch`: a mergeable histogram of many numbers, for quantiles.
 
-A number falls into the bin of its leading bits: sign, exponent and 7 bits of the mantissa. So bins are counted without
-a look at the others, sums of counts are the sketch of all, and a quantile is wrong by at most 1/256 of itself. This is
-the histogram of DDSketch (Masson, Rim and Lee, 2019), with bins that are read off a float instead of computed by a
-logarithm.
+A number's bin is its leading bits: sign, exponent and 7 bits of the mantissa. So counting needs no other numbers,
+merged sketches are exact sums, and quantiles have a relative error of at most 1/256. It is the histogram of DDSketch
+(Masson, Rim and Lee, 2019) with bins that are bits of a float, not computed by a logarithm.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _SHIFT = 52 - 7  # bits of a float64 that a bin does not look at
 
 @dataclass(frozen=True)
 class Sketch:
-    """How many numbers are in each bin that has any."""
+    """Counts of numbers in bins."""
 
     bins: np.ndarray  # [k] int32, in the order of the numbers
     counts: np.ndarray  # [k] int64
 
     @staticmethod
     def of(values: np.ndarray) -> Sketch:
-        """The sketch of numbers [n], none of them NaN.
+        """Return the sketch of numbers [n] without NaN.
 
         >>> sketch = Sketch.of(np.arange(1000.0))
         >>> float(sketch.quantile(0.5)), float(Sketch.of(np.ones(3)).merged(sketch).quantile(0.0))
@@ -43,26 +42,28 @@ class Sketch:
         return Sketch((there + lowest).astype(np.int32), counts[there])
 
     def merged(self, other: Sketch) -> Sketch:
-        """The sketch of the numbers of both."""
+        """Return the sketch of the numbers of both."""
         bins, place = np.unique(np.concatenate([self.bins, other.bins]), return_inverse=True)
         counts = np.bincount(place, np.concatenate([self.counts, other.counts]), len(bins))
         return Sketch(bins, counts.astype(np.int64))
 
     def quantile(self, share: float) -> np.float64:
-        """The number below which this share of the numbers lies, to 1/256 of it; NaN of none."""
+        """Return the quantile for a share in [0, 1], with a relative error of at most 1/256. NaN if there are no
+        numbers.
+        """
         if not len(self.bins):
             return np.float64(np.nan)
         rank = share * (int(self.counts.sum()) - 1)
         return _middle(self.bins[np.searchsorted(np.cumsum(self.counts), rank, side="right")])
 
     def to_text(self) -> str:
-        """As text, of a few bytes a bin."""
+        """Return the sketch as a short text."""
         data = self.bins.astype("<i4").tobytes() + self.counts.astype("<i8").tobytes()
         return base64.b64encode(zlib.compress(data)).decode()
 
     @staticmethod
     def of_text(text: str) -> Sketch:
-        """The sketch of `to_text`."""
+        """Return the sketch of a text that `to_text` returned."""
         data = zlib.decompress(base64.b64decode(text))
         size = len(data) // 12
         return Sketch(np.frombuffer(data, "<i4", size), np.frombuffer(data, "<i8", size, 4 * size))
@@ -72,7 +73,7 @@ _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 
 
 def _middle(bin_: np.int32) -> np.float64:
-    """The number in the middle of a bin, but zero and infinity, which are what they are."""
+    """Return the number in the middle of a bin. Bins of zero and infinity return these."""
     low, high = (np.int64(abs(int(bin_)) + more << _SHIFT).view(np.float64) for more in (0, 1))
     found = (low + high) / 2 if low and np.isfinite(high) else low
     return -found if bin_ < 0 else found

@@ -1,8 +1,8 @@
-"""Named splits of a data set: which episodes are for training, and which for testing, kept with it.
+"""Named splits of a data set, for training and testing.
 
-A split by shares is a rule on ids: an episode's number in [0, 1) is drawn from its id and a seed, so that what is
-written later falls into a split too, and nothing moves. All chunks of an episode, and all agents of a multi-agent
-episode, have one number: nothing of a tested episode is trained on.
+A split by share is a rule on ids: each episode has a number in [0, 1), a hash of its id and a seed. So episodes that
+are written later are assigned too, and none moves. All chunks of an episode, and all agents of a multi-agent episode,
+have one number, so no tested episode is trained on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
 
 
 def read_splits(directory: Path) -> dict[str, Split]:
-    """The splits of a data set by name. `UnreadableData` where their file is damaged."""
+    """Return the splits of a data set by name. Raise `UnreadableData` if their file is damaged."""
     try:
         data = read_file(directory / NAME)
     except FileNotFoundError:
@@ -35,18 +35,18 @@ def read_splits(directory: Path) -> dict[str, Split]:
 
 
 def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
-    """Write all splits of a data set, in place of those that are there."""
+    """Write all splits of a data set."""
     put(directory / NAME, json.dumps(with_sum(dict(splits))) + "\n")
 
 
 def made(told: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
-    """Splits of what a user tells: by name a share of the episodes, or ids.
+    """Return splits by name, from a share of the episodes or a list of ids for each name.
 
     >>> made({"train": 0.75, "test": 0.25}, seed=0)["test"]
     {'from': 0.75, 'to': 1.0, 'seed': 0}
 
     Raises:
-        InvalidArgument: shares that are no parts of one whole; no names.
+        InvalidArgument: shares that add up to more than 1, a share of at most 0, or no names.
     """
     begin, found = 0.0, dict[str, Split]()
     for name, share in told.items():
@@ -68,14 +68,16 @@ def made(told: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Spli
 
 
 def _ids(name: str, told: Any) -> list[str]:
-    """The ids of a split; `InvalidArgument` for one that is not in a list."""
+    """Return the ids of a split as texts. Raise `InvalidArgument` if they are no list."""
     if isinstance(told, (str, bytes)) or not isinstance(told, Iterable):
         raise InvalidArgument(f"split {name!r}: {told!r} is no share and no list of ids; give 0.2, or ['3f2a', ...]")
     return sorted({str(id_) for id_ in told})
 
 
 def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Whether each episode of a table is in the split of this name, [n]. `UnknownKey` lists the splits there are."""
+    """Return whether each episode of a table is in a split, bool [n]. Raise `UnknownKey`, with all splits, for another
+    name.
+    """
     if name not in splits:
         there = ", ".join(splits) or "none"
         raise UnknownKey(f"no split {name!r}; there are: {there}")
@@ -88,7 +90,7 @@ def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.nd
 
 
 def _whole_ids(table: Mapping[str, np.ndarray]) -> list[str]:
-    """Of each chunk, the id that it has in common with all that belongs together."""
+    """Return for each chunk the id of its multi-agent episode, or of its episode."""
     return [
         str(own if all_ is None else all_)
         for own, all_ in zip(table["id"], table["multi_agent_episode_id"], strict=True)
@@ -96,6 +98,6 @@ def _whole_ids(table: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _draw(id_: str, seed: int) -> float:
-    """A number in [0, 1) for an id."""
+    """Return a number in [0, 1) for an id and a seed."""
     digest = hashlib.blake2b(f"{seed}/{id_}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) / (1 << 53)

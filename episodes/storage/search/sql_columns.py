@@ -1,14 +1,14 @@
-"""The steps of a data set as flat columns: views of what is mapped where a column lies there as it is.
+"""Steps of a data set as flat columns, views of the mapped files if possible.
 
-name                            at step t of an episode
-step, episode, t                its number among all steps, the number of its episode, and in there
-terminated, truncated           whether the episode ends with it
-policy_version                  that of the policy that acted; -1: unknown
-observations, observations/2    what was seen before the action; one number of it; of a part: observations/camera/2
-next_observations, ...          what was seen after it, likewise
-actions, rewards                likewise
-extra_model_outputs/KEY         likewise
-infos/PATH                      what the info that came with the reward says; null where it says nothing
+name                            value at step t of a chunk
+step, episode, t                index among all steps, number of the chunk, and t
+terminated, truncated           whether the episode ends with the step
+policy_version                  version of the policy that acted, or -1
+observations, observations/2    observation before the action; one number of it; part: observations/camera/2
+next_observations, ...          observation after the action
+actions, rewards                of the step
+extra_model_outputs/KEY         of the step
+infos/PATH                      value in the info after the step, or null
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ MOST_KEPT = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a column is found: a track or a path of infos, and the number in each of its items."""
+    """Location of a column.
+
+    Attributes:
+        path: of a track or info.
+        part: index of one number in each item; () for the item.
+        next: whether the observation after the step is read.
+    """
 
     path: str
     part: tuple[int, ...] = ()
@@ -50,7 +56,14 @@ class Place:
 
 @dataclass(frozen=True)
 class BatchSteps:
-    """Steps of episodes that lie in one record batch, in the order that is asked for."""
+    """Steps of chunks in one record batch.
+
+    Attributes:
+        stored: the record batch.
+        rows: of the chunks in the batch, int64 [n]; None for all.
+        first_episode: number of the first chunk.
+        first_step: index of the first step.
+    """
 
     stored: StoredBatch
     rows: np.ndarray | None  # of the episodes in the batch, [n]; None: all of them, in order
@@ -59,7 +72,7 @@ class BatchSteps:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """The steps of each episode, [n]."""
+        """Number of steps of each chunk, int64 [n]."""
         whole = self.stored.lengths
         return whole if self.rows is None else whole[self.rows]
 
@@ -68,7 +81,7 @@ class BatchSteps:
         return int(self.lengths.sum())
 
     def items(self, path: str, *, later: bool = False) -> Any:
-        """What picks the steps' items out of a track's array: a slice, a mask or integers."""
+        """Return an index (slice, mask or ints) for the steps' items in a track's array."""
         observed = is_observed(path) or path.startswith(INFO)
         return self._observed(later) if observed else self._stepped
 
@@ -91,7 +104,7 @@ class BatchSteps:
         return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
 
     def own(self, name: str) -> np.ndarray:
-        """A column of `OWN`."""
+        """Return a column of `OWN`, [num_steps]."""
         num = self.num_steps
         if name == "step":
             return np.arange(self.first_step, self.first_step + num)
@@ -114,16 +127,17 @@ class BatchSteps:
 
 
 def _ends(pack: Any) -> np.ndarray:
-    """Where the steps of each episode begin among all of them, lookbacks left out."""
+    """Return the index of each chunk's first step among all steps, without lookbacks."""
     return np.cumsum(pack.lengths) - pack.lengths
 
 
 class StepTable:
-    """The columns of the steps of some stretches, made by name.
+    """Steps of a data set as columns by name, computed when first read.
 
     Args:
-        paths: of the tracks that the data set has.
-        decode: whether compressed tracks may be read, all of them.
+        stretches: the steps, by record batch.
+        paths: of the data set's tracks.
+        decode: whether compressed tracks may be read.
     """
 
     def __init__(self, stretches: Sequence[BatchSteps], paths: Sequence[str], decode: bool = False) -> None:
@@ -133,7 +147,7 @@ class StepTable:
 
     @cached_property
     def names(self) -> list[str]:
-        """The columns of whole items; numbers of them (`observations/2`) have names too."""
+        """Names of the columns. Numbers of items, such as `observations/2`, are columns too."""
         found = [*OWN]
         for path in self._paths:
             found += (path, NEXT + path) if is_observed(path) else (path,)
@@ -141,11 +155,11 @@ class StepTable:
 
     @property
     def plain(self) -> list[str]:
-        """The columns without compressed tracks: those of `select *`."""
+        """Names of the columns without compressed tracks, in the order of `select *`."""
         return [name for name in self.names if self._decode or not self._is_compressed(name)]
 
     def resolve(self, name: str) -> Place | None:
-        """Where the column of a name is found; None where there is none."""
+        """Return the location of the column with a name, or None."""
         parts: list[int] = []
         while name:
             if name in self.names:
@@ -158,7 +172,11 @@ class StepTable:
         return None
 
     def table(self, names: Sequence[str]) -> Any:
-        """The columns of these names, as a `pyarrow.Table` of one chunk for each stretch."""
+        """Return columns as a `pyarrow.Table` with one chunk per record batch.
+
+        Raises:
+            InvalidArgument: there is no such column, or it is compressed and may not be read.
+        """
         places = [self._place(name) for name in names]
         made = [place for place in dict.fromkeys(places) if place not in self._made]
         spill = Spill()
@@ -172,7 +190,7 @@ class StepTable:
         return found
 
     def _remember(self, place: Place, column: Any) -> None:
-        """Keep a column for the next query, and those of the newest queries, as many as are not too large."""
+        """Cache a column, and drop the oldest ones if the cache is too large."""
         if column.nbytes > MOST_KEPT:
             return
         self._made[place] = column
@@ -180,7 +198,7 @@ class StepTable:
             self._made.pop(next(iter(self._made)))
 
     def batches(self, names: Sequence[str]) -> Iterator[Any]:
-        """The columns of these names, a `pyarrow.Table` for each stretch."""
+        """Yield a `pyarrow.Table` of the columns for each record batch."""
         for one in self.stretches:
             yield StepTable([one], self._paths, self._decode).table(names)
 
@@ -216,13 +234,13 @@ class StepTable:
 
 
 class Spill:
-    """Arrays of a table: in memory, and what is too much in a file that is gone when nobody looks at it any more."""
+    """Storage for arrays: in memory up to a limit, then in files that are removed with the arrays."""
 
     def __init__(self) -> None:
         self._kept, self._lock = 0, Lock()
 
     def keep(self, array: np.ndarray) -> np.ndarray:
-        """The array, here or there."""
+        """Return the array, in memory or mapped from a temporary file."""
         with self._lock:
             self._kept += array.nbytes
             fits = self._kept <= MOST_KEPT
@@ -235,7 +253,7 @@ class Spill:
 
 
 def _part(array: np.ndarray, place: Place) -> np.ndarray:
-    """One number of each item."""
+    """Return one number of each item."""
     try:
         return array[(slice(None), *place.part)] if place.part else array
     except IndexError:
@@ -246,7 +264,7 @@ def _part(array: np.ndarray, place: Place) -> np.ndarray:
 
 
 def _array(array: np.ndarray) -> Any:
-    """An Arrow array: of numbers, or of lists of a fixed size of them. A view where Arrow has the dtype."""
+    """Return an Arrow array of numbers, or of fixed-size lists of numbers, a view if Arrow has the dtype."""
     arrow = pyarrow()
     if array.dtype == np.float16:
         array = array.astype(np.float32)
@@ -271,7 +289,7 @@ def _infos(stored: StoredBatch) -> dict[str, Column]:
 
 
 def _info_column(column: Column | None, one: BatchSteps, place: Place) -> Any:
-    """What the infos after the steps say: a number, or a string; all else as JSON."""
+    """Return the values of an info after the steps: numbers or strings, others as JSON."""
     arrow, items = pyarrow(), one.items(place.path, later=True)
     if column is None:
         return arrow.nulls(one.num_steps)
@@ -294,7 +312,7 @@ def _listed(value: Any) -> Any:
 
 
 def _alike(chunks: list[Any]) -> list[Any]:
-    """Chunks of one type: that which all but nulls have; text, where an info is a number here and a document there."""
+    """Return the chunks with one type: text if their types differ, nulls aside."""
     arrow = pyarrow()
     told = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]
     if len(told) > 1:

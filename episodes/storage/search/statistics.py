@@ -1,7 +1,6 @@
-"""Statistics of each track of a data set: of whole shards they are computed once, kept with it, and merged.
+"""Statistics of the tracks of a data set, computed once per finished shard, stored with the data set, and merged.
 
-They are not computed while episodes are written, which would take twice as long, but when somebody asks first; of a
-data set that was appended to, only of the shards that are new.
+They are computed when first read, since writing would take twice as long with them.
 """
 
 from __future__ import annotations
@@ -33,24 +32,33 @@ _DECODED = 1 << 26  # bytes of a compressed track that are in memory at a time
 
 @dataclass(frozen=True)
 class TrackStatistics:
-    """What is known of the numbers of a track: arrays [*item], or [] for all numbers of a large item together.
+    """Statistics of a track, arrays [*item], or [] over all numbers of a large item.
 
-    NaN is counted, and is in nothing else. Quantiles are good to 1/256 of themselves; all else is exact, but for
-    rounding. Observations are those of all T + 1 of an episode; items of a lookback are left out.
+    NaN is only counted. Quantiles have a relative error of at most 1/256. Observations are all T + 1 of a chunk,
+    without lookbacks.
+
+    Attributes:
+        count: number of values that are not NaN.
+        num_nan: number of NaN.
+        mean: of the values.
+        squares: sum of the squared differences from the mean.
+        min, max: lowest and highest value; inf and -inf without values.
+        sketches: histogram of each number of an item, in C order.
+        is_whole: whether all values are whole numbers; quantiles are whole then.
     """
 
-    count: np.ndarray  # without NaN
+    count: np.ndarray
     num_nan: np.ndarray
     mean: np.ndarray
-    squares: np.ndarray  # the sum of squared differences from the mean
-    min: np.ndarray  # inf of none
+    squares: np.ndarray
+    min: np.ndarray
     max: np.ndarray
-    sketches: tuple[Sketch, ...]  # of each number of an item, in C order
-    is_whole: bool = False  # there are whole numbers alone, and so are quantiles
+    sketches: tuple[Sketch, ...]
+    is_whole: bool = False
 
     @staticmethod
     def of(array: np.ndarray) -> TrackStatistics:
-        """The statistics of items [n, ...] of numbers."""
+        """Return the statistics of items [n, ...]."""
         if int(np.prod(array.shape[1:])) > MOST_PARTS:
             array = array.reshape(-1)
         values = array.astype(np.float64)
@@ -71,19 +79,19 @@ class TrackStatistics:
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation, as `np.std` has it: of all, not of a sample."""
+        """Standard deviation of the values, like `np.std`."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.sqrt(self.squares / self.count)
 
     def quantile(self, share: float) -> np.ndarray:
-        """The number below which this share lies. `InvalidArgument` unless the share lies in [0, 1]."""
+        """Return the quantile for a share in [0, 1]. Raise `InvalidArgument` for another share."""
         check_fraction("share", share)
         found = np.array([sketch.quantile(share) for sketch in self.sketches]).reshape(self.mean.shape)
         found = np.trunc(found) if self.is_whole else found
         return np.clip(found, self.min, self.max)
 
     def merged(self, other: TrackStatistics) -> TrackStatistics:
-        """The statistics of both together (Chan, Golub and LeVeque, 1979)."""
+        """Return the statistics of both together (Chan, Golub and LeVeque, 1979)."""
         count = self.count + other.count
         with np.errstate(all="ignore"):
             share, apart = other.count / np.maximum(count, 1), other.mean - self.mean
@@ -102,14 +110,14 @@ class TrackStatistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON: the shape, the arrays in one text, and the sketches."""
+        """Return the statistics as JSON."""
         arrays = np.stack([np.asarray(getattr(self, name), np.float64).reshape(-1) for name in _ARRAYS])
         told = {"shape": list(self.mean.shape), "numbers": base64.b64encode(arrays.astype("<f8").tobytes()).decode()}
         return told | {"whole": self.is_whole, "sketches": [sketch.to_text() for sketch in self.sketches]}
 
     @staticmethod
     def from_json(told: Mapping[str, Any]) -> TrackStatistics:
-        """The statistics of `to_json`."""
+        """Return the statistics of a value that `to_json` returned."""
         arrays = np.frombuffer(base64.b64decode(told["numbers"]), "<f8").reshape(len(_ARRAYS), *told["shape"])
         found = dict(zip(_ARRAYS, arrays, strict=True))
         counts = {name: found[name].astype(np.int64) for name in ("count", "num_nan")}
@@ -123,7 +131,7 @@ OfTracks = dict[str, TrackStatistics]
 
 
 def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
-    """The statistics of each track of numbers of a record batch; of the episodes of some rows [n]."""
+    """Return the statistics of each numeric track of a record batch, or of its chunks `rows` [n]."""
     pack, found = stored.whole, dict[str, TrackStatistics]()
     for path in pack.tracks:
         parts = [TrackStatistics.of(part) for part in _items(stored, path, rows) if part.dtype.kind in "biuf"]
@@ -133,7 +141,7 @@ def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
 
 
 def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[np.ndarray]:
-    """The items of a track, without lookbacks; of a compressed one, so many at a time."""
+    """Yield the items of a track without lookbacks, a limited number at a time if the track is compressed."""
     pack, more = stored.whole, is_observed(path)
     array = pack.tracks[path]
     if rows is not None or pack.lookbacks.any():
@@ -149,7 +157,7 @@ def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[
 
 
 def merged(parts: list[OfTracks]) -> OfTracks:
-    """The statistics of all."""
+    """Return the statistics of all parts together."""
     found: OfTracks = {}
     for part in parts:
         found |= {path: found[path].merged(own) if path in found else own for path, own in part.items()}
@@ -157,7 +165,7 @@ def merged(parts: list[OfTracks]) -> OfTracks:
 
 
 def read_statistics(directory: Path) -> dict[str, OfTracks]:
-    """What is kept of a data set's shards, by name; nothing where the file is damaged: it can be computed again."""
+    """Return the stored statistics by shard, or nothing if their file is damaged."""
     try:
         told = checked(read_file(directory / NAME), NAME)
         return {
@@ -169,7 +177,7 @@ def read_statistics(directory: Path) -> dict[str, OfTracks]:
 
 
 def put_statistics(directory: Path, shards: Mapping[str, OfTracks]) -> None:
-    """Keep the statistics of shards; on a disk that takes nothing, they are computed again next time."""
+    """Store the statistics of shards. If the disk takes nothing, they are computed again next time."""
     told = {name: {path: own.to_json() for path, own in tracks.items()} for name, tracks in shards.items()}
     with suppress(OSError):
         put(directory / NAME, json.dumps(with_sum({"shards": told})) + "\n")

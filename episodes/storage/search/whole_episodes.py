@@ -19,7 +19,7 @@ NAMES = ("episode_length", "episode_return", "is_complete")
 def columns_of_whole_episodes(
     table: Mapping[str, np.ndarray], rows: np.ndarray | None, of: np.ndarray | None
 ) -> dict[str, Callable[[], np.ndarray]]:
-    """Return a function for each column of `NAMES`; the columns are computed together when one is first read.
+    """Return a function for each column of `NAMES`. All are computed when the first column is read.
 
     Args:
         table: columns [N] of the chunks' facts.
@@ -48,7 +48,7 @@ def _read(compute: Callable[[], dict[str, np.ndarray]], name: str) -> np.ndarray
 
 
 def _compute(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the columns [n] of `NAMES`; all chunks of an episode have equal values."""
+    """Return the columns [n] of `NAMES`, equal for all chunks of an episode."""
     episode = episode_codes(table)
     if not len(episode):
         return {
