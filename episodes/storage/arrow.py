@@ -31,8 +31,8 @@ def reading(source: str) -> Iterator[None]:
     try:
         yield
     except (*damages, pyarrow().ArrowException) as error:
-        told = str(error) if isinstance(error, EpisodeError) else repr(error)
-        raise UnreadableData(f"{source}: {told}") from None
+        message = str(error) if isinstance(error, EpisodeError) else repr(error)
+        raise UnreadableData(f"{source}: {message}") from None
 
 
 @cache
@@ -110,22 +110,22 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
     """Return the bytes (uint8), document bounds and list offsets of a column that `documents_column` made."""
     _, lists, _, bounds, data = column.buffers()
     num_lists, num_documents = len(column), len(column.values)
-    found = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
+    content = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
     edges = _numbers(bounds, np.dtype(np.int64), num_documents + 1, name)
-    if edges[0] < 0 or edges[-1] > len(found) or (np.diff(edges) < 0).any():
-        raise UnreadableData(f"column {name!r}: documents that are not in its {len(found)} bytes")
-    return found, edges, _numbers(lists, np.dtype(np.int64), num_lists + 1, name)
+    if edges[0] < 0 or edges[-1] > len(content) or (np.diff(edges) < 0).any():
+        raise UnreadableData(f"column {name!r}: documents that are not in its {len(content)} bytes")
+    return content, edges, _numbers(lists, np.dtype(np.int64), num_lists + 1, name)
 
 
-def check_offsets(column: Any, wanted: np.ndarray, name: str) -> None:
-    """Raise `UnreadableData` unless the lists of a column have the offsets `wanted` [n + 1]."""
-    found = _numbers(column.buffers()[1], np.dtype(np.int64), len(wanted), name)
-    if len(column) != len(wanted) - 1 or not np.array_equal(found, wanted):
+def check_offsets(column: Any, expected: np.ndarray, name: str) -> None:
+    """Raise `UnreadableData` unless the lists of a column have the offsets `expected` [n + 1]."""
+    offsets = _numbers(column.buffers()[1], np.dtype(np.int64), len(expected), name)
+    if len(column) != len(expected) - 1 or not np.array_equal(offsets, expected):
         raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")
 
 
 def _numbers(buffer: Any, dtype: np.dtype, count: int, name: str) -> np.ndarray:
     if buffer is None or buffer.size < count * dtype.itemsize:
-        there = 0 if buffer is None else buffer.size
-        raise UnreadableData(f"column {name!r}: {there} bytes where there should be {count * dtype.itemsize}")
+        num_bytes = 0 if buffer is None else buffer.size
+        raise UnreadableData(f"column {name!r}: {num_bytes} bytes where there should be {count * dtype.itemsize}")
     return np.frombuffer(buffer, dtype, count)

@@ -299,20 +299,20 @@ class Catalog:
         self.manifests[manifest.writer] = manifest
 
     def _put_files(self, names: list[str]) -> None:
-        there = set(names)
-        told = {
+        files = set(names)
+        counts = {
             name: shard["episodes"] for manifest in self.manifests.values() for name, shard in manifest.shards.items()
         }
-        told |= {name: shard["episodes"] for name, shard in self.made.items()}
+        counts |= {name: shard["episodes"] for name, shard in self.made.items()}
         for name in sorted(
-            {file.removesuffix(end) for file in there for end in _ENDS if file.endswith(end)} | set(told)
+            {file.removesuffix(end) for file in files for end in _ENDS if file.endswith(end)} | set(counts)
         ):
-            ends = [end for end in _ENDS if name + end in there]
+            ends = [end for end in _ENDS if name + end in files]
             if name in self.replaced or (ends == [MADE] and name not in self.made):
                 self.leftovers += [self.directory / (name + end) for end in ends]
             elif ends:
                 order = self.made.get(name, {}).get("order", name)
-                self.shards.append(ShardFile(name, order, self.directory / (name + ends[0]), told.get(name, 0)))
+                self.shards.append(ShardFile(name, order, self.directory / (name + ends[0]), counts.get(name, 0)))
             else:
                 self.lost.append(name)
         self.shards.sort(key=lambda shard: (shard.order, shard.name))
@@ -322,10 +322,10 @@ class Catalog:
         """Return the shard that has the rows of shard `name` now, and the row where they begin, or None."""
         row = 0
         while name in self.replaced:
-            found = self.replaced[name]
-            if found is None:
+            target = self.replaced[name]
+            if target is None:
                 return None
-            name, row = found[0], row + found[1]
+            name, row = target[0], row + target[1]
         return name, row
 
 

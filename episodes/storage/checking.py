@@ -67,11 +67,11 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         except FileNotFoundError:
             read = ShardRead(file, problem="it is not there")
         shards.append(read)
-        found = _problems(read)
+        problems = _problems(read)
         report.shards += 1
         report.episodes += read.num_episodes
-        report.problems += found
-        damaged += [read] if found else []
+        report.problems += problems
+        damaged += [read] if problems else []
         if not file.sealed:
             report.notes.append(f"{file.path}: not finished, {read.unread} bytes unread")
     report.problems += foreign_parts(directory, header, catalog, shards)
@@ -83,17 +83,17 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
 def _problems(read: ShardRead) -> list[str]:
     """Return the problems of a shard, as texts."""
     path = read.file.path
-    found = [f"{path}: record batch {at} is damaged: {', '.join(what)}" for at, what in read.damaged().items()]
+    problems = [f"{path}: record batch {at} is damaged: {', '.join(columns)}" for at, columns in read.damaged().items()]
     if read.damage:
-        found.append(f"{path}: {read.damage}")
+        problems.append(f"{path}: {read.damage}")
     elif read.file.sealed:
         try:
             reader = pyarrow().ipc.open_file(pyarrow().py_buffer(contents(path, mapped=True)))
             alike = reader.num_record_batches == len(read.batches) and reader.schema.equals(read.schema)
         except (pyarrow().ArrowException, OSError):
             alike = False
-        found += [] if alike else [f"{path}: its footer is damaged, other readers cannot open it"]
-    return found
+        problems += [] if alike else [f"{path}: its footer is damaged, other readers cannot open it"]
+    return problems
 
 
 def _check_splits(directory: Path, report: CheckReport, repair: bool) -> None:

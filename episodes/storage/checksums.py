@@ -74,16 +74,16 @@ def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> 
     return np.array([digest(b"".join(rows)), *blocks], np.uint64)
 
 
-def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, told: bytes) -> list[str]:
-    """Return the names of columns whose checksums differ from `told`, or "the rows" for the row columns."""
+def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, stored_sums: bytes) -> list[str]:
+    """Return the names of columns whose checksums differ from `stored_sums`, or "the rows" for the row columns."""
     digest = digest_of(name)
-    found = sums_of(batch, num_rows_columns, place, digest)
-    there = np.frombuffer(told, np.uint64) if len(told) % 8 == 0 else found[:0]
-    if np.array_equal(found, there):
+    sums = sums_of(batch, num_rows_columns, place, digest)
+    stored = np.frombuffer(stored_sums, np.uint64) if len(stored_sums) % 8 == 0 else sums[:0]
+    if np.array_equal(sums, stored):
         return []
-    if len(found) != len(there):
+    if len(sums) != len(stored):
         return ["the rows"]
-    wrong = found != there
+    wrong = sums != stored
     names, at = ["the rows"] if wrong[0] else [], 1
     for column_name, column in list(zip(batch.schema.names, batch.columns, strict=True))[num_rows_columns:]:
         num = sum(-(-len(part) // BLOCK) or 1 for part in _parts(column, []))
@@ -120,9 +120,9 @@ def _bounds_by_type() -> dict[int, Struct]:
 
 
 def _bytes(buffer: Any, size: int) -> memoryview:
-    there = 0 if buffer is None else buffer.size
-    if not 0 <= size <= there:
-        raise UnreadableData(f"{there} bytes where there should be {size}")
+    num_bytes = 0 if buffer is None else buffer.size
+    if not 0 <= size <= num_bytes:
+        raise UnreadableData(f"{num_bytes} bytes where there should be {size}")
     return memoryview(buffer)[:size] if buffer is not None else memoryview(b"")
 
 
@@ -159,23 +159,23 @@ def checked(text: str | bytes, source: str) -> dict[str, Any]:
         UnreadableData: the text is no JSON object, or was changed; the message names the source.
     """
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnreadableData(f"{source} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UnreadableData(f"{source} is no JSON object")
-    return unsigned(found, source)
+    return unsigned(value, source)
 
 
-def unsigned(found: dict[str, Any], source: str) -> dict[str, Any]:
+def unsigned(value: dict[str, Any], source: str) -> dict[str, Any]:
     """Return the JSON object of `with_sum` without its checksum, see `checked`."""
-    told = found.pop("sum", None)
+    stored_sum = value.pop("sum", None)
     try:
-        matches = isinstance(told, str) and told == sum_of_json(found, told.partition(":")[0])
+        matches = isinstance(stored_sum, str) and stored_sum == sum_of_json(value, stored_sum.partition(":")[0])
     except MissingExtra:
-        return found
+        return value
     except UnreadableData:  # an algorithm that nobody knows
         matches = False
     if not matches:
-        raise UnreadableData(f"{source} is not as it was written: its sum is not {told!r}")
-    return found
+        raise UnreadableData(f"{source} is not as it was written: its sum is not {stored_sum!r}")
+    return value

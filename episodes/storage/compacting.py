@@ -212,19 +212,19 @@ def _joined(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
     waiting: list[Any] = []
     size = 0
     for read in group:
-        for found in read.batches:
-            if waiting and size + found.batch.nbytes > BATCH_BYTES:
+        for stored in read.batches:
+            if waiting and size + stored.batch.nbytes > BATCH_BYTES:
                 yield waiting
                 waiting, size = [], 0
-            waiting.append((read, found))
-            size += found.batch.nbytes
+            waiting.append((read, stored))
+            size += stored.batch.nbytes
     if waiting:
         yield waiting
 
 
 def sound(read: ShardRead) -> Iterator[list[Any]]:
     """Yield each intact record batch of a shard, as a list with one item."""
-    return ([(read, found)] for found in read.batches if not found.damaged())
+    return ([(read, stored)] for stored in read.batches if not stored.damaged())
 
 
 def replace_shards(
@@ -234,11 +234,11 @@ def replace_shards(
     name, episodes = f"{writer_name()}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:
-        for read, found in part:
-            if found.damaged():
+        for read, stored in part:
+            if stored.damaged():
                 raise UnreadableData(f"{read.file.path} is damaged; check(path, repair=True) keeps the rest of it")
         writer = writer or ShardWriter(directory, name, part[0][0].schema, MADE, MADE, data_set=header.id)
-        episodes += _write(writer, [found.batch for _, found in part])
+        episodes += _write(writer, [stored.batch for _, stored in part])
     if writer is None:
         commit.replaces |= dict.fromkeys((read.file.name for read in group), None)
         return

@@ -34,9 +34,9 @@ def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> 
     starts, stops, lists = _blocks(offsets, num_rows)
     array, compress = np.ascontiguousarray(array), codec().compress
     rows = array.reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((len(array), 0), np.uint8)
-    found = [compress(rows[a:b], asbytes=True) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
-    bounds = np.cumsum([0, *map(len, found)], dtype=np.int64)
-    return documents_column(b"".join(found), bounds, lists)
+    parts = [compress(rows[a:b], asbytes=True) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+    bounds = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return documents_column(b"".join(parts), bounds, lists)
 
 
 def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,8 +67,8 @@ class CompressedTrack:
         num_blocks = int((-(-np.diff(offsets) // num_rows)).sum())
         if num_blocks != len(bounds) - 1:
             raise UnreadableData(f"column {name!r}: {len(bounds) - 1} blocks where there should be {num_blocks}")
-        starts, stops, wanted = _blocks(offsets, num_rows)
-        if not np.array_equal(lists, wanted):
+        starts, stops, expected = _blocks(offsets, num_rows)
+        if not np.array_equal(lists, expected):
             raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")
         return CompressedTrack(name, field, data, bounds, starts, stops)
 
@@ -84,17 +84,17 @@ class CompressedTrack:
         edges = np.flatnonzero(np.diff(block_of, prepend=-1)).tolist()
         for start, stop in zip(edges, [*edges[1:], len(rows)], strict=True):
             block = int(block_of[start])
-            there = rows[start:stop] - self.starts[block]
-            out[slice(start, stop) if order is None else order[start:stop]] = self.decoded(block)[_span(there)]
+            rows_of_block = rows[start:stop] - self.starts[block]
+            out[slice(start, stop) if order is None else order[start:stop]] = self.decoded(block)[_span(rows_of_block)]
         return out
 
     def decoded(self, block: int) -> np.ndarray:
         num_rows = int(self.stops[block] - self.starts[block])
         dtype = np.dtype(self.field.dtype)
         size = num_rows * dtype.itemsize * int(np.prod(self.field.shape, dtype=np.int64))
-        found = self.data[self.bounds[block] : self.bounds[block + 1]]
+        data = self.data[self.bounds[block] : self.bounds[block + 1]]
         try:
-            raw = codec().decompress(found, size)
+            raw = codec().decompress(data, size)
         except (OSError, ValueError) as error:
             raise UnreadableData(f"track {self.name!r}: block {block} cannot be decompressed: {error}") from None
         return np.frombuffer(raw, dtype).reshape(num_rows, *self.field.shape)

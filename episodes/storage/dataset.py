@@ -149,7 +149,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         if shard.unread:
             self.unread[file.name] = shard.unread
         wrong = shard.damaged() if verify else {}
-        problems = [f"{source}: record batch {at} is damaged: {', '.join(what)}" for at, what in wrong.items()]
+        problems = [f"{source}: record batch {at} is damaged: {', '.join(columns)}" for at, columns in wrong.items()]
         if shard.damage:
             problems.append(
                 f"{self.path}: shard {file.name} is damaged ({shard.damage}): {len(shard.batches)} record batches were "
@@ -195,8 +195,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         size = len(self)
         number = int(index) + size if index < 0 else int(index)
         if not 0 <= number < size:
-            there = f"there are episodes 0..{size - 1}" if size else "there are none"
-            raise StepOutOfRange(f"dataset[{index}]: {there}")
+            message = f"there are episodes 0..{size - 1}" if size else "there are none"
+            raise StepOutOfRange(f"dataset[{index}]: {message}")
         if self._numbers is not None:
             number = self._numbers.item(number)
         at = bisect_right(self._bounds, number) - 1
@@ -260,9 +260,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """
         if self._is_part:
             raise InvalidArgument(f"{self!r} is a part of a data set; open {self.path} and select from that")
-        other = self.__new__(type(self))
-        other._open(self._files, None if snapshot is None else list(snapshot), False)
-        return other
+        dataset = self.__new__(type(self))
+        dataset._open(self._files, None if snapshot is None else list(snapshot), False)
+        return dataset
 
     def stored(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
         """Return all record batches of the directory, the numbers of this data set's episodes in them [n], and the
@@ -310,9 +310,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             EpisodeStateError: the data set has nothing to sample.
             TrackMismatch: an extra model output has the name of a column that batches have anyway.
         """
-        what = kind_of(steps, windows, episodes)
+        kind = kind_of(steps, windows, episodes)
         memory: dict[str, Any] = {"pool_bytes": pool_bytes, "cache": cache}
-        return Sampler(self, what, order=order, weights=weights, seed=seed, collate=collate, **memory)
+        return Sampler(self, kind, order=order, weights=weights, seed=seed, collate=collate, **memory)
 
     def _picked(self, indices: Any) -> np.ndarray:
         numbers = self._all_numbers()
@@ -320,8 +320,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             return numbers[indices]
         picked = np.asarray(indices)
         if picked.ndim != 1 or (picked.dtype.kind not in "bui" and picked.size):
-            given = f"an array {list(picked.shape)} of {picked.dtype}"
-            raise WrongType(f"give integers or a mask of bools [{len(self)}], not {given}")
+            description = f"an array {list(picked.shape)} of {picked.dtype}"
+            raise WrongType(f"give integers or a mask of bools [{len(self)}], not {description}")
         try:
             return numbers[picked if picked.size else np.zeros(0, np.int64)]
         except IndexError as error:
@@ -391,13 +391,13 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return {}
 
     def _stretches(self) -> list[BatchSteps]:
-        numbers, found, first, step = self._all_numbers(), list[BatchSteps](), 0, 0
+        numbers, parts, first, step = self._all_numbers(), list[BatchSteps](), 0, 0
         for start, stop in self._runs(numbers):
             at = bisect_right(self._bounds, int(numbers[start])) - 1
             rows = None if self._numbers is None else numbers[start:stop] - self._bounds[at]
-            found.append(BatchSteps(self._batches[at], rows, first, step))
-            first, step = first + stop - start, step + found[-1].num_steps
-        return found
+            parts.append(BatchSteps(self._batches[at], rows, first, step))
+            first, step = first + stop - start, step + parts[-1].num_steps
+        return parts
 
     def load_selection(self, path: str | Path) -> Selection[Self]:
         """Return a selection that `Selection.save` wrote. Its `changes` list how the data set differs from then.
@@ -409,14 +409,14 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         numbers, t, changes = saved.found_in(self, self._files.refresh().place)
         return Selection(self, saved.query, None, changes, (numbers, t))
 
-    def add_splits(self, told: Mapping[str, Any], *, seed: int = 0) -> None:
+    def add_splits(self, shares: Mapping[str, Any], *, seed: int = 0) -> None:
         """Define and store named parts of the data set: `add_splits({"train": 0.8, "test": 0.2})`.
 
         Chunks of one episode, and agents of one multi-agent episode, are always in the same split. Episodes that are
         written later are assigned too.
 
         Args:
-            told: for each name a share of the episodes, selected by their ids and the seed; or a list of episode ids.
+            shares: for each name a share of the episodes, selected by their ids and the seed; or a list of episode ids.
             seed: of the selection.
 
         Raises:
@@ -424,7 +424,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """
         if self._files.is_elsewhere:
             raise InvalidArgument(f"{self.path} is elsewhere: add splits where it was made, and upload it again")
-        put_splits(self._files.directory, read_splits(self._files.directory) | made(told, seed))
+        put_splits(self._files.directory, read_splits(self._files.directory) | made(shares, seed))
 
     @property
     def splits(self) -> list[str]:
@@ -446,18 +446,22 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         part of a data set, all its steps are read.
         """
         if self._numbers is not None:
-            return merged([of_batch(one.stored, one.rows) for one in self._stretches()])
-        kept, found, first = read_statistics(self._files.directory), dict[str, OfTracks](), 0
+            return merged([of_batch(part.stored, part.rows) for part in self._stretches()])
+        saved, by_shard, first = read_statistics(self._files.directory), dict[str, OfTracks](), 0
         added = {path for path, field in self._header.tracks.items() if field.fill is not None and field.is_number}
         for (name, _), num_batches in zip(self._shards, self._num_batches, strict=True):
             batches = self._batches[first : first + num_batches]
-            own = kept.get(name, {})  # from before a track was added, it lacks that
-            found[name] = own if own and added <= own.keys() else merged([of_batch(stored) for stored in batches])
+            statistics = saved.get(name, {})  # from before a track was added, it lacks that
+            by_shard[name] = (
+                statistics
+                if statistics and added <= statistics.keys()
+                else merged([of_batch(stored) for stored in batches])
+            )
             first += num_batches
-        keep = {name: own for name, own in found.items() if name in self._sealed}
-        if any(kept.get(name) is not own for name, own in keep.items()) or keep.keys() != kept.keys():
+        keep = {name: statistics for name, statistics in by_shard.items() if name in self._sealed}
+        if any(saved.get(name) is not statistics for name, statistics in keep.items()) or keep.keys() != saved.keys():
             put_statistics(self._files.directory, keep)
-        return merged([*found.values()])
+        return merged([*by_shard.values()])
 
     # --- what is there -----------------------------------------------------------------------------------------
 
@@ -478,8 +482,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """
         # The functions below must not refer to this object: only the cyclic collector could free it then.
         rows, numbers, num, shards = self._all_rows, self._numbers, len(self), self._shards
-        which = slice(None) if numbers is None else numbers
-        table = rows.table(which)
+        index = slice(None) if numbers is None else numbers
+        table = rows.table(index)
         codes = codes_of(table["terminated"], table["truncated"])
         shard_of = cache(lambda: _shards_and_rows(shards, np.arange(num) if numbers is None else numbers)[0])
         names = np.array([name for name, _ in shards], object)
@@ -490,7 +494,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             "ending": lambda: ENDING_WORDS[codes],
             "shard": lambda: names[shard_of()],
             "writer": lambda: writers[shard_of()],
-            CUSTOM: lambda: rows.facts_of(which),
+            CUSTOM: lambda: rows.facts_of(index),
         }
         return EpisodeTable(table, later)
 
@@ -590,8 +594,8 @@ def _read_all(
         header = read_header(home.directory)
         files = catalog.shards
         if known is not None:
-            wanted = {place and place[0] for place in (catalog.place(name) for name, _ in known)}
-            files = [file for file in files if file.name in wanted]
+            names = {place and place[0] for place in (catalog.place(name) for name, _ in known)}
+            files = [file for file in files if file.name in names]
         to_read = [file for file in files if file not in done]
         done |= {file: read for file, read in zip(to_read, home.read(to_read, verify), strict=True) if read is not None}
         absent = [file for file in files if file not in done]
@@ -611,17 +615,17 @@ def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tupl
     return shard_of, numbers - (ends - sizes)[shard_of]
 
 
-def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, there: list[tuple[str, int]]) -> np.ndarray | None:
-    """Return the numbers of the episodes of the shards `known` among the episodes of the shards `there`, or None for
+def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, shards: list[tuple[str, int]]) -> np.ndarray | None:
+    """Return the numbers of the episodes of the shards `known` among the episodes of the shards `shards`, or None for
     all.
     """
-    starts = dict(zip([name for name, _ in there], np.cumsum([0, *(num for _, num in there)]).tolist(), strict=False))
-    sizes, found = dict(there), []
+    starts = dict(zip([name for name, _ in shards], np.cumsum([0, *(num for _, num in shards)]).tolist(), strict=False))
+    sizes, parts = dict(shards), []
     for name, num in known:
         place = catalog.place(name)
         if place is None or place[0] not in starts or place[1] + num > sizes[place[0]]:
             raise UnreadableData(f"shard {name} of {catalog.directory} is gone; open the data set again")
-        found.append(np.arange(num) + (starts[place[0]] + place[1]))
-    numbers = np.concatenate([np.zeros(0, np.int64), *found])
+        parts.append(np.arange(num) + (starts[place[0]] + place[1]))
+    numbers = np.concatenate([np.zeros(0, np.int64), *parts])
     total = sum(sizes.values())
     return None if len(numbers) == total and bool((numbers == np.arange(total)).all()) else numbers

@@ -88,4 +88,4 @@ class LocalFiles:
         if read.layout is None:
             return []
         common = (read.layout, header, str(read.file.path))
-        return [StoredBatch(found.batch, *common, found.place) for found in read.batches]
+        return [StoredBatch(batch.batch, *common, batch.place) for batch in read.batches]

@@ -79,7 +79,7 @@ def row_columns(pack: EpisodePack) -> list[Any]:
     encode.
     """
     pa = pyarrow()
-    other: dict[int, dict[str, Any]] = {}
+    other_ids: dict[int, dict[str, Any]] = {}
     facts = []
     for (fact, kind), values in zip(FACTS.items(), pack.facts.columns, strict=True):
         if kind is Kind.ENDING:
@@ -89,27 +89,27 @@ def row_columns(pack: EpisodePack) -> list[Any]:
         elif kind is Kind.INTEGER:
             facts.append(pa.array(values))
         else:
-            facts.append(_id_column(fact.rstrip("_"), values, len(pack), other))
+            facts.append(_id_column(fact.rstrip("_"), values, len(pack), other_ids))
     custom = pack.facts.custom_data
     seeds = _nulls(len(pack), pa.int64()) if custom is None else pa.array([_seed(data) for data in custom], pa.int64())
     return [
         *facts,
         *(pa.array(values) for values in (pack.lengths, pack.lookbacks, pack.returns())),
         seeds,
-        _documents(((i, _encoded(value, "ids")) for i, value in other.items()), len(pack)),
+        _documents(((i, _encoded(value, "ids")) for i, value in other_ids.items()), len(pack)),
         _documents(((i, _encoded(data, "custom_data")) for i, data in enumerate(custom or ()) if data), len(pack)),
     ]
 
 
-def _id_column(name: str, ids: Any, num: int, other: dict[int, dict[str, Any]]) -> Any:
-    """Return a column of the ids that are strings or None, and put other ids into `other` by row."""
+def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any]]) -> Any:
+    """Return a column of the ids that are strings or None, and put other ids into `other_ids` by row."""
     pa = pyarrow()
     if ids is None:
         return _nulls(num, pa.string())
     if ids.dtype.kind != "U" and not set(map(type, ids)) <= {str, type(None)}:
         strange = {i: id_ for i, id_ in enumerate(ids.tolist()) if id_ is not None and type(id_) is not str}
         for i, id_ in strange.items():
-            other.setdefault(i, {})[name] = id_
+            other_ids.setdefault(i, {})[name] = id_
         ids = [None if i in strange else id_ for i, id_ in enumerate(ids.tolist())]
     try:
         return text_column(ids)
@@ -143,10 +143,10 @@ def _encoded(value: Any, name: str) -> bytes:
 def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
     """Return a column of bytes, with nulls in the rows that have none."""
     pa = pyarrow()
-    found = dict(by_row)
-    if not found:
+    documents = dict(by_row)
+    if not documents:
         return _nulls(num, pa.large_binary())
-    return pa.array([found.get(i) for i in range(num)], pa.large_binary())
+    return pa.array([documents.get(i) for i in range(num)], pa.large_binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,21 +205,21 @@ class EpisodeRows:
             if kind is Kind.VERSIONS:
                 values[column] = self.versions
                 continue
-            first, *others = (self.columns[name] for name in _names(fact, kind))
-            values[column] = _READ[kind](first, *others) if kind in _READ else first
+            first, *columns = (self.columns[name] for name in _names(fact, kind))
+            values[column] = _READ[kind](first, *columns) if kind in _READ else first
         spaces = {"observation_space": observation_space, "action_space": action_space}
         custom = self.custom_data if self.custom_data is not None and any(self.custom_data) else None
         return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
 
-    def table(self, which: Any) -> dict[str, np.ndarray]:
+    def table(self, index: Any) -> dict[str, np.ndarray]:
         """Return the public columns of the rows that an index selects."""
-        return {name: column[which] for name, column in self.columns.items()}
+        return {name: column[index] for name, column in self.columns.items()}
 
-    def facts_of(self, which: Any) -> list[dict[str, Any] | None]:
+    def facts_of(self, index: Any) -> list[dict[str, Any] | None]:
         """Return the custom data of the rows that an index selects."""
         if self.custom_data is None:
             return []
-        return [self.custom_data[i] for i in np.arange(len(self.lengths))[which].tolist()]
+        return [self.custom_data[i] for i in np.arange(len(self.lengths))[index].tolist()]
 
 
 def _check(batch: Any) -> None:
@@ -233,10 +233,10 @@ def _check(batch: Any) -> None:
 
 def _with_all(batch: Any) -> Any:
     """Return the record batch or table with nulls in the columns that it lacks, see `optional_names`."""
-    lacking = optional_names().difference(batch.schema.names)
-    if not lacking:
+    missing = optional_names().difference(batch.schema.names)
+    if not missing:
         return batch
-    for field in (field for field in row_fields() if field.name in lacking):
+    for field in (field for field in row_fields() if field.name in missing):
         batch = batch.append_column(field, pyarrow().nulls(batch.num_rows, field.type))
     return batch
 
@@ -249,8 +249,8 @@ def _versions_of(batch: Any) -> VersionColumn | None:
     versions, begins = (batch.column(name) for name in _NAMES[Kind.VERSIONS])
     if versions.null_count == len(versions):
         return None
-    (told, bounds), (since, _) = _lists(versions), _lists(begins)
-    return VersionColumn.of_runs(told, since, np.diff(bounds))
+    (values, bounds), (since, _) = _lists(versions), _lists(begins)
+    return VersionColumn.of_runs(values, since, np.diff(bounds))
 
 
 def _lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -268,11 +268,11 @@ _READ = {Kind.ENDING: codes_of}
 """Functions from the columns of a fact to its value in `PackFacts`, if that is not the column itself."""
 
 
-def _put_other(columns: dict[str, np.ndarray], others: list[bytes | None]) -> None:
+def _put_other(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:
     """Replace the id columns by copies with the ids that are no strings."""
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}
-    for i, document in enumerate(others):
+    for i, document in enumerate(documents_by_row):
         for name, id_ in msgpack_codec.decode(document).items() if document else ():
             copies[name][i] = id_
     columns |= copies

@@ -28,8 +28,8 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 def local_path(path: str | Path) -> Path:
     """Return the path. Raise `InvalidArgument` for a URL."""
-    scheme, found, _ = str(path).partition("://")
-    if found and scheme.isalnum():
+    scheme, separator, _ = str(path).partition("://")
+    if separator and scheme.isalnum():
         raise InvalidArgument(
             f"{path}: only directories here are written to, {scheme}:// is not one; write here, and upload it"
         )
@@ -80,9 +80,9 @@ def contents(path: Path, *, mapped: bool) -> np.ndarray:
         if mapped and size:
             return _map(file.fileno(), size)
         data = np.empty(size, np.uint8)
-        rest, at = memoryview(data), 0  # type: ignore[arg-type]
+        target, at = memoryview(data), 0  # type: ignore[arg-type]
         while at < size:
-            num_read = file.readinto(rest[at:])
+            num_read = file.readinto(target[at:])
             if not num_read:
                 raise UnreadableData(f"{path}: the file ends at byte {at} of {size}; it was cut while it was read")
             at += num_read

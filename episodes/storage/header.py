@@ -69,24 +69,26 @@ class Header:
             **({} if self.id is None else {"id": self.id}),
         }
 
-    def check_given(self, given: Header) -> None:
+    def check_given(self, header: Header) -> None:
         """Raise `InvalidArgument` if the facts given to another writer differ."""
         for name in ("observation_space", "action_space", "env_spec"):
-            mine, other = getattr(self, name), getattr(given, name)
-            if other is not None and mine != other and not (name == "env_spec" and _are_alike(mine, other)):
-                raise InvalidArgument(f"{name}: the data set has {mine}, not {other}; leave it out, or write elsewhere")
-        if given.metadata and not same_info(self.metadata, given.metadata):
-            raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {given.metadata}; leave it out")
+            stored, value = getattr(self, name), getattr(header, name)
+            if value is not None and stored != value and not (name == "env_spec" and _are_alike(stored, value)):
+                raise InvalidArgument(
+                    f"{name}: the data set has {stored}, not {value}; leave it out, or write elsewhere"
+                )
+        if header.metadata and not same_info(self.metadata, header.metadata):
+            raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {header.metadata}; leave it out")
 
     def check_tracks(self, tracks: Fields, has_steps: bool) -> None:
         """Raise `TrackMismatch` unless episodes with these tracks fit; of episodes without steps only observations are
         compared.
         """
-        there, given = self.tracks, tracks
+        stored, new = self.tracks, tracks
         if not has_steps or not self.knows_steps:
-            there, given = observed(there), observed(given)
-        if there:
-            check_same(there, given, "data set")
+            stored, new = observed(stored), observed(new)
+        if stored:
+            check_same(stored, new, "data set")
 
     @property
     def known(self) -> TrackKnowledge:
@@ -99,15 +101,15 @@ class Header:
             else TrackKnowledge.NOTHING
         )
 
-    def learning(self, other: Header) -> Header:
+    def learning(self, header: Header) -> Header:
         """Return this header, with the tracks of the other one, and its spaces if this header has none."""
-        learned = replace(self, tracks=other.tracks, structure=other.structure)
+        learned = replace(self, tracks=header.tracks, structure=header.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned
         return replace(
             learned,
-            observation_space=other.observation_space if self.observation_space is None else self.observation_space,
-            action_space=other.action_space if self.action_space is None else self.action_space,
+            observation_space=header.observation_space if self.observation_space is None else self.observation_space,
+            action_space=header.action_space if self.action_space is None else self.action_space,
         )
 
     @property
@@ -128,28 +130,28 @@ def read_header(directory: Path) -> Header | None:
 def header_of(text: bytes, file: str) -> Header:
     """Return the header of a file's bytes. Raise `UnreadableData`, with the file's name, for a damaged or newer one."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnreadableData(f"{file} is not JSON: {error}") from None
     with reading(file):
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise UnreadableData(f"it is not the header of a data set: it has no 'format': {FORMAT!r}")
-        if found["version"] > VERSION:
+        if value["version"] > VERSION:
             raise UnreadableData(
-                f"it has version {found['version']} of the format; this library reads up to {VERSION}: update it"
+                f"it has version {value['version']} of the format; this library reads up to {VERSION}: update it"
             )
-        return _from_json(unsigned(found, "it"))
+        return _from_json(unsigned(value, "it"))
 
 
-def _from_json(found: dict[str, Any]) -> Header:
+def _from_json(value: dict[str, Any]) -> Header:
     return Header(
-        observation_space=space_json.from_json(found["observation_space"]),
-        action_space=space_json.from_json(found["action_space"]),
-        env_spec=_spec_from_json(found["env_spec"]),
-        metadata=_metadata_from_json(found["metadata"]),
-        tracks={path: TrackField.from_json(known) for path, known in found["tracks"].items()},
-        structure=found["structure"],
-        id=_checked_id(found.get("id")),
+        observation_space=space_json.from_json(value["observation_space"]),
+        action_space=space_json.from_json(value["action_space"]),
+        env_spec=_spec_from_json(value["env_spec"]),
+        metadata=_metadata_from_json(value["metadata"]),
+        tracks={path: TrackField.from_json(known) for path, known in value["tracks"].items()},
+        structure=value["structure"],
+        id=_checked_id(value.get("id")),
     )
 
 
@@ -172,15 +174,15 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
     new = replace(header, id=header.id or uuid.uuid4().hex)
     if put_header(directory, new, new=True):
         return new
-    there = read_header(directory)
-    if there is not None and header.known > there.known:
-        put_header(directory, there.learning(header), new=False)
-        there = read_header(directory)
-    if there is None:
+    existing = read_header(directory)
+    if existing is not None and header.known > existing.known:
+        put_header(directory, existing.learning(header), new=False)
+        existing = read_header(directory)
+    if existing is None:
         raise UnreadableData(f"{directory / NAME} was removed while it was written")
-    there.check_given(header)
-    there.check_tracks(header.tracks, header.knows_steps)
-    return there
+    existing.check_given(header)
+    existing.check_tracks(header.tracks, header.knows_steps)
+    return existing
 
 
 def put_header(directory: Path, header: Header, *, new: bool) -> bool:

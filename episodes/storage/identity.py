@@ -19,14 +19,16 @@ def foreign_parts(path: Path | str, header: Header, catalog: Catalog, shards: Se
     if header.id is None:
         return []
     foreign = [read.file.name for read in shards if not _belongs(read, header.id, catalog)]
-    manifests = [one.writer for one in catalog.manifests.values() if one.data_set not in (None, header.id)]
+    manifests = [
+        manifest.writer for manifest in catalog.manifests.values() if manifest.data_set not in (None, header.id)
+    ]
     problems = []
     for kind, names in (("shard", foreign), ("manifest", manifests)):
         if names:
-            rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            and_more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             problems.append(
-                f"{path}: {kind} {names[0]}{rest} belongs to another data set than {NAME} (id {header.id}); move it "
-                "back, or merge the data sets"
+                f"{path}: {kind} {names[0]}{and_more} belongs to another data set than {NAME} (id {header.id}): move "
+                "it back, or merge the data sets"
             )
     return problems
 

@@ -81,21 +81,21 @@ def columns_of(infos: Infos) -> dict[str, Column]:
 def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
     """Return the known fields extended by the columns, or `known` itself if nothing changes."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
-    wanted = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
-    changed = {path: field for path, field in wanted.items() if known.get(path) != field}
+    fields = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
+    changed = {path: field for path, field in fields.items() if known.get(path) != field}
     return known | changed if changed else known
 
 
 def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, own: bool) -> list[Any]:
     """Return the Arrow columns of all fields, one list per episode. A path that is not in `columns` has no values."""
-    num_rows, found = int(offsets[-1]), []
+    num_rows, result = int(offsets[-1]), []
     for path, field in fields.items():
         if field.dtype is None:
-            found.append(_documents(path, columns.get(path), offsets, num_rows))
+            result.append(_documents(path, columns.get(path), offsets, num_rows))
             continue
         column = columns.get(path) or _absent(field, num_rows)
-        found += [list_column(column.values, offsets, own), list_column(column.present, offsets, own)]  # type: ignore[union-attr]
-    return found
+        result += [list_column(column.values, offsets, own), list_column(column.present, offsets, own)]  # type: ignore[union-attr]
+    return result
 
 
 def _absent(field: InfoField, num_rows: int) -> TypedColumn:
@@ -130,7 +130,7 @@ def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
             continue
         check_offsets(values, offsets * values_per_item(np.dtype(field.dtype), field.shape), _values(path))
         check_offsets(batch.column(_present(path)), offsets, _present(path))
-        found = array_of(values, np.dtype(field.dtype), field.shape, num_rows, _values(path))
+        array = array_of(values, np.dtype(field.dtype), field.shape, num_rows, _values(path))
         present = array_of(batch.column(_present(path)), np.dtype(bool), (), num_rows, _present(path))
-        columns[path] = TypedColumn(found, present, field.plain)
+        columns[path] = TypedColumn(array, present, field.plain)
     return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)

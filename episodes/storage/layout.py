@@ -57,10 +57,10 @@ class Layout:
         episodes.
         """
         try:
-            told = (schema.metadata or {})[_KEY]
-            layout = _layout_of(told)
-            lacking = rows.optional_names().difference(schema.names)
-            as_told = _schema_of(told, _row_names(without=lacking)).equals(schema)
+            document = (schema.metadata or {})[_KEY]
+            layout = _layout_of(document)
+            missing = rows.optional_names().difference(schema.names)
+            as_told = _schema_of(document, _row_names(without=missing)).equals(schema)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableData(f"an Arrow file that is not of episodes: {error!r}") from None
         if not as_told:
@@ -69,12 +69,12 @@ class Layout:
 
     def schema(self) -> Any:
         """Return the Arrow schema."""
-        told = {
+        value = {
             "structure": self.structure,
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
             "infos": {path: field.to_json() for path, field in self.infos.items()},
         }
-        return _schema_of(json.dumps(told).encode(), _row_names())
+        return _schema_of(json.dumps(value).encode(), _row_names())
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], own: bool) -> Any:
         """Return the pack as a record batch, which shares the pack's memory unless `own` is True."""
@@ -91,11 +91,11 @@ class Layout:
 
 
 @lru_cache(maxsize=16)  # the shards of a data set have one layout, or a few
-def _layout_of(told: bytes) -> Layout:
-    found = json.loads(told)
-    tracks = {path: TrackField.from_json(field) for path, field in found["tracks"].items()}
-    infos = {path: InfoField.from_json(field) for path, field in found["infos"].items()}
-    return Layout(found["structure"], tracks, infos)
+def _layout_of(document: bytes) -> Layout:
+    value = json.loads(document)
+    tracks = {path: TrackField.from_json(field) for path, field in value["tracks"].items()}
+    infos = {path: InfoField.from_json(field) for path, field in value["infos"].items()}
+    return Layout(value["structure"], tracks, infos)
 
 
 def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
@@ -103,9 +103,9 @@ def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16)
-def _schema_of(told: bytes, row_names: tuple[str, ...]) -> Any:
-    """Return the Arrow schema of a layout, given as JSON in `told`, with the row columns `row_names` (0.1 ms)."""
-    arrow, layout = pyarrow(), _layout_of(told)
+def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
+    """Return the Arrow schema of a layout, given as JSON in `document`, with the row columns `row_names` (0.1 ms)."""
+    arrow, layout = pyarrow(), _layout_of(document)
     blocks = arrow.large_list(arrow.large_binary())
     types = {
         path: blocks if field.compression == "zstd" else arrow.large_list(value_type(np.dtype(field.dtype)))
@@ -113,9 +113,9 @@ def _schema_of(told: bytes, row_names: tuple[str, ...]) -> Any:
     }
     for path, field in layout.infos.items():
         types |= field.column_types(path)
-    own = (field for field in rows.row_fields() if field.name in row_names)
-    fields = [*own, *(arrow.field(name, type_) for name, type_ in types.items())]
-    return arrow.schema(fields, {_KEY: told})
+    row_fields = (field for field in rows.row_fields() if field.name in row_names)
+    fields = [*row_fields, *(arrow.field(name, type_) for name, type_ in types.items())]
+    return arrow.schema(fields, {_KEY: document})
 
 
 class StoredBatch:
@@ -177,12 +177,12 @@ class StoredBatch:
     @cached_property
     def compressed(self) -> dict[str, CompressedTrack]:
         """Compressed tracks, by path."""
-        found = {}
+        result = {}
         for path, field in self._layout.tracks.items():
             if field.compression == "zstd":
                 column, num_rows = self.batch.column(path), rows_per_block(field)
-                found[path] = CompressedTrack.of(column, field, self._offsets(is_observed(path)), num_rows, path)
-        return found
+                result[path] = CompressedTrack.of(column, field, self._offsets(is_observed(path)), num_rows, path)
+        return result
 
     def _offsets(self, observed: bool) -> np.ndarray:
         """Return where the items of each episode begin and end, int64 [n + 1]: of observations or of steps."""
@@ -206,10 +206,10 @@ class StoredBatch:
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
         header, structure, tracks = self._header, self._layout.structure, {}
-        there = self._layout.tracks
-        added = {path: field for path, field in header.tracks.items() if field.fill is not None and path not in there}
+        stored = self._layout.tracks
+        added = {path: field for path, field in header.tracks.items() if field.fill is not None and path not in stored}
         if num_steps and header.knows_steps:
-            check_same({path: header.tracks[path] for path in header.tracks if path not in added}, there, self.source)
+            check_same({path: header.tracks[path] for path in header.tracks if path not in added}, stored, self.source)
             tracks = {path: field.filled(num_steps) for path, field in added.items()}
             structure = header.structure if added else structure
         for path, field in self._layout.tracks.items():
@@ -246,14 +246,14 @@ class StoredBatch:
             episode.tracks = episode.tracks.map_arrays(self.decoded)
         return episode
 
-    def pack(self, which: np.ndarray) -> EpisodePack:
-        """Return the episodes `which` [k] as a pack. Consecutive ones are views, unless they are compressed."""
-        first, last = int(which[0]), int(which[-1])
-        in_a_row = last - first == len(which) - 1 and bool((np.diff(which) == 1).all())
+    def pack(self, numbers: np.ndarray) -> EpisodePack:
+        """Return the episodes `numbers` [k] as a pack. Consecutive ones are views, unless they are compressed."""
+        first, last = int(numbers[0]), int(numbers[-1])
+        in_a_row = last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
         picked = self.whole
         if not in_a_row:
-            picked = picked.select(which)
-        elif len(which) < len(self):
+            picked = picked.select(numbers)
+        elif len(numbers) < len(self):
             picked = picked[first : last + 1]
         if not self.compressed:
             return picked

@@ -92,16 +92,25 @@ class RecordEpisodes(gym.Wrapper):
             raise EpisodeStateError(
                 "there is no episode to record: call reset() before the first step, and after an end"
             )
-        acted = action if type(action) in _NUMBERS else _owned(action)  # before an environment clips it in place
+        copied_action = (
+            action if type(action) in _NUMBERS else _owned(action)
+        )  # before an environment clips it in place
         observation, reward, terminated, truncated, infos = result = self.env.step(action)
-        seen = observation.copy() if type(observation) is np.ndarray else _owned(observation)
-        told = _owned(infos) if infos else None
+        copied_observation = observation.copy() if type(observation) is np.ndarray else _owned(observation)
+        copied_infos = _owned(infos) if infos else None
         if terminated or truncated:
-            episode.add_env_step(seen, acted, reward, told, terminated=bool(terminated), truncated=bool(truncated))
+            episode.add_env_step(
+                copied_observation,
+                copied_action,
+                reward,
+                copied_infos,
+                terminated=bool(terminated),
+                truncated=bool(truncated),
+            )
             self._episode = None
             self.writer.add([episode.to_numpy()])
             return result
-        episode.add_env_step(seen, acted, reward, told)
+        episode.add_env_step(copied_observation, copied_action, reward, copied_infos)
         self._num_steps += 1
         if self._num_steps >= self._chunk_steps:
             self._episode, self._num_steps = episode.cut(), 0
@@ -125,12 +134,12 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 
     def __init__(self, env: VectorEnv, path: str | Path, *, chunk_steps: int | None = None, **options: Any) -> None:
         super().__init__(env)
-        given = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
-        if given is None:
+        mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+        if mode is None:
             raise InvalidArgument(f"{env} does not say how it begins again: put an AutoresetMode into its metadata")
-        observed, acted = env.single_observation_space, env.single_action_space
-        self.writer = _writer(path, observed, acted, env.spec, options)
-        self._recorder = VectorRecorder(env.num_envs, observed, acted, autoreset_mode=AutoresetMode(given))
+        observed, action_space = env.single_observation_space, env.single_action_space
+        self.writer = _writer(path, observed, action_space, env.spec, options)
+        self._recorder = VectorRecorder(env.num_envs, observed, action_space, autoreset_mode=AutoresetMode(mode))
         self._chunk_steps = _chunk_steps(chunk_steps, observed, env.num_envs)
         self._num_rows = 0  # recorded vector steps that are not written yet
 
@@ -143,10 +152,10 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environments, and record the steps."""
-        acted = _owned(actions)
+        copied_actions = _owned(actions)
         result = self.env.step(actions)
         observations, rewards, terminated, truncated, infos = result
-        self._recorder.step(observations, acted, rewards, terminated, truncated, infos)
+        self._recorder.step(observations, copied_actions, rewards, terminated, truncated, infos)
         self._num_rows += 1
         if self._num_rows >= self._chunk_steps:
             self._write()
@@ -164,16 +173,18 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
             self.writer.add(self._recorder.take())
 
 
-def _writer(path: str | Path, observed: spaces.Space, acted: spaces.Space, spec: Any, options: Any) -> EpisodeWriter:
-    told = {"observation_space": observed, "action_space": acted, "env_spec": storable(spec)}
-    return EpisodeWriter(path, **told | options)
+def _writer(
+    path: str | Path, observed: spaces.Space, action_space: spaces.Space, spec: Any, options: Any
+) -> EpisodeWriter:
+    facts = {"observation_space": observed, "action_space": action_space, "env_spec": storable(spec)}
+    return EpisodeWriter(path, **facts | options)
 
 
-def _chunk_steps(given: int | None, space: spaces.Space, num_envs: int) -> int:
-    if given is not None:
-        if given < 1:
-            raise InvalidArgument(f"chunk_steps={given}: give at least 1")
-        return given
+def _chunk_steps(chunk_steps: int | None, space: spaces.Space, num_envs: int) -> int:
+    if chunk_steps is not None:
+        if chunk_steps < 1:
+            raise InvalidArgument(f"chunk_steps={chunk_steps}: give at least 1")
+        return chunk_steps
     return max(1, min(MOST_STEPS, CHUNK_BYTES // (_item_bytes(space) * num_envs)))
 
 

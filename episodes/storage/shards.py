@@ -154,18 +154,18 @@ def _place(name: str, batch: int) -> bytes:
     return f"{name}:{batch}".encode()
 
 
-def _signed(schema: Any, name: str, data_set: str | None, how: str) -> Any:
+def _signed(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
     """Return the schema with the shard's name, the id of its data set, and a checksum of its metadata."""
     metadata = {**schema.metadata, _NAME: name.encode()}
     metadata.pop(_DATA_SET, None)
     if data_set is not None:
         metadata[_DATA_SET] = data_set.encode()
-    return schema.with_metadata({**metadata, _SUM: f"{how}:{_sum(metadata, how)}".encode()})
+    return schema.with_metadata({**metadata, _SUM: f"{name_of_sum}:{_sum(metadata, name_of_sum)}".encode()})
 
 
-def _sum(metadata: dict[bytes, bytes], how: str) -> str:
-    told = sorted((key, value) for key, value in metadata.items() if key != _SUM)
-    return f"{digest_of(how)(b''.join(part for item in told for part in item)):016x}"
+def _sum(metadata: dict[bytes, bytes], sum_name: str) -> str:
+    items = sorted((key, value) for key, value in metadata.items() if key != _SUM)
+    return f"{digest_of(sum_name)(b''.join(part for item in items for part in item)):016x}"
 
 
 @dataclass(slots=True)
@@ -212,12 +212,12 @@ class ShardRead:
     @property
     def num_episodes(self) -> int:
         """Number of episodes that were read."""
-        return sum(found.batch.num_rows for found in self.batches)
+        return sum(stored.batch.num_rows for stored in self.batches)
 
     def damaged(self) -> dict[int, list[str]]:
         """Return the names of damaged columns, by batch number."""
-        found = {number: batch.damaged() for number, batch in enumerate(self.batches)}
-        return {number: columns for number, columns in found.items() if columns}
+        damaged = {number: batch.damaged() for number, batch in enumerate(self.batches)}
+        return {number: columns for number, columns in damaged.items() if columns}
 
     @property
     def damage(self) -> str:
@@ -244,43 +244,43 @@ def read_shard(
     Raises:
         FileNotFoundError: the shard was renamed or replaced meanwhile.
     """
-    found = ShardRead(file)
+    result = ShardRead(file)
     try:
         data = pyarrow().py_buffer(contents(file.path, mapped=mapped))
     except UnreadableData as error:
-        found.problem = str(error)
-        return found
+        result.problem = str(error)
+        return result
     if not data.size:
-        found.problem = "it is empty"
-        return found
-    _read_stream(data, found, layout_of)
-    return found
+        result.problem = "it is empty"
+        return result
+    _read_stream(data, result, layout_of)
+    return result
 
 
-def _read_stream(data: Any, found: ShardRead, layout_of: Callable[[Any], Any]) -> None:
+def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
     """Read batches until one is incomplete, and check the end of a finished shard."""
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
-        with reading(found.file.path.name):
+        with reading(result.file.path.name):
             reader = pyarrow().ipc.open_stream(source)
-            found.schema = reader.schema
-            found.layout = layout_of(reader.schema)
+            result.schema = reader.schema
+            result.layout = layout_of(reader.schema)
             name = checked_name(reader.schema)
-            if name != found.file.name:
+            if name != result.file.name:
                 raise UnreadableData(f"it is shard {name} under another name")
-            found.data_set = data_set_of(reader.schema)
+            result.data_set = data_set_of(reader.schema)
             whole = source.tell()
             for batch in _batches(reader, source, data, name):
-                found.batches.append(batch)
+                result.batches.append(batch)
                 whole = source.tell()
             if _ends_at(data, whole + _MAGIC_BYTES):
                 return
-            if found.file.sealed:
+            if result.file.sealed:
                 raise UnreadableData("its end is not that of a shard")
     except UnreadableData as error:
-        found.problem = str(error).removeprefix(f"{found.file.path.name}: ")
-    found.unread = source.size() - whole
+        result.problem = str(error).removeprefix(f"{result.file.path.name}: ")
+    result.unread = source.size() - whole
 
 
 def _ends_at(data: Any, whole: int) -> bool:
@@ -294,9 +294,9 @@ def _ends_at(data: Any, whole: int) -> bool:
 def checked_name(schema: Any) -> str:
     """Return the shard's name in a schema. Raise `UnreadableData` if the schema's checksum is wrong."""
     metadata = schema.metadata or {}
-    how, _, told = metadata.get(_SUM, b"").decode(errors="replace").partition(":")
+    sum_name, _, stored_sum = metadata.get(_SUM, b"").decode(errors="replace").partition(":")
     try:
-        if _sum(metadata, how) != told:
+        if _sum(metadata, sum_name) != stored_sum:
             raise UnreadableData("its schema is not as it was written")
     except MissingExtra:
         pass
@@ -314,7 +314,7 @@ def _batches(reader: Any, source: Any, data: Any, name: str) -> Iterator[ShardBa
     while check_message(data, source.tell() + _MAGIC_BYTES):
         batch, metadata = reader.read_next_batch_with_custom_metadata()
         batch.validate()
-        told = {} if metadata is None else dict(metadata.items())
-        how = next((how for how in NAMES if how.encode() in told), NAMES[0])
-        yield ShardBatch(batch, _place(name, number), how, told.get(how.encode(), b""))
+        sums = {} if metadata is None else dict(metadata.items())
+        sum_name = next((sum_name for sum_name in NAMES if sum_name.encode() in sums), NAMES[0])
+        yield ShardBatch(batch, _place(name, number), sum_name, sums.get(sum_name.encode(), b""))
         number += 1

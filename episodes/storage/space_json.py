@@ -60,8 +60,8 @@ def _array(array: np.ndarray) -> Json:
 
 def _array_of(value: Json) -> np.ndarray:
     dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
-    found = np.frombuffer(base64.b64decode(value["data"]), dtype)
-    return np.full(shape, found[0]) if len(found) == 1 else found.reshape(shape).copy()
+    array = np.frombuffer(base64.b64decode(value["data"]), dtype)
+    return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape).copy()
 
 
 def _box(space: Any) -> Json:

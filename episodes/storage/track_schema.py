@@ -50,13 +50,13 @@ class TrackField:
         return TrackField(value["dtype"], tuple(value["shape"]), value["compression"], value.get("fill"))
 
     def to_json(self) -> dict[str, Any]:
-        told = {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
-        return told if self.fill is None else told | {"fill": self.fill}
+        value = {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
+        return value if self.fill is None else value | {"fill": self.fill}
 
-    def alike(self, other: TrackField) -> bool:
+    def alike(self, field: TrackField) -> bool:
         """Return True if both have equal dtypes and item shapes. Texts of any length are equal."""
-        same = self.dtype == other.dtype or (self.is_text and other.is_text)
-        return same and self.shape == other.shape
+        same = self.dtype == field.dtype or (self.is_text and field.is_text)
+        return same and self.shape == field.shape
 
     @property
     def is_number(self) -> bool:
@@ -94,10 +94,10 @@ def widened(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePa
     """
     widened_dtype = {}
     for path, field in fields.items():
-        there = known.get(path)
-        if field.is_text and there is not None and there.is_text and field.dtype != there.dtype:
-            own, most = (np.dtype(told.dtype).itemsize // 4 for told in (field, there))
-            widened_dtype[path] = there.dtype if own < most else np.dtype(f"U{1 << (own - 1).bit_length()}").str
+        stored = known.get(path)
+        if field.is_text and stored is not None and stored.is_text and field.dtype != stored.dtype:
+            width, widest = (np.dtype(text_field.dtype).itemsize // 4 for text_field in (field, stored))
+            widened_dtype[path] = stored.dtype if width < widest else np.dtype(f"U{1 << (width - 1).bit_length()}").str
     if not widened_dtype:
         return pack, fields
     columns = pack.columns.map_arrays(
@@ -131,18 +131,18 @@ def is_observed(path: str) -> bool:
     return path.split("/", 1)[0] == "observations"
 
 
-def check_same(there: Fields, given: Fields, where: str) -> None:
+def check_same(stored: Fields, new: Fields, label: str) -> None:
     """Raise `TrackMismatch`, with the first track that differs, unless both have the same tracks."""
-    for path in (*there, *given):
-        if path not in given or path not in there:
-            side, other = ("there", "not among those given") if path in there else ("given", "not there")
+    for path in (*stored, *new):
+        if path not in new or path not in stored:
+            side, other_side = ("there", "not among those given") if path in stored else ("given", "not there")
             raise TrackMismatch(
-                f"{where}: track {path!r} is {side}, but {other}; all episodes of a data set have the same tracks. "
-                f"There: {list(there)}; given: {list(given)}"
+                f"{label}: track {path!r} is {side}, but {other_side}; all episodes of a data set have the same "
+                f"tracks. There: {list(stored)}; given: {list(new)}"
             )
-        if not there[path].alike(given[path]):
+        if not stored[path].alike(new[path]):
             raise TrackMismatch(
-                f"{where}: track {path!r} holds {there[path]}, the episodes given have {given[path]}; convert them, or "
+                f"{label}: track {path!r} holds {stored[path]}, the episodes given have {new[path]}; convert them, or "
                 "write them to a data set of their own"
             )
 

@@ -103,13 +103,13 @@ class EpisodeWriter:
             raise InvalidArgument(f"shard_bytes={shard_bytes}: give at least 1")
         self.path = local_path(path)
         self._compression, self._shard_bytes = compression, shard_bytes
-        given = Header(observation_space, action_space, env_spec, dict(metadata or {}))
+        header = Header(observation_space, action_space, env_spec, dict(metadata or {}))
         if observation_space is not None or action_space is not None or env_spec is not None or metadata:
-            given.to_json()  # raise errors of values that cannot be written now
-        there = read_header(self.path)
-        if there is not None:
-            there.check_given(given)
-        self._header, self._is_there = there or given, there is not None
+            header.to_json()  # raise errors of values that cannot be written now
+        existing = read_header(self.path)
+        if existing is not None:
+            existing.check_given(header)
+        self._header, self._is_there = existing or header, existing is not None
         self._name, self._num_shards, self._process = writer_name(), 0, os.getpid()
         self._shard: ShardWriter | None = None
         self._manifest = Manifest(self._name, data_set=self._header.id)
@@ -290,24 +290,24 @@ class EpisodeWriter:
             return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
             return self._layout.structure
-        structure, there = structure_of(columns_of(pack)), self._header.structure
-        if there is None or structure == there:
+        structure, stored = structure_of(columns_of(pack)), self._header.structure
+        if stored is None or structure == stored:
             return structure
-        if not nested.same_structure(assembled(structure, pack.tracks), assembled(there, pack.tracks)):
-            raise TrackMismatch(f"data set: tracks are nested as {there}, those given as {structure}")
-        return there
+        if not nested.same_structure(assembled(structure, pack.tracks), assembled(stored, pack.tracks)):
+            raise TrackMismatch(f"data set: tracks are nested as {stored}, those given as {structure}")
+        return stored
 
     def _with_spaces(self, pack: EpisodePack) -> Header:
         changed = {}
         for name in ("observation_space", "action_space"):
-            mine, theirs = getattr(self._header, name), getattr(pack, name)
-            if theirs is None or theirs is mine or theirs == mine:
+            stored, new = getattr(self._header, name), getattr(pack, name)
+            if new is None or new is stored or new == stored:
                 continue
-            if mine is not None or self._header.tracks:
+            if stored is not None or self._header.tracks:
                 raise InvalidArgument(
-                    f"{name}: the data set has {mine}, the episodes given have {theirs}; write them to one of their own"
+                    f"{name}: the data set has {stored}, the episodes given have {new}; write them to one of their own"
                 )
-            changed[name] = theirs
+            changed[name] = new
         return replace(self._header, **changed) if changed else self._header
 
     # --- files -------------------------------------------------------------------------------------------------

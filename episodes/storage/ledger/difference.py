@@ -33,9 +33,9 @@ class Difference:
     second: str
 
     def __str__(self) -> str:
-        where = f"update {self.update}" + f" of module {self.module}" * bool(self.module)
-        where += f", row {self.row}" * (self.row is not None)
-        return f"{where}: {self.what} differ\n  A: {self.first}\n  B: {self.second}"
+        text = f"update {self.update}" + f" of module {self.module}" * bool(self.module)
+        text += f", row {self.row}" * (self.row is not None)
+        return f"{text}: {self.what} differ\n  A: {self.first}\n  B: {self.second}"
 
 
 def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Difference | None:
@@ -46,15 +46,15 @@ def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Di
     Raises:
         UnreadableData: there is no ledger, or it is damaged.
     """
-    ledgers = [one if isinstance(one, LedgerReader) else LedgerReader(one) for one in (a, b)]
+    ledgers = [ledger if isinstance(ledger, LedgerReader) else LedgerReader(ledger) for ledger in (a, b)]
     for first, second in zip_longest(*ledgers):
         if first is None or second is None or first[:2] != second[:2]:
-            there = first if first is not None else second
-            update, module = (0, "") if there is None else there[:2]
+            update_and_module = first if first is not None else second
+            update, module = (0, "") if update_and_module is None else update_and_module[:2]
             return Difference(update, module, None, "updates", _named(first), _named(second))
-        found = _between(first, second, *ledgers)
-        if found is not None:
-            return found
+        result = _between(first, second, *ledgers)
+        if result is not None:
+            return result
     return None
 
 
@@ -69,14 +69,14 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
     size = min(len(first.content), len(second.content))
     columns = {"episode": (first.episode, second.episode), "time": (first.t, second.t)}
     columns["content"] = (first.content, second.content)
-    unlike = {name: one[:size] != other[:size] for name, (one, other) in columns.items()}
+    unlike = {name: left[:size] != right[:size] for name, (left, right) in columns.items()}
     rows = np.flatnonzero(np.logical_or.reduce(list(unlike.values())))
     if len(rows):
         row = int(rows[0])
-        what = next(name for name, differs in unlike.items() if differs[row])
-        return Difference(update, module, row, what, _told(first, row, a), _told(second, row, b))
+        column = next(name for name, differs in unlike.items() if differs[row])
+        return Difference(update, module, row, column, _told(first, row, a), _told(second, row, b))
     if len(first.content) != len(second.content):
-        counts = (f"{len(one.content)} rows" for one in (first, second))
+        counts = (f"{len(left.content)} rows" for left in (first, second))
         return Difference(update, module, size, "rows", *counts)
     if first.weights != second.weights:
         return Difference(update, module, None, "weights", f"{first.weights:016x}", f"{second.weights:016x}")

@@ -139,13 +139,13 @@ class Ledger:
         if len(steps) != num_rows:
             return episode, t
         real = np.flatnonzero(steps >= 0)
-        whose, which, times = origin.source.places(steps[real])
-        numbers = np.full(len(whose), UNKNOWN, np.int32)
-        distinct, first = np.unique(which, return_index=True)
+        keys, owners, times = origin.source.places(steps[real])
+        numbers = np.full(len(keys), UNKNOWN, np.int32)
+        distinct, first = np.unique(owners, return_index=True)
         for i in distinct[first.argsort()].tolist():  # in the order of the rows
-            own = whose[i]
-            numbers[i] = UNKNOWN if own is None else self._number(_text(own.id_), named)
-        episode[real], t[real] = numbers[which], times
+            key = keys[i]
+            numbers[i] = UNKNOWN if key is None else self._number(_text(key.id_), named)
+        episode[real], t[real] = numbers[owners], times
         return episode, t
 
     def _number(self, id_: str, named: list[str]) -> int:

@@ -135,8 +135,8 @@ def _folder(path: Path) -> Path:
 
 
 def _files(path: Path) -> list[ShardFile]:
-    found = [(file, end) for end in (UNFINISHED, SEALED) for file in path.glob(f"*{end}")]
-    files = [ShardFile(file.name.removesuffix(end), file.name, file) for file, end in found]
+    paths = [(file, end) for end in (UNFINISHED, SEALED) for file in path.glob(f"*{end}")]
+    files = [ShardFile(file.name.removesuffix(end), file.name, file) for file, end in paths]
     return sorted(files, key=lambda file: file.name)
 
 
@@ -148,11 +148,11 @@ def _batches(file: ShardFile) -> list[Any]:
         words = shard.damage or ", ".join(f"batch {number}: {columns}" for number, columns in damaged.items())
         raise UnreadableData(f"{file.path} is damaged: {words}")
     with reading(str(file.path)):
-        return [found.batch for found in shard.batches]
+        return [read.batch for read in shard.batches]
 
 
-def _check_schema(file: ShardFile, found: Any) -> None:
-    if not found.equals(schema()) or not FORMAT.items() <= (found.metadata or {}).items():
+def _check_schema(file: ShardFile, column_types: Any) -> None:
+    if not column_types.equals(schema()) or not FORMAT.items() <= (column_types.metadata or {}).items():
         raise UnreadableData(f"{file.path.name} is not of a ledger, or of one of another version")
 
 

@@ -80,7 +80,7 @@ class Mirror:
                 if data is not None:
                     self._put(name, data)
         catalog = Catalog.of(self.directory, [*self._sizes])
-        catalog.problems = [told.replace(str(self.directory), self.place.url) for told in catalog.problems]
+        catalog.problems = [problem.replace(str(self.directory), self.place.url) for problem in catalog.problems]
         return catalog
 
     def has_new_commit(self, catalog: Catalog) -> bool:
@@ -104,8 +104,8 @@ class Mirror:
             return []
         size = self._sizes.get(read.file.path.name) or 0
         return [
-            RemoteBatch(found.batch, read.layout, header, self, read.file, number, size if not number else 0)
-            for number, found in enumerate(read.batches)
+            RemoteBatch(batch.batch, read.layout, header, self, read.file, number, size if not number else 0)
+            for number, batch in enumerate(read.batches)
         ]
 
     def batch(self, file: ShardFile, number: int, header: Header) -> StoredBatch:
@@ -121,8 +121,8 @@ class Mirror:
                 if read.layout is None:
                     raise UnreadableData(f"{self.place.url}: shard {file.name} is damaged ({read.damage})")
                 source, layout = f"{self.place.url}/{file.path.name}", read.layout
-                found = (StoredBatch(one.batch, layout, header, source, one.place) for one in read.batches)
-                self._open[file.name] = batches = dict(enumerate(found))
+                stored = (StoredBatch(part.batch, layout, header, source, part.place) for part in read.batches)
+                self._open[file.name] = batches = dict(enumerate(stored))
                 self._make_room()
             self._open.move_to_end(file.name)
             if number not in batches:
@@ -131,19 +131,19 @@ class Mirror:
 
     def _fetch(self, file: ShardFile) -> ShardRead:
         """Read a shard from the cache, after downloading if needed. Raise `FileNotFoundError` for a removed shard."""
-        here, size = self.directory / file.path.name, self._sizes.get(file.path.name)
+        local, size = self.directory / file.path.name, self._sizes.get(file.path.name)
         try:
-            if here.stat().st_size != size:
+            if local.stat().st_size != size:
                 raise FileNotFoundError
-            os.utime(here)
+            os.utime(local)
         except FileNotFoundError:
-            draft = here.with_name(f".{here.name}.{os.getpid()}.{os.urandom(4).hex()}")
+            draft = local.with_name(f".{local.name}.{os.getpid()}.{os.urandom(4).hex()}")
             try:
                 self.place.fetch(file.path.name, draft, size)
-                os.replace(draft, here)
+                os.replace(draft, local)
             finally:
                 draft.unlink(missing_ok=True)
-        return read_shard(ShardFile(file.name, file.order, here, file.num_episodes))
+        return read_shard(ShardFile(file.name, file.order, local, file.num_episodes))
 
     def _make_room(self) -> None:
         """Remove the least recently used shards until the rest is small enough. The newest stays."""
@@ -162,21 +162,21 @@ class Mirror:
             total -= size
 
     def _rows(self, file: ShardFile) -> ShardRead:
-        kept = self.directory / f"{file.path.name}.{self._sizes.get(file.path.name)}{_ROWS}"
+        cached = self.directory / f"{file.path.name}.{self._sizes.get(file.path.name)}{_ROWS}"
         try:
-            with suppress(FileNotFoundError, UnreadableData), reading(kept.name):
-                return _known(file, kept.read_bytes())
+            with suppress(FileNotFoundError, UnreadableData), reading(cached.name):
+                return _known(file, cached.read_bytes())
             place = self.place.path(file.path.name)
             with (
                 self.place.reached(),
-                self.place.system.open(place, "rb", block_size=_BLOCK, cache_type="readahead") as there,
+                self.place.system.open(place, "rb", block_size=_BLOCK, cache_type="readahead") as remote,
             ):
-                data = _row_columns(pyarrow().PythonFile(there, mode="r"))
-            found = _known(file, data)
+                data = _row_columns(pyarrow().PythonFile(remote, mode="r"))
+            result = _known(file, data)
         except (FileNotFoundError, pyarrow().ArrowException, UnreadableData, ValueError, KeyError):
             return self._fetch(file)  # unfinished or damaged: the stream of the shard shows the problem
-        self._put(kept.name, data)
-        return found
+        self._put(cached.name, data)
+        return result
 
     def _read_small(self, name: str) -> bytes | None:
         with suppress(FileNotFoundError):
@@ -225,25 +225,25 @@ def _row_columns(source: Any) -> bytes:
     schema = ipc.open_file(source).schema
     fields = list(range(num_columns(schema.names)))
     reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=fields))
-    told = {_SCHEMA: base64.b64encode(schema.serialize().to_pybytes())}
+    metadata = {_SCHEMA: base64.b64encode(schema.serialize().to_pybytes())}
     sink = pyarrow().BufferOutputStream()
-    with ipc.new_stream(sink, pyarrow().schema([schema.field(i) for i in fields], told)) as writer:
+    with ipc.new_stream(sink, pyarrow().schema([schema.field(i) for i in fields], metadata)) as writer:
         for number in range(reader.num_record_batches):
-            writer.write_batch(reader.get_batch(number).replace_schema_metadata(told))
+            writer.write_batch(reader.get_batch(number).replace_schema_metadata(metadata))
     return sink.getvalue().to_pybytes()
 
 
 def _known(file: ShardFile, data: bytes) -> ShardRead:
     """Return what the row columns contain of a shard."""
-    arrow, found = pyarrow(), ShardRead(file)
+    arrow, read = pyarrow(), ShardRead(file)
     reader = arrow.ipc.open_stream(data)
     whole = arrow.BufferReader(base64.b64decode(reader.schema.metadata[_SCHEMA]))
-    found.schema = arrow.ipc.read_schema(whole)
-    found.layout = Layout.from_schema(found.schema)
-    if checked_name(found.schema) != file.name:
+    read.schema = arrow.ipc.read_schema(whole)
+    read.layout = Layout.from_schema(read.schema)
+    if checked_name(read.schema) != file.name:
         raise UnreadableData(f"it is not shard {file.name}")
-    found.data_set = data_set_of(found.schema)
-    found.batches = [ShardBatch(batch, b"", "", b"") for batch in reader]
-    if found.num_episodes < file.num_episodes:
+    read.data_set = data_set_of(read.schema)
+    read.batches = [ShardBatch(batch, b"", "", b"") for batch in reader]
+    if read.num_episodes < file.num_episodes:
         raise UnreadableData("it has fewer episodes than its writer wrote")
-    return found
+    return read

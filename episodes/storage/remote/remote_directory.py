@@ -21,8 +21,8 @@ def is_elsewhere(path: str | Path) -> bool:
     >>> is_elsewhere("s3://bucket/data"), is_elsewhere("/data"), is_elsewhere("C:/data")
     (True, False, False)
     """
-    scheme, found, _ = str(path).partition("://")
-    return bool(found) and scheme.replace("+", "").isalnum()
+    scheme, separator, _ = str(path).partition("://")
+    return bool(separator) and scheme.replace("+", "").isalnum()
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,14 @@ class Place:
         self.system.invalidate_cache()
         try:
             with self.reached():
-                found = self.system.ls(self.root, detail=True)
+                entries = self.system.ls(self.root, detail=True)
         except FileNotFoundError:
             return {}
-        return {one["name"].rstrip("/").rpartition("/")[2]: one.get("size") for one in found if one["type"] == "file"}
+        return {
+            entry["name"].rstrip("/").rpartition("/")[2]: entry.get("size")
+            for entry in entries
+            if entry["type"] == "file"
+        }
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a small file. Raise `FileNotFoundError` for a missing file."""
@@ -88,9 +92,9 @@ class Place:
         """Download a file of `size` bytes to `file`. Raise `FileNotFoundError` for a missing file."""
         with self.reached():
             self.system.get_file(self.path(name), str(file))
-        there = file.stat().st_size
-        if size is not None and there != size:
-            raise ConnectionError(f"{self.url}/{name}: {there} of {size} bytes came")
+        num_bytes = file.stat().st_size
+        if size is not None and num_bytes != size:
+            raise ConnectionError(f"{self.url}/{name}: {num_bytes} of {size} bytes came")
 
     def make(self) -> None:
         """Create the directory, if the file system has directories."""

@@ -42,8 +42,8 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
     header = read_header(directory)
     if header is None:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
-    there = _checked(header, place)
-    if there is None:
+    remote_header = _checked(header, place)
+    if remote_header is None:
         place.make()
     catalog, sizes = settled(directory), place.sizes()
     commits = sorted(directory.glob("commit-*.json"))
@@ -56,7 +56,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
     for name in (splits.NAME, statistics.NAME):
         if (directory / name).exists():
             place.write(name, (directory / name).read_bytes())
-    if there is None or header.known > there.known:
+    if remote_header is None or header.known > remote_header.known:
         place.write(NAME, (directory / NAME).read_bytes())
     for name in sizes:
         if name.endswith((SEALED, MADE)) and name.partition(".")[0] in catalog.replaced:
@@ -67,26 +67,26 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
 def _checked(header: Header, place: Place) -> Header | None:
     """Return the remote header, or None. Raise an error if it is the header of another data set."""
     try:
-        there = header_of(place.read(NAME), place.path(NAME))
+        remote_header = header_of(place.read(NAME), place.path(NAME))
     except FileNotFoundError:
         return None
-    there.check_given(header)
-    there.check_tracks(header.tracks, header.knows_steps)
-    if header.id is not None and there.id not in (None, header.id):
+    remote_header.check_given(header)
+    remote_header.check_tracks(header.tracks, header.knows_steps)
+    if header.id is not None and remote_header.id not in (None, header.id):
         raise InvalidArgument(
-            f"{place.url} is another data set (id {there.id}, the source has {header.id}); give another URL, or merge "
-            "the data sets here and upload the result"
+            f"{place.url} is another data set (id {remote_header.id}, the source has {header.id}); give another URL, "
+            "or merge the data sets here and upload the result"
         )
-    return there
+    return remote_header
 
 
 def _check_commits(commits: list[Path], place: Place, sizes: dict[str, int | None]) -> None:
     for file in commits:
         if file.name in sizes and place.read(file.name) != file.read_bytes():
             raise InvalidArgument(f"{place.url} was compacted by somebody else: {file.name} there is not the one here")
-    others = {name for name in sizes if name.startswith("commit-")} - {file.name for file in commits}
-    if others:
-        raise InvalidArgument(f"{place.url} has {', '.join(sorted(others))}, which {commits or 'the source'} has not")
+    unknown = {name for name in sizes if name.startswith("commit-")} - {file.name for file in commits}
+    if unknown:
+        raise InvalidArgument(f"{place.url} has {', '.join(sorted(unknown))}, which {commits or 'the source'} has not")
 
 
 def _send_shards(catalog: Catalog, place: Place, sizes: dict[str, int | None]) -> int:

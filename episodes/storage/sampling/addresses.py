@@ -46,14 +46,14 @@ class MappedColumn:
     def __init__(self, arrays: Sequence[np.ndarray | None], dtype: np.dtype, shape: tuple[int, ...]) -> None:
         self.dtype, self.shape = dtype, shape
         self._bytes_of_item = dtype.itemsize * math.prod(shape)
-        there = [array for array in arrays if array is not None and array.nbytes]
-        starts = [array.ctypes.data for array in there]
+        present = [array for array in arrays if array is not None and array.nbytes]
+        starts = [array.ctypes.data for array in present]
         lo = min(starts, default=0)
-        hi = max((start + array.nbytes for start, array in zip(starts, there, strict=True)), default=lo)
+        hi = max((start + array.nbytes for start, array in zip(starts, present, strict=True)), default=lo)
         self._size = hi - lo
         self._unit = math.gcd(self._bytes_of_item, *(start - lo for start in starts)) or 1
         self.step = self._bytes_of_item // self._unit
-        self._memory = np.asarray(_Memory(lo, hi, there)) if there else np.zeros(0, np.uint8)
+        self._memory = np.asarray(_Memory(lo, hi, present)) if present else np.zeros(0, np.uint8)
         self._views: dict[int, np.ndarray] = {}
         self._each = self._items(1) if self._bytes_of_item else self._memory
         self._is_each = self._each.dtype == dtype
@@ -75,27 +75,27 @@ class MappedColumn:
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)
         if grid.apart is None:
-            found = self._items(shape[1])[units].view(self.dtype).reshape(shape)
+            result = self._items(shape[1])[units].view(self.dtype).reshape(shape)
         else:
-            found = np.empty(shape, self.dtype)
+            result = np.empty(shape, self.dtype)
             inside = np.flatnonzero(~grid.apart)
             if len(inside):
                 whole = self._items(shape[1])[units[inside]].view(self.dtype)
-                found[inside] = whole.reshape(len(inside), *shape[1:])
-            found[grid.apart] = self.take(units[grid.apart, None] + grid.nearest() * self.step)
+                result[inside] = whole.reshape(len(inside), *shape[1:])
+            result[grid.apart] = self.take(units[grid.apart, None] + grid.nearest() * self.step)
         if len(grid.padding):
-            found.reshape(-1, *self.shape)[grid.padding] = np.zeros((), self.dtype)
-        return found
+            result.reshape(-1, *self.shape)[grid.padding] = np.zeros((), self.dtype)
+        return result
 
     def _items(self, count: int) -> np.ndarray:
         """Return an array whose element u is `count` successive items, beginning at unit u."""
-        found = self._views.get(count)
-        if found is None:
+        view = self._views.get(count)
+        if view is None:
             size = self._bytes_of_item * count
             moved: Any = _MOVED_AS.get(size, f"V{size}") if self._unit % min(size, 8) == 0 else f"V{size}"
             if count == 1 and not self.shape and np.dtype(moved).kind == "u":
                 moved = self.dtype
             num = max((self._size - size) // self._unit + 1, 0)
-            found = np.ndarray((num,), moved, self._memory.data, 0, (self._unit,))
-            self._views[count] = found
-        return found
+            view = np.ndarray((num,), moved, self._memory.data, 0, (self._unit,))
+            self._views[count] = view
+        return view

@@ -74,9 +74,9 @@ class WindowBatches:
         check_counts(0, lookback=self.lookback, burn_in=self.burn_in)
 
 
-def columns_asked_for(what: StepBatches | WindowBatches) -> dict[str, Any]:
+def columns_asked_for(kind: StepBatches | WindowBatches) -> dict[str, Any]:
     """Return the column options as keyword arguments of `sample` and `sample_sequences`."""
-    return {"keys": what.keys, "views": what.views, "include_infos": what.include_infos}
+    return {"keys": kind.keys, "views": kind.views, "include_infos": kind.include_infos}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def kind_of(
     episodes: int | EpisodeBatches | None,
 ) -> Kind:
     """Return the given one of the three options. Raise `InvalidArgument` unless exactly one is given."""
-    if sum(one is not None for one in (steps, windows, episodes)) != 1:
+    if sum(option is not None for option in (steps, windows, episodes)) != 1:
         raise InvalidArgument(
             f"steps={steps}, windows={windows}, episodes={episodes}: give one of them, such as steps=256, "
             "windows=(64, 32) or episodes=50"

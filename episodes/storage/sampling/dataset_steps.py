@@ -51,9 +51,9 @@ class DatasetSteps:
         chunks = tracks.table.episodes_of(numbers)
         times = numbers - tracks.table.starts[chunks] + tracks.t_started[chunks]
         heads = tracks.table.heads[chunks] if tracks.table.is_joined else chunks
-        episodes, which = np.unique(heads, return_inverse=True)
+        episodes, owners = np.unique(heads, return_inverse=True)
         facts = [batch.whole.facts.at(row) for batch, row in map(tracks.place, episodes.tolist())]
-        return StepLocations([EpisodeKey(one.id_, one.agent_id, one.module_id) for one in facts], which, times)
+        return StepLocations([EpisodeKey(fact.id_, fact.agent_id, fact.module_id) for fact in facts], owners, times)
 
     def _chunk_of(self, number: int) -> tuple[StoredTracks, int]:
         if self._tracks is None:

@@ -91,8 +91,8 @@ class DecodedColumn:
         rows = units.ravel()
         blocks = self._starts.searchsorted(rows, side="right") - 1
         with self._lock:
-            found = self._taken(rows, blocks)
-        return found.reshape(*units.shape, *self.shape)
+            result = self._taken(rows, blocks)
+        return result.reshape(*units.shape, *self.shape)
 
     def _taken(self, rows: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         distinct = np.unique(blocks)
@@ -100,11 +100,11 @@ class DecodedColumn:
             self._put(distinct)
             places = self._slot_of[blocks] * np.int64(self.rows_per_block) + rows - self._starts[blocks]
             return self._pool.reshape(-1, *self.shape)[places]
-        found = np.empty((len(rows), *self.shape), self.dtype)
+        result = np.empty((len(rows), *self.shape), self.dtype)
         for part in np.split(distinct, range(self.num_slots, len(distinct), self.num_slots)):
-            own = np.flatnonzero((blocks >= part[0]) & (blocks <= part[-1]))
-            found[own] = self._taken(rows[own], blocks[own])
-        return found
+            rows_of_part = np.flatnonzero((blocks >= part[0]) & (blocks <= part[-1]))
+            result[rows_of_part] = self._taken(rows[rows_of_part], blocks[rows_of_part])
+        return result
 
     def _put(self, blocks: np.ndarray) -> None:
         """Decompress blocks into the pool, in place of the oldest others."""
@@ -131,9 +131,9 @@ class DecodedColumn:
         rows = units[:, None] + np.arange(grid.there.shape[1])
         if not len(grid.padding):
             return self.take(rows)
-        found = np.zeros((*grid.there.shape, *self.shape), self.dtype)
-        found[grid.there] = self.take(rows[grid.there])
-        return found
+        result = np.zeros((*grid.there.shape, *self.shape), self.dtype)
+        result[grid.there] = self.take(rows[grid.there])
+        return result
 
 
 def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, source: str) -> np.ndarray:

@@ -122,9 +122,9 @@ class WindowDraw(_Draw):
             onward = steps.known(CHUNK_END) - self.numbers
             before = steps.known(CHUNK_LENGTH) - onward + steps.known(CHUNK_LOOKBACK)
             grid = WindowGrid.of(np.minimum(before, self.before), onward, left, length, around)
-            others = self.grid.there & ~grid.there
-            if others.any():
-                self._chunk_grid, self._others = grid, others
+            cells = self.grid.there & ~grid.there
+            if cells.any():
+                self._chunk_grid, self._others = grid, cells
 
     @cached_property
     def _positions(self) -> np.ndarray:
@@ -163,10 +163,10 @@ class WindowDraw(_Draw):
         last = np.arange(0, num * width, width) + grid.stops - 1
         ended = self.ends == self.numbers - self.left + grid.stops
         flags = self.steps.known(FLAGS)
-        found = np.zeros((2, num * width), bool)
-        found[0, last] = ended & (flags & 1 != 0)
-        found[1, last] = ended & (flags > 1)
-        return found[0].reshape(num, width), found[1].reshape(num, width)
+        flags_at = np.zeros((2, num * width), bool)
+        flags_at[0, last] = ended & (flags & 1 != 0)
+        flags_at[1, last] = ended & (flags > 1)
+        return flags_at[0].reshape(num, width), flags_at[1].reshape(num, width)
 
     def is_first(self) -> np.ndarray:
         """Return whether a step is the first of its episode, bool [B, W]."""
@@ -188,9 +188,9 @@ class WindowDraw(_Draw):
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
         """Return `values` [chunks] of the steps' chunks, [B, W], with None, 0 or "" on padding."""
-        found = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
-        found[~self.grid.there] = None if found.dtype == object else np.zeros((), found.dtype)
-        return found
+        result = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
+        result[~self.grid.there] = None if result.dtype == object else np.zeros((), result.dtype)
+        return result
 
     def times(self) -> np.ndarray:
         """Return the time of each step in its episode, int64 [B, W], 0 on padding."""
@@ -203,11 +203,11 @@ class WindowDraw(_Draw):
 
     def laid_out(self, values: np.ndarray) -> np.ndarray:
         """Return values [k, ...] of the steps as a column [B, W, ...], with zeros or None on padding."""
-        found = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
-        if found.dtype == object:
-            found[...] = None
-        found[self.grid.there] = values
-        return found
+        result = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
+        if result.dtype == object:
+            result[...] = None
+        result[self.grid.there] = values
+        return result
 
 
 Draw = StepDraw | WindowDraw
@@ -219,10 +219,10 @@ def _take(tracks: StoredTracks, place: int, units: np.ndarray, chunks: np.ndarra
     return take(units) if unwritten is None else _filled(take, units, *unwritten, chunks)
 
 
-def _filled(take, units: np.ndarray, lacking: np.ndarray, item: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+def _filled(take, units: np.ndarray, chunks_without: np.ndarray, item: np.ndarray, episodes: np.ndarray) -> np.ndarray:
     """Return the items at units [n, ...], and `item` in rows whose chunk lacks the track."""
-    missing = lacking[episodes]
-    found = np.empty((*units.shape, *item.shape), item.dtype)
-    found[missing] = item
-    found[~missing] = take(units[~missing])
-    return found
+    missing = chunks_without[episodes]
+    result = np.empty((*units.shape, *item.shape), item.dtype)
+    result[missing] = item
+    result[~missing] = take(units[~missing])
+    return result

@@ -37,11 +37,11 @@ class StoredInfos:
 
     def dicts(self, numbers: np.ndarray, episodes: np.ndarray) -> list[dict[str, Any]]:
         """Return the infos of the observations at positions `numbers` [n], which follow a step."""
-        found: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
-        for infos, own, rows in self._by_batch(numbers, episodes):
-            for place, info in zip(own.tolist(), infos.take(rows).dicts(), strict=True):
-                found[place] = info
-        return found
+        result: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
+        for infos, indices, rows in self._by_batch(numbers, episodes):
+            for place, info in zip(indices.tolist(), infos.take(rows).dicts(), strict=True):
+                result[place] = info
+        return result
 
     def columns(self, numbers: np.ndarray, episodes: np.ndarray) -> dict[str, np.ndarray]:
         """Return the values [n, ...] of each path, and as "_<path>" whether there is one, bool [n]; zeros or None if
@@ -53,11 +53,11 @@ class StoredInfos:
             path: np.full(num, None) if kind is None else np.zeros((num, *kind[1]), kind[0])
             for path, kind in self._kinds.items()
         }
-        for infos, own, rows in self._by_batch(numbers, episodes):
+        for infos, indices, rows in self._by_batch(numbers, episodes):
             for path, column in infos.columns.items():
-                there = column.present[rows]
-                present[path][own] = there
-                values[path][own[there]] = _values(column, rows[there], self._kinds[path] is None)
+                is_present = column.present[rows]
+                present[path][indices] = is_present
+                values[path][indices[is_present]] = _values(column, rows[is_present], self._kinds[path] is None)
         return {f"_{path}": mask for path, mask in present.items()} | values
 
     def _by_batch(
@@ -70,8 +70,8 @@ class StoredInfos:
         for batch in np.unique(of).tolist():
             infos = self._infos[batch]
             if isinstance(infos, ColumnInfos):
-                own = np.flatnonzero(of == batch)
-                yield infos, own, rows[own] - (self._ends[batch] - len(infos))
+                indices = np.flatnonzero(of == batch)
+                yield infos, indices, rows[indices] - (self._ends[batch] - len(infos))
 
 
 Kind = tuple[np.dtype, tuple[int, ...]] | None  # None: objects
@@ -82,10 +82,10 @@ def _kinds(parts: list[Any]) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {}
     for infos in parts:
         for path, column in infos.columns.items() if isinstance(infos, ColumnInfos) else ():
-            kind, other = _kind(column), kinds.get(path, ())
-            if kind and other and kind[0].kind == other[0].kind == "U":
-                kind = max(kind, other, key=lambda one: one[0].itemsize)
-            elif other != () and other != kind:
+            kind, known_kind = _kind(column), kinds.get(path, ())
+            if kind and known_kind and kind[0].kind == known_kind[0].kind == "U":
+                kind = max(kind, known_kind, key=lambda candidate: candidate[0].itemsize)
+            elif known_kind != () and known_kind != kind:
                 kind = None
             kinds[path] = kind
     return kinds

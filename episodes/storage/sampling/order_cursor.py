@@ -54,9 +54,9 @@ class OrderCursor:
         while self.position < stop:
             if not self._start <= self.position < self._stop:
                 self._work_out()
-            own = slice(self.position - self._start, min(stop, self._stop) - self._start)
-            parts.append(own)
-            numbers.append(self._numbers[own])
+            part = slice(self.position - self._start, min(stop, self._stop) - self._start)
+            parts.append(part)
+            numbers.append(self._numbers[part])
             self.position = min(stop, self._stop)
         return self._found[parts[0]] if len(parts) == 1 else self._find(np.concatenate(numbers))
 

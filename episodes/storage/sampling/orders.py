@@ -80,9 +80,9 @@ def generator(*numbers: int) -> np.random.Generator:
 
 @lru_cache(maxsize=8)
 def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
-    found = generator(seed, epoch).permutation(num)
-    found.flags.writeable = False
-    return found
+    result = generator(seed, epoch).permutation(num)
+    result.flags.writeable = False
+    return result
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
@@ -102,12 +102,12 @@ def permuted(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
     wide = int(np.ceil(np.sqrt(num)))
     high = -(-num // wide)
     keys = _keys(seed, epoch, _ROUNDS)
-    found = _network(places, wide, high, keys)
-    outside = np.flatnonzero(found >= num)
+    values = _network(places, wide, high, keys)
+    outside = np.flatnonzero(values >= num)
     while len(outside):
-        found[outside] = _network(found[outside], wide, high, keys)
-        outside = outside[found[outside] >= num]
-    return found.astype(np.int64)
+        values[outside] = _network(values[outside], wide, high, keys)
+        outside = outside[values[outside] >= num]
+    return values.astype(np.int64)
 
 
 def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.ndarray:
@@ -115,9 +115,9 @@ def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.
     sides = [left, right]
     sizes = (np.uint64(high), np.uint64(wide))
     for number, key in enumerate(keys):
-        own, other = number % 2, 1 - number % 2
-        shifted = sides[own] + (((_hashed(sides[other], key) >> _32) * sizes[own]) >> _32)
-        sides[own] = np.where(shifted >= sizes[own], shifted - sizes[own], shifted)
+        target, source = number % 2, 1 - number % 2
+        shifted = sides[target] + (((_hashed(sides[source], key) >> _32) * sizes[target]) >> _32)
+        sides[target] = np.where(shifted >= sizes[target], shifted - sizes[target], shifted)
     return sides[0] * sizes[1] + sides[1]
 
 
@@ -190,8 +190,8 @@ def runs_of(starts: np.ndarray, lengths: np.ndarray, lookbacks: np.ndarray, size
     A run stays within its chunk, and within a block of `size` rows, counted from the chunk's lookback on.
     """
     counts = np.where(lengths > 0, (lookbacks + lengths - 1) // size - lookbacks // size + 1, 0)
-    which = np.repeat(np.arange(len(starts)), counts)
+    owners = np.repeat(np.arange(len(starts)), counts)
     blocks = ranges(lookbacks // size, counts)
-    begins = np.maximum(blocks * size - lookbacks[which], 0)
-    stops = np.minimum((blocks + 1) * size - lookbacks[which], lengths[which])
-    return starts[which] + begins, starts[which] + stops
+    begins = np.maximum(blocks * size - lookbacks[owners], 0)
+    stops = np.minimum((blocks + 1) * size - lookbacks[owners], lengths[owners])
+    return starts[owners] + begins, starts[owners] + stops

@@ -105,7 +105,7 @@ class Sampler:
     def __init__(
         self,
         dataset: StoredEpisodes,
-        what: Kind,
+        kind: Kind,
         *,
         order: str | None = None,
         weights: Any = None,
@@ -124,7 +124,7 @@ class Sampler:
         if seed is not None:
             check_counts(0, seed=seed)
         self.dataset: StoredEpisodes = dataset
-        self.what, self.weights, self.collate = what, weights, collate
+        self.what, self.weights, self.collate = kind, weights, collate
         self._pool_bytes, self._cache = pool_bytes, None if cache is None else Path(cache)
         self._given_order = order
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
@@ -142,8 +142,8 @@ class Sampler:
         self.order = self._given_order or ("blocks" if decoded and not is_whole else "shuffled")
         num = len(table) if is_whole else table.num_steps
         if not num:
-            there = "episodes" if is_whole else "steps"
-            raise EpisodeStateError(f"{self.dataset.path}: {len(table)} episodes without {there} to draw; record some")
+            items = "episodes" if is_whole else "steps"
+            raise EpisodeStateError(f"{self.dataset.path}: {len(table)} episodes without {items} to draw; record some")
         self._ahead = OrderCursor(self._made_order(num), np.asarray if is_whole else table.located)
 
     def _made_order(self, num: int) -> Order:
@@ -210,9 +210,9 @@ class Sampler:
                 batch = self.sample_sequences(num, self.what.length, **left, **columns_asked_for(self.what))
         return batch if self.collate is None else self.collate(batch)
 
-    def _moments(self, what: Moments, num: int) -> Batch:
+    def _moments(self, kind: Moments, num: int) -> Batch:
         steps = self._ahead.take(num)
-        columns = what.columns(StepDraw(self._tracks, steps))
+        columns = kind.columns(StepDraw(self._tracks, steps))
         columns[INDICES] = indices = steps.indices.copy()
         return batch_of(columns, (self.source, indices))
 
@@ -299,14 +299,14 @@ class Sampler:
         names = self._checked_keys(n_step, gamma, include_infos, keys)
         numbers = checked_step_indices(indices, ndim=1)
         num_steps = self._tracks.table.num_steps
-        gone = (numbers < PADDING) | (numbers >= num_steps)
-        if gone.any():
-            message = f"step {int(numbers[gone][0])}: the steps that are there have numbers 0..{num_steps - 1}"
+        missing = (numbers < PADDING) | (numbers >= num_steps)
+        if missing.any():
+            message = f"step {int(numbers[missing][0])}: the steps that are there have numbers 0..{num_steps - 1}"
             raise StepOutOfRange(message)
-        most = self._num_steps_of(n_step, 0, len(numbers))
+        num_steps_ahead = self._num_steps_of(n_step, 0, len(numbers))
         padded = numbers == PADDING
         located = self._tracks.table.located(np.where(padded, 0, numbers))
-        batch = self._transitions(located, most, gamma, views, names)
+        batch = self._transitions(located, num_steps_ahead, gamma, views, names)
         return self._with_padding(batch, padded) if padded.any() else batch
 
     def _with_padding(self, batch: Batch, padded: np.ndarray) -> Batch:
@@ -387,16 +387,18 @@ class Sampler:
             StateMismatch: the state is of another kind, order or data set.
             UnreadableData: a part of the earlier data does not exist any more.
         """
-        mine = {"kind": type(self.what).__name__, "order": self.order}
+        expected = {"kind": type(self.what).__name__, "order": self.order}
         try:
             position, seed, num = (int(state[name]) for name in ("position", "seed", "num"))
             snapshot = [(str(name), int(count)) for name, count in state["shards"]]
-            told = {name: state[name] for name in mine}
+            given_kind = {name: state[name] for name in expected}
             num_sampled = int(state.get("num_sampled", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise StateMismatch(f"not the state of a sampler, lacking or wrong: {error}") from None
-        if told != mine:
-            raise StateMismatch(f"the state is of {told['kind']}, {told['order']}; this sampler draws {mine}")
+        if given_kind != expected:
+            raise StateMismatch(
+                f"the state is of {given_kind['kind']}, {given_kind['order']}; this sampler draws {expected}"
+            )
         if min(position, seed) < 0:
             raise StateMismatch(f"the state is of position {position} and seed {seed}; give what state_dict returned")
         before = self.dataset, self.seed
@@ -405,11 +407,11 @@ class Sampler:
                 self.dataset = self.dataset.as_of(snapshot)
             self.seed = seed
             self._open()
-            there = self._ahead.order.num
-            if num != there:
+            num_now = self._ahead.order.num
+            if num != num_now:
                 self.dataset, self.seed = before
                 self._open()
-                raise StateMismatch(f"the state is of {num} {told['kind']}, there are {there}; select the same")
+                raise StateMismatch(f"the state is of {num} {given_kind['kind']}, there are {num_now}; select the same")
             self._ahead.position, self.num_sampled = position, num_sampled
 
     def refresh(self) -> int:
@@ -425,21 +427,21 @@ class Sampler:
             raise InvalidArgument("refresh: the weights are those of the steps that were there; make another sampler")
         with self._lock:
             before, epoch = len(self._tracks.table), self._ahead.epoch
-            there = self.dataset.as_of()
-            if self._is_all_of(there):
+            dataset = self.dataset.as_of()
+            if self._is_all_of(dataset):
                 return 0
-            self.dataset = there
+            self.dataset = dataset
             self._open()
             self._ahead.position = (epoch + 1) * self._ahead.order.num
             return len(self._tracks.table) - before
 
-    def _is_all_of(self, there: StoredEpisodes) -> bool:
+    def _is_all_of(self, dataset: StoredEpisodes) -> bool:
         """Return True if the data set has no new episodes, even if shards were compacted."""
         known = self.dataset.snapshot()
-        if known == there.snapshot():
+        if known == dataset.snapshot():
             return True
         try:
-            return len(there) == len(there.as_of(known))
+            return len(dataset) == len(dataset.as_of(known))
         except UnreadableData:  # some of it is gone
             return False
 
@@ -458,8 +460,18 @@ class Sampler:
         return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("dataset", "what", "weights", "collate", "seed", "num_sampled", "_given_order", "_pool_bytes", "_cache")
-        return {**{name: getattr(self, name) for name in kept}, "position": self._ahead.position}
+        names = (
+            "dataset",
+            "what",
+            "weights",
+            "collate",
+            "seed",
+            "num_sampled",
+            "_given_order",
+            "_pool_bytes",
+            "_cache",
+        )
+        return {**{name: getattr(self, name) for name in names}, "position": self._ahead.position}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         position = state.pop("position")

@@ -110,18 +110,18 @@ class StepTable:
 
         A table of buckets gives a chunk that is mostly at most two chunks too early.
         """
-        found = self._buckets.take(numbers >> self._shift).astype(np.int64)
-        ends = self.ends.take(found)
+        chunks = self._buckets.take(numbers >> self._shift).astype(np.int64)
+        ends = self.ends.take(chunks)
         late = (ends <= numbers).nonzero()[0]
         for _ in range(_STEPS_ON):
             if not len(late):
-                return found, ends
-            found[late] += 1
-            ends[late] = further = self.ends.take(found[late])
+                return chunks, ends
+            chunks[late] += 1
+            ends[late] = further = self.ends.take(chunks[late])
             late = late[further <= numbers[late]]
-        found[late] = self.ends.searchsorted(numbers[late], side="right")
-        ends[late] = self.ends.take(found[late])
-        return found, ends
+        chunks[late] = self.ends.searchsorted(numbers[late], side="right")
+        ends[late] = self.ends.take(chunks[late])
+        return chunks, ends
 
     def units(self, place: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
         """Return the units of a track's items at the positions `numbers` [n] of the chunks `episodes` [n].
@@ -171,32 +171,32 @@ class LocatedSteps:
         self._whole: LocatedSteps | None = None
         self._own = slice(None)
 
-    def __getitem__(self, own: slice) -> LocatedSteps:
-        part = LocatedSteps(self._table, self.numbers[own], self.episodes[own], self.indices[own])
-        part._whole, part._own = self, own
+    def __getitem__(self, index: slice) -> LocatedSteps:
+        part = LocatedSteps(self._table, self.numbers[index], self.episodes[index], self.indices[index])
+        part._whole, part._own = self, index
         return part
 
-    def known(self, what: int) -> np.ndarray:
+    def known(self, fact: int) -> np.ndarray:
         """Return a row of facts for the steps' chunks, int64 [n], read-only."""
         if self._whole is not None:
-            return self._whole.known(what)[self._own]
-        found = self._known.get(what)
-        if found is None:
-            found = self._known[what] = self._table.known[what].take(self.episodes)
-        return found
+            return self._whole.known(fact)[self._own]
+        values = self._known.get(fact)
+        if values is None:
+            values = self._known[fact] = self._table.known[fact].take(self.episodes)
+        return values
 
     def units(self, place: int, *, after: bool = False) -> np.ndarray:
         """Return the units of a track's items, or with `after` of the next items, int64 [n], read-only."""
         if self._whole is not None:
             return self._whole.units(place, after=after)[self._own]
-        found = self._units.get((place, after))
-        if found is None:
+        units = self._units.get((place, after))
+        if units is None:
             if after:
-                found = self.units(place) + self._table.units_of_items[place]
+                units = self.units(place) + self._table.units_of_items[place]
             else:
-                found = self._table.units(place, self.numbers, self.episodes)
-            self._units[place, after] = found
-        return found
+                units = self._table.units(place, self.numbers, self.episodes)
+            self._units[place, after] = units
+        return units
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
         """Return whether the episodes terminate, and are truncated, at these steps, bool [n] each, read-only."""

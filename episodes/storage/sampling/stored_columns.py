@@ -34,15 +34,15 @@ def columns_of(
 
     With `views`, "obs" and "new_obs" are replaced by the views' columns.
     """
-    seen = {} if views is None else _seen(draw, keys, views)
-    own = keys if views is None else [key for key in keys if key not in (Columns.OBS, Columns.NEXT_OBS)]
-    made = dict(known)
+    view_columns = {} if views is None else _seen(draw, keys, views)
+    names = keys if views is None else [key for key in keys if key not in (Columns.OBS, Columns.NEXT_OBS)]
+    computed = dict(known)
     if Columns.TERMINATEDS in keys or Columns.TRUNCATEDS in keys:
-        made[Columns.TERMINATEDS], made[Columns.TRUNCATEDS] = draw.endings()
-    columns = {key: made[key] if key in made else _column(draw, key) for key in own}
+        computed[Columns.TERMINATEDS], computed[Columns.TRUNCATEDS] = draw.endings()
+    columns = {key: computed[key] if key in computed else _column(draw, key) for key in names}
     if INFO_COLUMNS in columns:
         columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
-    return {**columns, **seen}
+    return {**columns, **view_columns}
 
 
 def _seen(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
@@ -85,10 +85,10 @@ def _column(draw: Draw, key: str) -> Any:
         return draw.is_first()
     if key in (Columns.INFOS, INFO_COLUMNS):
         return _infos(draw, key == Columns.INFOS)
-    found = draw.of_episodes(tracks.facts(_FACTS[key]))
+    values = draw.of_episodes(tracks.facts(_FACTS[key]))
     if key == Columns.EPS_ID:
-        return np.array([id_ or "" for id_ in found.ravel().tolist()]).reshape(found.shape)
-    return found
+        return np.array([id_ or "" for id_ in values.ravel().tolist()]).reshape(values.shape)
+    return values
 
 
 def _infos(draw: Draw, as_dicts: bool) -> Any:
@@ -97,22 +97,22 @@ def _infos(draw: Draw, as_dicts: bool) -> Any:
     infos = StoredInfos.of(draw.tracks)
     if not as_dicts:
         return {path: draw.laid_out(values) for path, values in infos.columns(last + 1, episodes).items()}
-    found = draw.laid_out(objects(infos.dicts(last + 1, episodes)))
-    flat = found.reshape(-1)
+    result = draw.laid_out(objects(infos.dicts(last + 1, episodes)))
+    flat = result.reshape(-1)
     flat[:] = [{} if info is None else info for info in flat.tolist()]
-    return found
+    return result
 
 
 def states_before(draw: WindowDraw, burn_in: int) -> Any:
     """Return the recurrent states [B, ...] before the first of `burn_in` steps, zeros if the episode begins later."""
-    there = draw.before > burn_in
-    numbers, indices = draw.numbers[there], draw.steps.indices[there]
-    steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[there], indices))
+    has_state = draw.before > burn_in
+    numbers, indices = draw.numbers[has_state], draw.steps.indices[has_state]
+    steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[has_state], indices))
 
     def states(place: int) -> np.ndarray:
         column = draw.tracks.columns[place]
-        found = np.zeros((len(there), *column.shape), column.dtype)
-        found[there] = steps.at(place, steps.numbers - burn_in - 1)
-        return found
+        result = np.zeros((len(has_state), *column.shape), column.dtype)
+        result[has_state] = steps.at(place, steps.numbers - burn_in - 1)
+        return result
 
     return nested.map_leaves(states, draw.tracks.structure[Columns.STATE_OUT])

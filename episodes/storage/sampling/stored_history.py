@@ -69,8 +69,8 @@ class StoredHistory(History):
         """Return the items [B, k, ...] that are `backs` positions before each observation, zeros if missing."""
         numbers = self._draw.numbers[:, None] - np.where(missing, 0, backs)
         at_end = numbers == self._draw.ends[:, None]  # steps have no item there; what is missing is blanked
-        kept = numbers - (at_end & missing)
-        return zeroed(nested.map_leaves(lambda place: self._draw.at(place, kept), places), missing)
+        clipped = numbers - (at_end & missing)
+        return zeroed(nested.map_leaves(lambda place: self._draw.at(place, clipped), places), missing)
 
     def window(self, k: int) -> StoredHistory:
         numbers = self._draw.numbers[:, None] - np.minimum(back(k), self.depth[:, None])

@@ -79,8 +79,8 @@ class StoredTracks:
         cache: Path | None,
     ) -> None:
         self.batches, self.numbers = batches, numbers
-        told = header.tracks if header.knows_steps else {}
-        fields = {path: _widest(batches, path, field) for path, field in told.items()}
+        stored_fields = header.tracks if header.knows_steps else {}
+        fields = {path: _widest(batches, path, field) for path, field in stored_fields.items()}
         self.paths = list(fields)
         compressed = [path for path in fields if any(path in batch.compressed for batch in batches)]
 
@@ -104,16 +104,17 @@ class StoredTracks:
         self.table = StepTable(known, [column.step for column in self.columns], self._heads(known))
         self.infos: Any = None  # see `StoredInfos.of`
         self.unwritten = [
-            self._episodes_without_track(path, field, np.dtype(fields[path].dtype)) for path, field in told.items()
+            self._episodes_without_track(path, field, np.dtype(fields[path].dtype))
+            for path, field in stored_fields.items()
         ]
 
     def _plain(self) -> dict[str, tuple[int, bool]]:
-        found = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
-        if Columns.REWARDS in found and self.columns[found[Columns.REWARDS][0]].dtype not in SUMS:
-            del found[Columns.REWARDS]
-        if Columns.OBS in found:
-            found[Columns.NEXT_OBS] = (found[Columns.OBS][0], True)
-        return found
+        result = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
+        if Columns.REWARDS in result and self.columns[result[Columns.REWARDS][0]].dtype not in SUMS:
+            del result[Columns.REWARDS]
+        if Columns.OBS in result:
+            result[Columns.NEXT_OBS] = (result[Columns.OBS][0], True)
+        return result
 
     def _known(self) -> np.ndarray:
         """Return the facts of all chunks of all batches, see `step_index`."""
@@ -134,12 +135,12 @@ class StoredTracks:
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the chunks without a track, bool [n], and the replacing item, or None if no chunk lacks the track."""
-        lacking = [field.fill is not None and path not in batch.written for batch in self.batches]
-        if not any(lacking):
+        lacks = [field.fill is not None and path not in batch.written for batch in self.batches]
+        if not any(lacks):
             return None
         # An array, also where an item has no axes: a scalar of text would have the dtype of its own length.
         item = field.filled(1).astype(dtype).reshape(field.shape)
-        return np.repeat(lacking, [len(batch) for batch in self.batches])[self.numbers], item
+        return np.repeat(lacks, [len(batch) for batch in self.batches])[self.numbers], item
 
     @property
     def t_started(self) -> np.ndarray:
@@ -176,20 +177,21 @@ class StoredTracks:
 
     def episode(self, chunk: int, stop: int | None = None) -> SingleAgentEpisode:
         """Return the episode of a chunk, up to position `stop`: its chunks joined, or a view of the only one."""
-        table = self.table
-        result: Any = None
-        for part in self.table.chain(chunk):
-            batch, row = self.place(part)
-            begin = int(table.known[CHUNK_END][part] - table.lengths[part])
-            if stop is not None and begin >= stop and result is not None:
-                break
-            steps = None if stop is None else slice(0, max(stop - begin, 0))
-            episode = batch.episode(row, steps)
-            if result is None:
-                result = episode
-            else:
-                result.concat_episode(episode)
-        return result
+        first, *later = self.table.chain(chunk)
+        episode = self._chunk(first, stop)
+        for part in later:
+            if stop is None or self._begin(part) < stop:
+                episode.concat_episode(self._chunk(part, stop))
+        return episode
+
+    def _begin(self, chunk: int) -> int:
+        """Return the position of a chunk's first step."""
+        return int(self.table.known[CHUNK_END][chunk] - self.table.lengths[chunk])
+
+    def _chunk(self, chunk: int, stop: int | None) -> SingleAgentEpisode:
+        """Return a chunk up to position `stop`, or all of it."""
+        batch, row = self.place(chunk)
+        return batch.episode(row, None if stop is None else slice(0, max(stop - self._begin(chunk), 0)))
 
     @cached_property
     def _batch_ends(self) -> np.ndarray:
@@ -218,8 +220,8 @@ def _widest(batches: Sequence[StoredBatch], path: str, field: TrackField) -> Tra
     """Return the field of a track with the width of its longest text."""
     if not field.is_text:
         return field
-    own = (batch.fields[path].dtype for batch in batches if path in batch.written)
-    return replace(field, dtype=max((field.dtype, *own), key=lambda dtype: np.dtype(dtype).itemsize))
+    dtypes = (batch.fields[path].dtype for batch in batches if path in batch.written)
+    return replace(field, dtype=max((field.dtype, *dtypes), key=lambda dtype: np.dtype(dtype).itemsize))
 
 
 def _are_of_several_widths(batches: Sequence[StoredBatch], path: str, field: TrackField) -> bool:

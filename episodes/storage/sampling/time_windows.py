@@ -68,10 +68,10 @@ class Moments:
 
     def columns(self, draw: StepDraw) -> dict[str, Any]:
         """Return the columns for these steps. Raise `InvalidArgument` if no item is near enough to a requested time."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, times in self.delta_timestamps.items():
             places, column, observed = _named(name, draw.tracks)
-            if column in found:
+            if column in result:
                 raise InvalidArgument(
                     f"delta_timestamps: two names mean the column {column!r}; give all times with one"
                 )
@@ -81,10 +81,10 @@ class Moments:
                 numbers = self._nearest(name, draw, np.atleast_1d(times).astype(np.float64))
             first = (draw.numbers - draw.before)[:, None]
             last = draw.ends[:, None] - (not observed)
-            kept = np.clip(numbers, first, last)
-            found[column] = nested.map_leaves(lambda place, kept=kept: draw.at(place, kept), places)
-            found[f"{column}_{IS_PAD}"] = kept != numbers
-        return found
+            clipped = np.clip(numbers, first, last)
+            result[column] = nested.map_leaves(lambda place, clipped=clipped: draw.at(place, clipped), places)
+            result[f"{column}_{IS_PAD}"] = clipped != numbers
+        return result
 
     def _steps(self, name: str, times: np.ndarray) -> np.ndarray:
         """Return the times as numbers of steps, int64 [k]."""
@@ -107,15 +107,15 @@ class Moments:
         stamps = draw.tracks.structure.get(str(self.timestamps))
         if not isinstance(stamps, int) or not _is_time(draw.tracks.columns[stamps]):
             raise UnknownKey(f"timestamps={self.timestamps!r}: there is no such column of one number a step")
-        wanted = draw.at(stamps, draw.numbers).astype(np.float64)[:, None] + times
+        requested = draw.at(stamps, draw.numbers).astype(np.float64)[:, None] + times
         at = lambda numbers: draw.at(stamps, numbers).astype(np.float64)  # noqa: E731
-        first = np.broadcast_to((draw.numbers - draw.before)[:, None], wanted.shape)
-        last = np.broadcast_to(draw.ends[:, None] - 1, wanted.shape)
-        later = _first_not_before(at, wanted, first, last)
+        first = np.broadcast_to((draw.numbers - draw.before)[:, None], requested.shape)
+        last = np.broadcast_to(draw.ends[:, None] - 1, requested.shape)
+        later = _first_not_before(at, requested, first, last)
         after, before = np.clip(later, first, last), np.clip(later - 1, first, last)
-        nearest = np.where(np.abs(at(after) - wanted) < np.abs(wanted - at(before)), after, before)
-        off = np.abs(at(nearest) - wanted)
-        outside = ((wanted < at(first)) | (wanted > at(last))) & (off > self.tolerance)
+        nearest = np.where(np.abs(at(after) - requested) < np.abs(requested - at(before)), after, before)
+        off = np.abs(at(nearest) - requested)
+        outside = ((requested < at(first)) | (requested > at(last))) & (off > self.tolerance)
         bad = (off > self.tolerance) & ~outside
         if bad.any():
             row, k = (int(i[0]) for i in bad.nonzero())
@@ -123,7 +123,7 @@ class Moments:
                 f"delta_timestamps[{name!r}]: step {int(draw.numbers[row])} has none at {times[k]} s: the nearest is "
                 f"{off[row, k]:.3g} s away, the tolerance is {self.tolerance}"
             )
-        return np.where(outside, np.where(wanted < at(first), first - 1, last + 2), nearest)
+        return np.where(outside, np.where(requested < at(first), first - 1, last + 2), nearest)
 
 
 def _is_time(column: Any) -> bool:
@@ -131,13 +131,13 @@ def _is_time(column: Any) -> bool:
 
 
 def _first_not_before(
-    at: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray, first: np.ndarray, last: np.ndarray
+    at: Callable[[np.ndarray], np.ndarray], times: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
     """Return the first position from `first` to `last` whose time is at least the wanted one, or last + 1."""
     low, high = first.copy(), last.copy()
     while (low <= high).any():
         middle, searching = (low + high) // 2, low <= high
-        earlier = at(np.clip(middle, first, last)) < wanted
+        earlier = at(np.clip(middle, first, last)) < times
         low = np.where(searching & earlier, middle + 1, low)
         high = np.where(searching & ~earlier, middle - 1, high)
     return low

@@ -54,9 +54,9 @@ def _numbers(weights: Any) -> np.ndarray:
         raise WrongType(f"weights that are no numbers: {error}") from None
 
 
-def _checked(weights: np.ndarray, what: str) -> np.ndarray:
+def _checked(weights: np.ndarray, label: str) -> np.ndarray:
     if weights.size and not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise InvalidArgument(f"{what}: some are negative, infinite or NaN; give numbers that are at least 0")
+        raise InvalidArgument(f"{label}: some are negative, infinite or NaN; give numbers that are at least 0")
     return weights
 
 
@@ -124,9 +124,9 @@ class _StepWeights:
 
 def _of_track(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from step indices to the values of a column."""
-    there = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
-    if name not in there:
-        raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {there}")
+    names = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
+    if name not in names:
+        raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {names}")
     place = tracks.structure[name]
 
     def read(numbers: np.ndarray) -> np.ndarray:

@@ -44,12 +44,12 @@ class WindowGrid:
         columns = np.arange(left + length)
         stops = left + np.minimum(onward, length)
         begins = np.zeros_like(stops) if not left else np.maximum(left - before, 0)
-        there = columns < stops[:, None]
+        has_step = columns < stops[:, None]
         if left:
-            there &= columns >= begins[:, None]
-        padding = (~there).ravel().nonzero()[0]
+            has_step &= columns >= begins[:, None]
+        padding = (~has_step).ravel().nonzero()[0]
         apart = (begins > around[0]) | (left + length - stops > around[1]) if len(padding) else None
-        return WindowGrid(begins, stops, there, padding, apart if apart is not None and apart.any() else None)
+        return WindowGrid(begins, stops, has_step, padding, apart if apart is not None and apart.any() else None)
 
     def nearest(self) -> np.ndarray:
         """Return for each column of the windows `apart` the nearest column with a step, int64 [k, W]."""

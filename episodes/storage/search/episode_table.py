@@ -64,9 +64,9 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
         Episodes without a value of `custom_data` have a null. An id that is no string is written as one.
         """
-        wanted = [*self] if names is None else [*names]
+        wanted_names = [*self] if names is None else [*names]
         arrays = {}
-        for name in wanted:
+        for name in wanted_names:
             arrays[name] = self._custom_columns[name] if name.startswith(CUSTOM) else _arrow(self[name])
         return pyarrow().table(arrays)
 
@@ -111,10 +111,10 @@ def _arrow(column: np.ndarray) -> Any:
 
 def _of_facts(facts: Any) -> dict[str, Any]:
     """Return an Arrow column for each key of dicts whose values are all bools, all strings, or all numbers."""
-    facts = [one or {} for one in facts]
+    facts = [fact or {} for fact in facts]
     columns = {}
-    for key in dict.fromkeys(key for one in facts for key in one if isinstance(key, str)):
-        values = [_plain(one.get(key)) for one in facts]
+    for key in dict.fromkeys(key for fact in facts for key in fact if isinstance(key, str)):
+        values = [_plain(fact.get(key)) for fact in facts]
         kinds = {type(value) for value in values if value is not None}
         if kinds in ({bool}, {str}, {float}, {int, float}, {int}):
             try:

@@ -36,9 +36,9 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
     try:
         if STEPS in named:
             table = steps()
-            wanted = _columns(table, words, _has_star(tree))
+            column_names = _columns(table, words, _has_star(tree))
             known.append(table.names)
-            connection.register(STEPS, table.table(wanted))
+            connection.register(STEPS, table.table(column_names))
         if EPISODES in named:
             table = episodes()
             reads_custom_data = _has_star(tree) or any(word.startswith(CUSTOM) for word in named)
@@ -72,13 +72,13 @@ def database(process: int) -> Any:
 
 def _parsed(connection: Any, query: str) -> Any:
     """Return the syntax tree of a query with one SELECT."""
-    ((told,),) = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
-    found = json.loads(told)
-    if found["error"]:
-        raise InvalidArgument(f"{query!r}: {found['error_message']}; give a SELECT over {STEPS} and {EPISODES}")
-    if len(found["statements"]) != 1:
-        raise InvalidArgument(f"{query!r}: {len(found['statements'])} statements; give one SELECT")
-    return found["statements"][0]
+    ((text,),) = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
+    tree = json.loads(text)
+    if tree["error"]:
+        raise InvalidArgument(f"{query!r}: {tree['error_message']}; give a SELECT over {STEPS} and {EPISODES}")
+    if len(tree["statements"]) != 1:
+        raise InvalidArgument(f"{query!r}: {len(tree['statements'])} statements; give one SELECT")
+    return tree["statements"][0]
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
@@ -102,10 +102,10 @@ def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
     by_lower: dict[str, list[str]] = {}
     for name in table.names:
         by_lower.setdefault(name.lower(), []).append(name)
-    found = dict.fromkeys(table.plain if star else ())
+    columns = dict.fromkeys(table.plain if star else ())
     for word in sorted(words):
-        found |= dict.fromkeys([word] if table.resolve(word) is not None else _in_any_case(word, by_lower))
-    return _told_apart(found, words) or ["step"]
+        columns |= dict.fromkeys([word] if table.resolve(word) is not None else _in_any_case(word, by_lower))
+    return _told_apart(columns, words) or ["step"]
 
 
 def _told_apart(names: Iterable[str], words: set[str]) -> list[str]:
@@ -117,13 +117,13 @@ def _told_apart(names: Iterable[str], words: set[str]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(name.lower(), []).append(name)
-    asked, found = {word.lower() for word in words}, list[str]()
+    lowered, result = {word.lower() for word in words}, list[str]()
     for lower, group in alike.items():
         written = [name for name in group if name in words]
-        if len(group) > 1 and lower in asked and len(written) != 1:
+        if len(group) > 1 and lower in lowered and len(written) != 1:
             raise InvalidArgument(f"{' and '.join(map(repr, group))} are one name to SQL: ask for one at a time")
-        found += written if len(group) > 1 and written else group
-    return found
+        result += written if len(group) > 1 and written else group
+    return result
 
 
 def _in_any_case(word: str, by_lower: dict[str, list[str]]) -> list[str]:

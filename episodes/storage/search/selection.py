@@ -133,14 +133,14 @@ class Selection(Generic[Data]):
         """Write the query, the shards and the selected steps to a file, for `EpisodeDataset.load_selection`."""
         shards, shard_of, row_of = self.dataset.places()
         numbers, t = self._found
-        told = {
+        value = {
             "query": self.query,
             "shards": [[name, num] for name, num in shards],
             "shard": _packed(shard_of[numbers]),
             "row": _packed(row_of[numbers]),
             "t": None if t is None else _packed(t),
         }
-        put(Path(path), json.dumps(with_sum(told)))
+        put(Path(path), json.dumps(with_sum(value)))
 
     @cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -161,12 +161,12 @@ class Selection(Generic[Data]):
             raise InvalidArgument(f"{self.query!r}: its column t has steps that their episodes do not have")
         return numbers, t
 
-    def _integers(self, name: str, most: int) -> np.ndarray:
+    def _integers(self, name: str, limit: int) -> np.ndarray:
         column = self.table.column(name)
-        found = np.asarray(column.to_pylist() if column.null_count else column.to_numpy())
-        if len(found) and (found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= most):
+        numbers = np.asarray(column.to_pylist() if column.null_count else column.to_numpy())
+        if len(numbers) and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= limit):
             raise InvalidArgument(f"{self.query!r}: its column {name!r} has not the numbers of {name}s")
-        return found.astype(np.int64)
+        return numbers.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +182,10 @@ class SavedSelection:
     @staticmethod
     def read(path: str | Path) -> SavedSelection:
         """Return the contents of a file. Raise `UnreadableData` if it is damaged."""
-        told = checked(read_file(Path(path)), str(path))
-        shards = [(name, num) for name, num in told["shards"]]
-        parts = (told["t"] and _unpacked(told["t"]), _unpacked(told["shard"]), _unpacked(told["row"]))
-        return SavedSelection(told["query"], shards, parts[1], parts[2], parts[0])
+        value = checked(read_file(Path(path)), str(path))
+        shards = [(name, num) for name, num in value["shards"]]
+        parts = (value["t"] and _unpacked(value["t"]), _unpacked(value["shard"]), _unpacked(value["row"]))
+        return SavedSelection(value["query"], shards, parts[1], parts[2], parts[0])
 
     def found_in(
         self, dataset: Searchable, place_of: Callable[[str], Place | None]
@@ -200,29 +200,32 @@ class SavedSelection:
         shards, shard_of, row_of = dataset.places()
         at = {name: i for i, (name, _) in enumerate(shards)}
         places = [place_of(name) for name, _ in self.shards]
-        there = np.array([-1 if place is None else at.get(place[0], -1) for place in places], np.int64)
+        shard_now = np.array([-1 if place is None else at.get(place[0], -1) for place in places], np.int64)
         first = np.array([0 if place is None else place[1] for place in places], np.int64)
-        here = shard_of * _ROWS + row_of
-        wanted = np.where(there[self.shard] < 0, -1, there[self.shard] * _ROWS + first[self.shard] + self.row)
-        order = np.argsort(here, kind="stable")
-        found = np.minimum(np.searchsorted(here[order], wanted), len(here) - 1)
-        numbers = order[found] if len(here) else np.zeros(len(wanted), np.int64)
-        kept = here[numbers] == wanted if len(here) else np.zeros(len(wanted), bool)
+        codes = shard_of * _ROWS + row_of
+        wanted_codes = np.where(
+            shard_now[self.shard] < 0, -1, shard_now[self.shard] * _ROWS + first[self.shard] + self.row
+        )
+        order = np.argsort(codes, kind="stable")
+        hits = np.minimum(np.searchsorted(codes[order], wanted_codes), len(codes) - 1)
+        numbers = order[hits] if len(codes) else np.zeros(len(wanted_codes), np.int64)
+        is_present = codes[numbers] == wanted_codes if len(codes) else np.zeros(len(wanted_codes), bool)
         changes = _changes(self.shards, places, shards)
-        if not kept.all():
+        if not is_present.all():
+            num_missing = int((~is_present).sum())
             changes.append(
-                f"{int((~kept).sum())} of {len(kept)} hits are in episodes that are gone, or not in this view"
+                f"{num_missing} of {len(is_present)} hits are in episodes that are gone, or not in this view"
             )
-        return numbers[kept], None if self.t is None else self.t[kept], changes
+        return numbers[is_present], None if self.t is None else self.t[is_present], changes
 
 
 _ROWS = 1 << 40  # more than any shard has
 
 
-def _changes(seen: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
-    """Return what was added to shards, or lost, since the shards `seen`, now at `places`, were listed."""
+def _changes(earlier: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
+    """Return what was added to shards, or lost, since the shards `earlier`, now at `places`, were listed."""
     sizes, known, words = dict(shards), Counter[str](), []
-    for (name, num), place in zip(seen, places, strict=True):
+    for (name, num), place in zip(earlier, places, strict=True):
         if place is None or place[0] not in sizes:
             words.append(f"shard {name} is gone, {num} episodes")
         else:

@@ -38,13 +38,13 @@ class Sketch:
             return Sketch(*np.unique(bins, return_counts=True))
         lowest = int(bins.min())
         counts = np.bincount(bins - lowest)
-        there = np.flatnonzero(counts)
-        return Sketch((there + lowest).astype(np.int32), counts[there])
+        used = np.flatnonzero(counts)
+        return Sketch((used + lowest).astype(np.int32), counts[used])
 
-    def merged(self, other: Sketch) -> Sketch:
+    def merged(self, sketch: Sketch) -> Sketch:
         """Return the sketch of the numbers of both."""
-        bins, place = np.unique(np.concatenate([self.bins, other.bins]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([self.counts, other.counts]), len(bins))
+        bins, place = np.unique(np.concatenate([self.bins, sketch.bins]), return_inverse=True)
+        counts = np.bincount(place, np.concatenate([self.counts, sketch.counts]), len(bins))
         return Sketch(bins, counts.astype(np.int64))
 
     def quantile(self, share: float) -> np.float64:
@@ -74,6 +74,6 @@ _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 
 def _middle(bin_: np.int32) -> np.float64:
     """Return the number in the middle of a bin. Bins of zero and infinity return these."""
-    low, high = (np.int64(abs(int(bin_)) + more << _SHIFT).view(np.float64) for more in (0, 1))
-    found = (low + high) / 2 if low and np.isfinite(high) else low
-    return -found if bin_ < 0 else found
+    low, high = (np.int64(abs(int(bin_)) + magnitude << _SHIFT).view(np.float64) for magnitude in (0, 1))
+    middle = (low + high) / 2 if low and np.isfinite(high) else low
+    return -middle if bin_ < 0 else middle

@@ -39,7 +39,7 @@ def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
     put(directory / NAME, json.dumps(with_sum(dict(splits))) + "\n")
 
 
-def made(told: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
+def made(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
     """Return splits by name, from a share of the episodes or a list of ids for each name.
 
     >>> made({"train": 0.75, "test": 0.25}, seed=0)["test"]
@@ -48,30 +48,30 @@ def made(told: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Spli
     Raises:
         InvalidArgument: shares that add up to more than 1, a share of at most 0, or no names.
     """
-    begin, found = 0.0, dict[str, Split]()
-    for name, share in told.items():
+    begin, splits = 0.0, dict[str, Split]()
+    for name, share in shares.items():
         if not isinstance(name, str) or not name or name == "sum":
             raise InvalidArgument(f"{name!r} is no name of a split")
         if not isinstance(share, Real):
-            found[name] = {"ids": _ids(name, share)}
+            splits[name] = {"ids": _ids(name, share)}
             continue
         part = float(share)
         end = begin + part
         if not 0 < part <= 1 or end > 1 + 1e-9:
-            raise InvalidArgument(f"shares {dict(told)}: give numbers above 0 whose sum is at most 1")
+            raise InvalidArgument(f"shares {dict(shares)}: give numbers above 0 whose sum is at most 1")
         end = 1.0 if end > 1 - 1e-9 else end
-        found[name] = {"from": begin, "to": end, "seed": int(seed)}
+        splits[name] = {"from": begin, "to": end, "seed": int(seed)}
         begin = end
-    if not found:
+    if not splits:
         raise InvalidArgument("there is no split without a name: give {'train': 0.8, 'test': 0.2}")
-    return found
+    return splits
 
 
-def _ids(name: str, told: Any) -> list[str]:
+def _ids(name: str, ids: Any) -> list[str]:
     """Return the ids of a split as texts. Raise `InvalidArgument` if they are no list."""
-    if isinstance(told, (str, bytes)) or not isinstance(told, Iterable):
-        raise InvalidArgument(f"split {name!r}: {told!r} is no share and no list of ids; give 0.2, or ['3f2a', ...]")
-    return sorted({str(id_) for id_ in told})
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise InvalidArgument(f"split {name!r}: {ids!r} is no share and no list of ids; give 0.2, or ['3f2a', ...]")
+    return sorted({str(id_) for id_ in ids})
 
 
 def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -79,12 +79,18 @@ def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.nd
     name.
     """
     if name not in splits:
-        there = ", ".join(splits) or "none"
-        raise UnknownKey(f"no split {name!r}; there are: {there}")
+        names = ", ".join(splits) or "none"
+        raise UnknownKey(f"no split {name!r}; there are: {names}")
     split, ids = splits[name], _whole_ids(table)
     if "ids" in split:
         known = set(split["ids"])
-        return np.array([one in known or str(own) in known for one, own in zip(ids, table["id"], strict=True)], bool)
+        return np.array(
+            [
+                whole_id in known or str(episode_id) in known
+                for whole_id, episode_id in zip(ids, table["id"], strict=True)
+            ],
+            bool,
+        )
     drawn = np.array([_draw(id_, split["seed"]) for id_ in ids], np.float64)
     return (drawn >= split["from"]) & (drawn < split["to"])
 
@@ -92,8 +98,8 @@ def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.nd
 def _whole_ids(table: Mapping[str, np.ndarray]) -> list[str]:
     """Return for each chunk the id of its multi-agent episode, or of its episode."""
     return [
-        str(own if all_ is None else all_)
-        for own, all_ in zip(table["id"], table["multi_agent_episode_id"], strict=True)
+        str(id_ if all_ is None else all_)
+        for id_, all_ in zip(table["id"], table["multi_agent_episode_id"], strict=True)
     ]
 
 

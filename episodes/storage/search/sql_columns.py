@@ -121,8 +121,8 @@ class BatchSteps:
             versions = pack.get_policy_versions()
             return versions if self.rows is None else versions[ranges(_ends(pack)[self.rows], self.lengths)]
         flags = np.zeros(num, bool)
-        told = getattr(pack, name) if self.rows is None else getattr(pack, name)[self.rows]
-        flags[(ends - 1)[told & (self.lengths > 0)]] = True
+        ended = getattr(pack, name) if self.rows is None else getattr(pack, name)[self.rows]
+        flags[(ends - 1)[ended & (self.lengths > 0)]] = True
         return flags
 
 
@@ -141,17 +141,17 @@ class StepTable:
     """
 
     def __init__(self, stretches: Sequence[BatchSteps], paths: Sequence[str], decode: bool = False) -> None:
-        self.stretches = [one for one in stretches if one.num_steps]
+        self.stretches = [part for part in stretches if part.num_steps]
         self._paths, self._decode = [*paths], decode
         self._made: dict[Place, Any] = {}  # columns, those that were asked for last at the end
 
     @cached_property
     def names(self) -> list[str]:
         """Names of the columns. Numbers of items, such as `observations/2`, are columns too."""
-        found = [*OWN]
+        names = [*OWN]
         for path in self._paths:
-            found += (path, NEXT + path) if is_observed(path) else (path,)
-        return [*found, *dict.fromkeys(INFO + path for one in self.stretches for path in one.stored.info_paths)]
+            names += (path, NEXT + path) if is_observed(path) else (path,)
+        return [*names, *dict.fromkeys(INFO + path for part in self.stretches for path in part.stored.info_paths)]
 
     @property
     def plain(self) -> list[str]:
@@ -181,30 +181,30 @@ class StepTable:
         made = [place for place in dict.fromkeys(places) if place not in self._made]
         spill = Spill()
         with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:  # numpy copies without the lock
-            rows = list(pool.map(lambda one: [self._column(one, place, spill) for place in made], self.stretches))
+            rows = list(pool.map(lambda part: [self._column(part, place, spill) for place in made], self.stretches))
         columns = {place: pyarrow().chunked_array(_alike([row[i] for row in rows])) for i, place in enumerate(made)}
         columns |= {place: self._made.pop(place) for place in places if place in self._made}
-        found = pyarrow().table([columns[place] for place in places], [*names])
+        result = pyarrow().table([columns[place] for place in places], [*names])
         for place, column in columns.items():
             self._remember(place, column)
-        return found
+        return result
 
     def _remember(self, place: Place, column: Any) -> None:
         """Cache a column, and drop the oldest ones if the cache is too large."""
         if column.nbytes > MOST_KEPT:
             return
         self._made[place] = column
-        while sum(kept.nbytes for kept in self._made.values()) > MOST_KEPT:
+        while sum(cached.nbytes for cached in self._made.values()) > MOST_KEPT:
             self._made.pop(next(iter(self._made)))
 
     def batches(self, names: Sequence[str]) -> Iterator[Any]:
         """Yield a `pyarrow.Table` of the columns for each record batch."""
-        for one in self.stretches:
-            yield StepTable([one], self._paths, self._decode).table(names)
+        for part in self.stretches:
+            yield StepTable([part], self._paths, self._decode).table(names)
 
     def _is_compressed(self, name: str) -> bool:
         place = self.resolve(name)
-        fields = (one.stored.fields.get(place.path) for one in self.stretches) if place is not None else ()
+        fields = (part.stored.fields.get(place.path) for part in self.stretches) if place is not None else ()
         return any(field is not None and field.compression == "zstd" for field in fields)
 
     def _place(self, name: str) -> Place:
@@ -213,22 +213,22 @@ class StepTable:
             raise InvalidArgument(f"steps have no column {name!r}; there are {', '.join(self.names)}")
         return place
 
-    def _column(self, one: BatchSteps, place: Place, spill: Spill) -> Any:
+    def _column(self, part: BatchSteps, place: Place, spill: Spill) -> Any:
         if place.path in OWN:
-            return _array(spill.keep(one.own(place.path)))
+            return _array(spill.keep(part.own(place.path)))
         if place.path.startswith(INFO):
-            return _info_column(_infos(one.stored).get(place.path[len(INFO) :]), one, place)
-        return _array(self._values(one, place, spill))
+            return _info_column(_infos(part.stored).get(place.path[len(INFO) :]), part, place)
+        return _array(self._values(part, place, spill))
 
-    def _values(self, one: BatchSteps, place: Place, spill: Spill) -> np.ndarray:
-        array = one.stored.whole.tracks.get(place.path)
+    def _values(self, part: BatchSteps, place: Place, spill: Spill) -> np.ndarray:
+        array = part.stored.whole.tracks.get(place.path)
         if array is None:
             raise InvalidArgument(f"some episodes have no {place.path!r}")
-        items = one.items(place.path, later=place.next)
-        if place.path in one.stored.compressed:
+        items = part.items(place.path, later=place.next)
+        if place.path in part.stored.compressed:
             if not self._decode:
                 raise InvalidArgument(f"{place.path!r} is compressed: give decode=True to read all of it")
-            array, items = one.stored.decoded(place.path, array[items]), slice(None)
+            array, items = part.stored.decoded(place.path, array[items]), slice(None)
         picked = _part(array, place)[items]
         return picked if isinstance(items, slice) and not place.part else spill.keep(picked)
 
@@ -288,11 +288,11 @@ def _infos(stored: StoredBatch) -> dict[str, Column]:
     return getattr(stored.whole.infos, "columns", {})
 
 
-def _info_column(column: Column | None, one: BatchSteps, place: Place) -> Any:
+def _info_column(column: Column | None, part: BatchSteps, place: Place) -> Any:
     """Return the values of an info after the steps: numbers or strings, others as JSON."""
-    arrow, items = pyarrow(), one.items(place.path, later=True)
+    arrow, items = pyarrow(), part.items(place.path, later=True)
     if column is None:
-        return arrow.nulls(one.num_steps)
+        return arrow.nulls(part.num_steps)
     absent = ~column.present[items]
     if isinstance(column, PackedColumn):
         rows = np.flatnonzero(items) if isinstance(items, np.ndarray) and items.dtype == bool else items
@@ -314,8 +314,8 @@ def _listed(value: Any) -> Any:
 def _alike(chunks: list[Any]) -> list[Any]:
     """Return the chunks with one type: text if their types differ, nulls aside."""
     arrow = pyarrow()
-    told = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]
-    if len(told) > 1:
+    types = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]
+    if len(types) > 1:
         return [arrow.array([_text(value) for value in chunk.to_pylist()], arrow.string()) for chunk in chunks]
-    type_ = told[0] if told else arrow.null()
+    type_ = types[0] if types else arrow.null()
     return [chunk if chunk.type == type_ else arrow.nulls(len(chunk), type_) for chunk in chunks] or [arrow.nulls(0)]

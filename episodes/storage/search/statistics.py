@@ -62,18 +62,18 @@ class TrackStatistics:
         if int(np.prod(array.shape[1:])) > MOST_PARTS:
             array = array.reshape(-1)
         values = array.astype(np.float64)
-        there = ~np.isnan(values)
-        count = there.sum(0)
+        is_number = ~np.isnan(values)
+        count = is_number.sum(0)
         with np.errstate(all="ignore"):  # of infinities, and of what is nearly as large
-            mean = np.sum(values, 0, where=there) / count
+            mean = np.sum(values, 0, where=is_number) / count
             mean = np.where(count > 0, mean, 0.0)
-            squares = np.sum((values - mean) ** 2, 0, where=there)
+            squares = np.sum((values - mean) ** 2, 0, where=is_number)
         parts = values.reshape(len(values), int(np.prod(values.shape[1:])))
-        known = there.reshape(parts.shape)
-        sketches = tuple(Sketch.of(part[own]) for part, own in zip(parts.T, known.T, strict=True))
-        lowest = np.min(values, 0, where=there, initial=np.inf)
-        highest = np.max(values, 0, where=there, initial=-np.inf)
-        whole = array.dtype.kind in "biu" or bool((np.trunc(values) == values).all(where=there))
+        known = is_number.reshape(parts.shape)
+        sketches = tuple(Sketch.of(part[is_value]) for part, is_value in zip(parts.T, known.T, strict=True))
+        lowest = np.min(values, 0, where=is_number, initial=np.inf)
+        highest = np.max(values, 0, where=is_number, initial=-np.inf)
+        whole = array.dtype.kind in "biu" or bool((np.trunc(values) == values).all(where=is_number))
         counts = np.asarray(count), np.asarray(len(values) - count)
         return TrackStatistics(*counts, mean, np.asarray(squares), lowest, highest, sketches, whole)
 
@@ -86,43 +86,45 @@ class TrackStatistics:
     def quantile(self, share: float) -> np.ndarray:
         """Return the quantile for a share in [0, 1]. Raise `InvalidArgument` for another share."""
         check_fraction("share", share)
-        found = np.array([sketch.quantile(share) for sketch in self.sketches]).reshape(self.mean.shape)
-        found = np.trunc(found) if self.is_whole else found
-        return np.clip(found, self.min, self.max)
+        values = np.array([sketch.quantile(share) for sketch in self.sketches]).reshape(self.mean.shape)
+        values = np.trunc(values) if self.is_whole else values
+        return np.clip(values, self.min, self.max)
 
-    def merged(self, other: TrackStatistics) -> TrackStatistics:
+    def merged(self, statistics: TrackStatistics) -> TrackStatistics:
         """Return the statistics of both together (Chan, Golub and LeVeque, 1979)."""
-        count = self.count + other.count
+        count = self.count + statistics.count
         with np.errstate(all="ignore"):
-            share, apart = other.count / np.maximum(count, 1), other.mean - self.mean
-            mean = np.where(self.count == 0, other.mean, self.mean + apart * share)
-            mean = np.where(np.isfinite(apart), mean, self.mean + other.mean)  # infinities stay, opposite ones are NaN
-            squares = self.squares + other.squares + np.where(share > 0, apart**2 * self.count * share, 0.0)
+            share, apart = statistics.count / np.maximum(count, 1), statistics.mean - self.mean
+            mean = np.where(self.count == 0, statistics.mean, self.mean + apart * share)
+            mean = np.where(
+                np.isfinite(apart), mean, self.mean + statistics.mean
+            )  # infinities stay, opposite ones are NaN
+            squares = self.squares + statistics.squares + np.where(share > 0, apart**2 * self.count * share, 0.0)
         return TrackStatistics(
             count,
-            self.num_nan + other.num_nan,
+            self.num_nan + statistics.num_nan,
             mean,
             squares,
-            np.minimum(self.min, other.min),
-            np.maximum(self.max, other.max),
-            tuple(a.merged(b) for a, b in zip(self.sketches, other.sketches, strict=True)),
-            self.is_whole and other.is_whole,
+            np.minimum(self.min, statistics.min),
+            np.maximum(self.max, statistics.max),
+            tuple(a.merged(b) for a, b in zip(self.sketches, statistics.sketches, strict=True)),
+            self.is_whole and statistics.is_whole,
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON."""
         arrays = np.stack([np.asarray(getattr(self, name), np.float64).reshape(-1) for name in _ARRAYS])
-        told = {"shape": list(self.mean.shape), "numbers": base64.b64encode(arrays.astype("<f8").tobytes()).decode()}
-        return told | {"whole": self.is_whole, "sketches": [sketch.to_text() for sketch in self.sketches]}
+        value = {"shape": list(self.mean.shape), "numbers": base64.b64encode(arrays.astype("<f8").tobytes()).decode()}
+        return value | {"whole": self.is_whole, "sketches": [sketch.to_text() for sketch in self.sketches]}
 
     @staticmethod
-    def from_json(told: Mapping[str, Any]) -> TrackStatistics:
+    def from_json(value: Mapping[str, Any]) -> TrackStatistics:
         """Return the statistics of a value that `to_json` returned."""
-        arrays = np.frombuffer(base64.b64decode(told["numbers"]), "<f8").reshape(len(_ARRAYS), *told["shape"])
-        found = dict(zip(_ARRAYS, arrays, strict=True))
-        counts = {name: found[name].astype(np.int64) for name in ("count", "num_nan")}
-        sketches = tuple(map(Sketch.of_text, told["sketches"]))
-        return TrackStatistics(**found | counts, sketches=sketches, is_whole=told["whole"])
+        arrays = np.frombuffer(base64.b64decode(value["numbers"]), "<f8").reshape(len(_ARRAYS), *value["shape"])
+        fields = dict(zip(_ARRAYS, arrays, strict=True))
+        counts = {name: fields[name].astype(np.int64) for name in ("count", "num_nan")}
+        sketches = tuple(map(Sketch.of_text, value["sketches"]))
+        return TrackStatistics(**fields | counts, sketches=sketches, is_whole=value["whole"])
 
 
 _ARRAYS = ("count", "num_nan", "mean", "squares", "min", "max")
@@ -132,22 +134,22 @@ OfTracks = dict[str, TrackStatistics]
 
 def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
     """Return the statistics of each numeric track of a record batch, or of its chunks `rows` [n]."""
-    pack, found = stored.whole, dict[str, TrackStatistics]()
+    pack, result = stored.whole, dict[str, TrackStatistics]()
     for path in pack.tracks:
         parts = [TrackStatistics.of(part) for part in _items(stored, path, rows) if part.dtype.kind in "biuf"]
         if parts:
-            found[path] = reduce(TrackStatistics.merged, parts)
-    return found
+            result[path] = reduce(TrackStatistics.merged, parts)
+    return result
 
 
 def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[np.ndarray]:
     """Yield the items of a track without lookbacks, a limited number at a time if the track is compressed."""
-    pack, more = stored.whole, is_observed(path)
+    pack, is_observation = stored.whole, is_observed(path)
     array = pack.tracks[path]
     if rows is not None or pack.lookbacks.any():
-        starts = (pack.observation_offsets if more else pack.offsets)[:-1] + pack.lookbacks
-        which = slice(None) if rows is None else rows
-        array = array[ranges(starts[which], (pack.lengths + more)[which])]
+        starts = (pack.observation_offsets if is_observation else pack.offsets)[:-1] + pack.lookbacks
+        index = slice(None) if rows is None else rows
+        array = array[ranges(starts[index], (pack.lengths + is_observation)[index])]
     if path not in stored.compressed:
         yield array
         return
@@ -158,19 +160,21 @@ def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[
 
 def merged(parts: list[OfTracks]) -> OfTracks:
     """Return the statistics of all parts together."""
-    found: OfTracks = {}
+    result: OfTracks = {}
     for part in parts:
-        found |= {path: found[path].merged(own) if path in found else own for path, own in part.items()}
-    return found
+        result |= {
+            path: result[path].merged(statistics) if path in result else statistics for path, statistics in part.items()
+        }
+    return result
 
 
 def read_statistics(directory: Path) -> dict[str, OfTracks]:
     """Return the stored statistics by shard, or nothing if their file is damaged."""
     try:
-        told = checked(read_file(directory / NAME), NAME)
+        stored = checked(read_file(directory / NAME), NAME)
         return {
-            shard: {path: TrackStatistics.from_json(own) for path, own in tracks.items()}
-            for shard, tracks in told["shards"].items()
+            shard: {path: TrackStatistics.from_json(value) for path, value in tracks.items()}
+            for shard, tracks in stored["shards"].items()
         }
     except (FileNotFoundError, UnreadableData):
         return {}
@@ -178,6 +182,8 @@ def read_statistics(directory: Path) -> dict[str, OfTracks]:
 
 def put_statistics(directory: Path, shards: Mapping[str, OfTracks]) -> None:
     """Store the statistics of shards. If the disk takes nothing, they are computed again next time."""
-    told = {name: {path: own.to_json() for path, own in tracks.items()} for name, tracks in shards.items()}
+    values = {
+        name: {path: statistics.to_json() for path, statistics in tracks.items()} for name, tracks in shards.items()
+    }
     with suppress(OSError):
-        put(directory / NAME, json.dumps(with_sum({"shards": told})) + "\n")
+        put(directory / NAME, json.dumps(with_sum({"shards": values})) + "\n")

@@ -30,11 +30,11 @@ def columns_of_whole_episodes(
     @cache
     def compute() -> dict[str, np.ndarray]:
         num = len(table["length"])
-        own = np.arange(num) if rows is None else rows
+        chunks = np.arange(num) if rows is None else rows
         result = {}
-        for name, values in _compute({key: table[key][own] for key in _READ}).items():
+        for name, values in _compute({key: table[key][chunks] for key in _READ}).items():
             result[name] = np.zeros(num, values.dtype)
-            result[name][own] = values
+            result[name][chunks] = values
         return result if of is None else {name: values[of] for name, values in result.items()}
 
     return {name: partial(_read, compute, name) for name in NAMES}
