@@ -113,11 +113,11 @@ poisons = st.builds(
 )
 
 
-def assert_contained(found: np.ndarray, expected: np.ndarray, name: str) -> None:
+def assert_contained(result: np.ndarray, expected: np.ndarray, name: str) -> None:
     """Assert equality for all finite numbers of the reference, and non-finite numbers elsewhere."""
     finite = np.isfinite(expected)
-    np.testing.assert_array_equal(np.isfinite(found), finite, err_msg=name)
-    np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-6, atol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(np.isfinite(result), finite, err_msg=name)
+    np.testing.assert_allclose(result[finite], expected[finite], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 fractions = st.one_of(st.sampled_from([0.0, 1.0, 0.99, 0.95]), st.floats(0.0, 1.0, allow_nan=False))

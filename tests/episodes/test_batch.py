@@ -101,12 +101,12 @@ def test_batch_column_named_like_method_is_read_by_key():
     "index", [slice(1, 4), slice(None, None, -2), [4, 0, 0], np.array([5, -1]), np.arange(6) > 3, slice(0, 0)]
 )
 def test_batch_rows_index_every_leaf(batch, index):
-    taken = batch[index]
+    selected = batch[index]
     expected = np.arange(6)[index]
-    assert len(taken) == len(expected)
-    np.testing.assert_array_equal(taken.to_numpy().actions, expected)
-    np.testing.assert_array_equal(taken.to_numpy().obs.joints[1], expected * 2.0)
-    assert type(taken.actions) is type(batch.actions)
+    assert len(selected) == len(expected)
+    np.testing.assert_array_equal(selected.to_numpy().actions, expected)
+    np.testing.assert_array_equal(selected.to_numpy().obs.joints[1], expected * 2.0)
+    assert type(selected.actions) is type(batch.actions)
 
 
 def test_batch_rows_index_by_tensor(batch):
@@ -164,9 +164,9 @@ def test_batch_split_yields_each_row_once(length, size, shuffle, seed):
     batch = rows_of(length)
     parts = list(batch.split(size, shuffle=shuffle, generator=np.random.default_rng(seed)))
     assert all(len(part) == size for part in parts[:-1])
-    found = [int(a) for part in parts for a in part.actions]
-    assert sorted(found) == list(range(length))
-    assert shuffle or found == list(range(length))
+    result = [int(a) for part in parts for a in part.actions]
+    assert sorted(result) == list(range(length))
+    assert shuffle or result == list(range(length))
 
 
 def test_batch_shuffled_split_follows_generator(batch):
@@ -289,10 +289,10 @@ def test_batch_isnull_finds_nan_and_none():
 
 
 def test_batch_dropnull_drops_rows_only():
-    kept = with_nulls().dropnull()
-    assert len(kept) == 1
-    assert kept.obs.x.shape == (1, 2)
-    assert kept.n.tolist() == [0]
+    stored = with_nulls().dropnull()
+    assert len(stored) == 1
+    assert stored.obs.x.shape == (1, 2)
+    assert stored.n.tolist() == [0]
     assert len(with_nulls()[0:0].dropnull()) == 0
 
 

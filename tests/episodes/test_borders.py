@@ -81,13 +81,13 @@ def refused_by_name(*names: str) -> Iterator[None]:
 
 def check_arrays(episode: SingleAgentEpisode, items: dict[str, list[Any]], first: int = 0) -> None:
     """Assert that the episode has these items from step `first` on."""
-    found = {"observations": episode.get_observations(), "actions": episode.get_actions()}
-    found |= {"rewards": episode.get_rewards(), "extra": episode.get_extra_model_outputs("extra")}
-    for name, track in found.items():
+    result = {"observations": episode.get_observations(), "actions": episode.get_actions()}
+    result |= {"rewards": episode.get_rewards(), "extra": episode.get_extra_model_outputs("extra")}
+    for name, track in result.items():
         assert len(track) == len(items[name]) - first
-        for item, wanted in zip(track, items[name][first:], strict=True):
-            assert nested.equal_arrays(item, wanted), (name, item, wanted)
-            assert name == "rewards" or np.asarray(item).dtype.kind == np.asarray(wanted).dtype.kind
+        for item, expected in zip(track, items[name][first:], strict=True):
+            assert nested.equal_arrays(item, expected), (name, item, expected)
+            assert name == "rewards" or np.asarray(item).dtype.kind == np.asarray(expected).dtype.kind
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -121,19 +121,19 @@ def check_every_way(rng: np.random.Generator, items: dict[str, list[Any]], path:
         return
     repr(episode)
     check_arrays(episode[1:], items, 1)
-    first, rest = episode[: (at := int(rng.integers(len(episode) + 1)))], episode[at:]
-    first.concat_episode(rest)
+    first, remaining = episode[: (at := int(rng.integers(len(episode) + 1)))], episode[at:]
+    first.concat_episode(remaining)
     grown.concat_episode(grown.cut())
     with refused_by_name(*TRACKS):
         pack = EpisodePack.from_episodes([episode, first, grown])
-        for own in (*pack, *pickle.loads(pickle.dumps(pack, 5)), *EpisodePack.concat([pack, pack])):
-            check_arrays(own, items)
+        for current in (*pack, *pickle.loads(pickle.dumps(pack, 5)), *EpisodePack.concat([pack, pack])):
+            check_arrays(current, items)
         assert SingleAgentEpisode.from_state(episode.get_state()).equals(pack[0])
         assert pickle.loads(pickle.dumps(pack)) == pack
         with EpisodeWriter(path) as writer:
             writer.add(pack)
-        for own in (stored := EpisodeDataset(path).pack()):
-            check_arrays(own, items)
+        for current in (stored := EpisodeDataset(path).pack()):
+            check_arrays(current, items)
         assert stored == pack
     with refused_by_name(*TRACKS):
         (buffer := EpisodeReplayBuffer(50, seed=0)).add([episode])
@@ -200,22 +200,22 @@ def an_info(rng: np.random.Generator) -> dict[str, Any]:
     return {key: a_value(rng) for key in rng.choice(keys, rng.integers(0, 4), replace=False).tolist()}
 
 
-def check_same(value: Any, wanted: Any, where: str = "") -> None:
+def check_same(value: Any, expected: Any, label: str = "") -> None:
     """Assert that both values are equal and of the same types."""
-    assert type(value) is type(wanted), where
-    if isinstance(wanted, dict):
-        assert value.keys() == wanted.keys(), where
-        for key, part in wanted.items():
-            check_same(value[key], part, f"{where}[{key!r}]")
-    elif isinstance(wanted, (list, tuple)):
-        assert len(value) == len(wanted), where
-        for i, part in enumerate(wanted):
-            check_same(value[i], part, f"{where}[{i}]")
-    elif isinstance(wanted, np.ndarray):
-        assert value.dtype == wanted.dtype, where
-        assert nested.equal_arrays(value, wanted), where
+    assert type(value) is type(expected), label
+    if isinstance(expected, dict):
+        assert value.keys() == expected.keys(), label
+        for key, part in expected.items():
+            check_same(value[key], part, f"{label}[{key!r}]")
+    elif isinstance(expected, (list, tuple)):
+        assert len(value) == len(expected), label
+        for i, part in enumerate(expected):
+            check_same(value[i], part, f"{label}[{i}]")
+    elif isinstance(expected, np.ndarray):
+        assert value.dtype == expected.dtype, label
+        assert nested.equal_arrays(value, expected), label
     else:
-        assert value == wanted or value != value, where
+        assert value == expected or value != value, label
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -239,8 +239,13 @@ def test_infos_of_any_kind_round_trip_everywhere(seed: int, tmp_path: Path) -> N
             writer.add([whole])
         (buffer := EpisodeReplayBuffer(50, seed=0)).add([episode])
         ways = [*pack, *pack.select([1]), *pickle.loads(pickle.dumps(pack)), *EpisodePack.concat([pack, pack[:1]])]
-        for own in (*ways, *EpisodeDataset(path), pickle.loads(pickle.dumps(episode)), buffer.sample_episodes(1)[0]):
-            check_same(own.get_infos(), infos)
+        for current in (
+            *ways,
+            *EpisodeDataset(path),
+            pickle.loads(pickle.dumps(episode)),
+            buffer.sample_episodes(1)[0],
+        ):
+            check_same(current.get_infos(), infos)
         assert EpisodeDataset(path).pack()[:2] == pack
 
 
@@ -259,7 +264,7 @@ def test_objects_in_infos_raise_when_sent_or_written(tmp_path: Path) -> None:
 def a_row(rng: np.random.Generator, num: int, depth: int = 0) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a vector environment's info with masks, and the info of each environment."""
     row: dict[str, Any] = {}
-    own: list[dict[str, Any]] = [{} for _ in range(num)]
+    current: list[dict[str, Any]] = [{} for _ in range(num)]
     for key in rng.choice(["a", "b", "x/y", "log"], rng.integers(0, 4), replace=False).tolist():
         objects = np.empty(num, object)
         objects[:] = [Ellipsis] * num
@@ -275,13 +280,13 @@ def a_row(rng: np.random.Generator, num: int, depth: int = 0) -> tuple[dict[str,
         else:
             row[key] = arrays[kind]
             dealt = list(arrays[kind])
-        there = rng.random(num) < 0.6
+        present = rng.random(num) < 0.6
         if kind < 4 or kind == 6:
-            row["_" + key] = there
-        for env in np.flatnonzero(there if "_" + key in row else np.ones(num, bool)).tolist():
+            row["_" + key] = present
+        for env in np.flatnonzero(present if "_" + key in row else np.ones(num, bool)).tolist():
             if kind != 6 or dealt[env]:
-                own[env][key] = dealt[env]
-    return row, own
+                current[env][key] = dealt[env]
+    return row, current
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
@@ -299,4 +304,4 @@ def test_vector_infos_with_masks_reach_each_environment(mode: str, tmp_path: Pat
             writer.add(pack)
         for way in (pack, pickle.loads(pickle.dumps(pack)), EpisodeDataset(path)):
             for env in range(num):
-                check_same(way[env].get_infos(), [own[env] for _, own in rows])
+                check_same(way[env].get_infos(), [current[env] for _, current in rows])

@@ -17,18 +17,18 @@ MODES = list(AutoresetMode)
 
 def by_hand(mode: AutoresetMode, dones: list[bool]) -> list[tuple[bool, bool, bool, int]]:
     """(a step, an ending, the observation begins an episode, the age after) of one environment's rows, told slowly."""
-    waits, age, told = False, 0, []
+    waits, age, recorded = False, 0, []
     for done in dones:
         if mode is NEXT and waits:
             waits, age = False, 0
-            told.append((False, False, True, age))
+            recorded.append((False, False, True, age))
         else:
             begins = done and mode is SAME
             waits, age = done and not begins, 0 if begins else age + 1
-            told.append((True, done, begins, age))
+            recorded.append((True, done, begins, age))
         if mode is DISABLED and waits:
             waits, age = False, 0  # the caller resets it at once
-    return told
+    return recorded
 
 
 def flags(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -48,17 +48,17 @@ def test_a_row_is_what_the_mode_says_also_where_reset_rows_have_flags(
 ) -> None:
     num_rows, num_envs, seed, often = table
     dones = np.random.default_rng(seed).random((num_rows, num_envs)) < often
-    boundaries, told = Boundaries(num_envs, mode), [by_hand(mode, column.tolist()) for column in dones.T]
+    boundaries, recorded = Boundaries(num_envs, mode), [by_hand(mode, column.tolist()) for column in dones.T]
     for number, done in enumerate(dones):
         row = boundaries.classify(*flags(done))
         boundaries.commit(row)
-        expected = [env[number] for env in told]
-        for found, place in ((row.stepped, 0), (row.ended, 1), (row.begun, 2)):
-            assert found.tolist() == [env for env, one in enumerate(expected) if one[place]]
+        expected = [env[number] for env in recorded]
+        for result, place in ((row.stepped, 0), (row.ended, 1), (row.begun, 2)):
+            assert result.tolist() == [env for env, item in enumerate(expected) if item[place]]
         assert sorted([*row.stepped.tolist(), *row.reset.tolist()]) == list(range(num_envs))
-        assert boundaries.ages.tolist() == [one[3] for one in expected]
+        assert boundaries.ages.tolist() == [item[3] for item in expected]
         boundaries.reset(done & (mode is DISABLED))
-    assert boundaries.num_steps == sum(one[0] for env in told for one in env)
+    assert boundaries.num_steps == sum(item[0] for env in recorded for item in env)
 
 
 @pytest.mark.parametrize("mode", [NEXT, SAME])
@@ -68,18 +68,18 @@ def test_many_rows_at_once_are_told_as_row_by_row(
     mode: AutoresetMode, table: tuple[int, int, int, float], before: tuple[int, int, int, float]
 ) -> None:
     num_envs = table[1]
-    one, many = Boundaries(num_envs, mode), Boundaries(num_envs, mode)
+    item, many = Boundaries(num_envs, mode), Boundaries(num_envs, mode)
     for num_rows, _, seed, often in (before, table):
         dones = np.random.default_rng(seed).random((num_rows, num_envs)) < often
         rows = many.classify_rows(dones.copy())
         many.commit_rows(rows)
         for number, done in enumerate(dones):
-            row = one.classify(*flags(done))
-            one.commit(row)
+            row = item.classify(*flags(done))
+            item.commit(row)
             assert rows.stepped[number].nonzero()[0].tolist() == row.stepped.tolist()
             assert rows.ended[number].nonzero()[0].tolist() == row.ended.tolist()
-        assert (many.waiting.tolist(), many.ages.tolist()) == (one.waiting.tolist(), one.ages.tolist())
-        assert many.num_steps == one.num_steps
+        assert (many.waiting.tolist(), many.ages.tolist()) == (item.waiting.tolist(), item.ages.tolist())
+        assert many.num_steps == item.num_steps
 
 
 def test_a_row_that_was_looked_at_and_failed_changes_nothing() -> None:

@@ -42,10 +42,10 @@ def test_rows_of_before_earliest_are_missing(times, wanted, earliest):
 
 @given(seen=clocks.filter(bool), begin=st.integers(0, 30), length=st.integers(0, 10), lookback=st.integers(0, 8))
 def test_chunk_rows_hold_steps_that_complete_in_chunk(seen, begin, length, lookback):
-    acted = seen[:-1]
+    action_times = seen[:-1]
     end = begin + length
-    first, zero, last = chunk_rows(seen, acted, (begin, end), lookback)
-    complete = [i for i in range(len(acted)) if begin < seen[i + 1] <= end and seen[0] <= end]
+    first, zero, last = chunk_rows(seen, action_times, (begin, end), lookback)
+    complete = [i for i in range(len(action_times)) if begin < seen[i + 1] <= end and seen[0] <= end]
     assert list(range(zero, max(last, zero))) == complete
-    reach = [i for i in range(zero) if acted[i] >= begin - lookback]
+    reach = [i for i in range(zero) if action_times[i] >= begin - lookback]
     assert list(range(first, zero)) == reach

@@ -93,10 +93,10 @@ def test_facts_of_older_pickle_load_with_defaults() -> None:
     facts = EpisodeFacts(
         "a", 3, Ending.BOTH, agent_id="x", policy_versions=VersionRuns((1, 2), (4,)), action_space=spaces.Discrete(2)
     )
-    for whole, kept in ((facts, facts), (PackFacts.of([facts], [{}]), None)):
-        restore, (known, *rest) = whole.__reduce__()
-        older = restore(known[:-1], *rest)
-        older = older if kept else older.at(0)
+    for whole, stored in ((facts, facts), (PackFacts.of([facts], [{}]), None)):
+        restore, (known, *remaining) = whole.__reduce__()
+        older = restore(known[:-1], *remaining)
+        older = older if stored else older.at(0)
         assert older == facts._replace(policy_versions=None)
     state = grown(2, id_="a").get_state()
     del state["policy_versions"]
@@ -116,14 +116,14 @@ def test_growing_and_finished_tracks_share_interface() -> None:
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_tracks_compare_by_items(finished: bool) -> None:
-    one, other, longer = grown(3, id_="a"), grown(3, id_="a"), grown(4, id_="a")
+    item, other, longer = grown(3, id_="a"), grown(3, id_="a"), grown(4, id_="a")
     if finished:
-        one, other, longer = one.to_numpy(), other.to_numpy(), longer.to_numpy()
-    assert one.tracks == other.tracks
-    assert all(a == b for a, b in zip(one.tracks.all(), other.tracks.all(), strict=True))
-    assert all(a != b for a, b in zip(one.tracks.all(), longer.tracks.all(), strict=True))
-    assert one.rewards != one.actions
-    assert len(one.rewards.data) == one.rewards.total == 3
+        item, other, longer = item.to_numpy(), other.to_numpy(), longer.to_numpy()
+    assert item.tracks == other.tracks
+    assert all(a == b for a, b in zip(item.tracks.all(), other.tracks.all(), strict=True))
+    assert all(a != b for a, b in zip(item.tracks.all(), longer.tracks.all(), strict=True))
+    assert item.rewards != item.actions
+    assert len(item.rewards.data) == item.rewards.total == 3
 
 
 def test_growing_track_reads_like_array() -> None:

@@ -70,10 +70,14 @@ def test_part_of_pack_retains_whole_pack_until_copied(brought: Any) -> None:
     assert pack.retained_nbytes >= pack.nbytes
     assert part.nbytes == pack.nbytes // 10
     assert part.retained_nbytes == pack.retained_nbytes
-    kept = part.copied()
-    assert kept == part
-    assert kept.nbytes <= kept.retained_nbytes < pack.nbytes
-    assert not any(np.shares_memory(mine, theirs) for mine in all_arrays(kept) for theirs in all_arrays(pack))
+    stored = part.copied()
+    assert stored == part
+    assert stored.nbytes <= stored.retained_nbytes < pack.nbytes
+    assert not any(
+        np.shares_memory(first_value, second_value)
+        for first_value in all_arrays(stored)
+        for second_value in all_arrays(pack)
+    )
 
 
 @given(drawn=episodes(), num=st.integers(1, 3), apart=st.booleans())
@@ -83,5 +87,5 @@ def test_copied_pack_is_equal_and_independent(drawn: Any, num: int, apart: bool)
     copied = pack.copied()
     assert copied == pack
     assert not any(track.flags.writeable for track in copied.tracks.values())
-    for mine, theirs in zip(all_arrays(copied), all_arrays(pack), strict=True):
-        assert not np.shares_memory(mine, theirs)
+    for first_value, second_value in zip(all_arrays(copied), all_arrays(pack), strict=True):
+        assert not np.shares_memory(first_value, second_value)

@@ -160,7 +160,7 @@ def test_vector_infos_of_wrong_length_raise_and_change_nothing() -> None:
 
 @given(data=st.data())
 def test_vector_info_rows_read_per_environment(data: st.DataObject) -> None:
-    num_envs, rows, told = 3, InfoRows(3), {}
+    num_envs, rows, recorded = 3, InfoRows(3), {}
     value = st.sampled_from(
         [np.arange(3), np.arange(3.0), np.arange(6, dtype=np.float32).reshape(3, 2), 4, 0.5, "s", ["x", "y", "z"]]
     )
@@ -170,7 +170,7 @@ def test_vector_info_rows_read_per_environment(data: st.DataObject) -> None:
             f"_{key}": np.array(data.draw(st.lists(st.booleans(), min_size=3, max_size=3))) for key in list(info)[:1]
         }
         slot = rows.add(info | masks)
-        told[slot] = (
+        recorded[slot] = (
             [
                 {key: dealt(item, env) for key, item in info.items() if masks.get(f"_{key}", [True] * 3)[env]}
                 for env in range(num_envs)
@@ -179,9 +179,9 @@ def test_vector_info_rows_read_per_environment(data: st.DataObject) -> None:
             else [{}] * 3
         )
     if data.draw(st.booleans()):
-        kept = np.array(sorted(told))
-        told = {int(new): told[old] for old, new in zip(kept.tolist(), rows.keep(kept), strict=True)}
-    for slot, infos in told.items():
+        stored = np.array(sorted(recorded))
+        recorded = {int(new): recorded[old] for old, new in zip(stored.tolist(), rows.keep(stored), strict=True)}
+    for slot, infos in recorded.items():
         assert same_info(list(rows.gather(slot * num_envs + np.arange(num_envs))), infos)
 
 

@@ -33,15 +33,15 @@ def tupled(item: Any) -> Any:
     return tuple(map(tupled, item)) if isinstance(item, (list, tuple)) else item
 
 
-def check_items(items: Any, wanted: list[Any]) -> None:
-    """Assert that the items, a list or nested arrays, equal `wanted`."""
-    for t, item in enumerate(wanted):
+def check_items(items: Any, expected: list[Any]) -> None:
+    """Assert that the items, a list or nested arrays, equal `expected`."""
+    for t, item in enumerate(expected):
         assert nested.equal(items[t] if isinstance(items, list) else nested.take(items, t), item)
 
 
 @pytest.mark.parametrize(("space", "listed"), TUPLES)
 def test_episode_stores_lists_as_tuples_of_space(space: Any, listed: Any) -> None:
-    wanted = [tupled(listed(t)) for t in range(5)]
+    expected = [tupled(listed(t)) for t in range(5)]
     grown = SingleAgentEpisode("a", observation_space=space, action_space=space)
     grown.add_env_reset(listed(0))
     for t in range(1, 5):
@@ -58,8 +58,8 @@ def test_episode_stores_lists_as_tuples_of_space(space: Any, listed: Any) -> Non
     )
     for episode in (grown, given):
         for _ in range(2):
-            check_items(episode.get_observations(), wanted)
-            check_items(episode.get_actions(), wanted[:4])
+            check_items(episode.get_observations(), expected)
+            check_items(episode.get_actions(), expected[:4])
             episode.to_numpy()
     assert EpisodePack.from_episodes([grown]) == EpisodePack.from_episodes([given])
 
@@ -139,9 +139,9 @@ def test_recorders_accept_lists_for_tuples(space: Any, listed: Any, mode: str) -
         return list(map(as_lists, value)) if isinstance(value, tuple) else value
 
     seen = [recorded(space, make, mode) for make in (rows, lambda t: as_lists(rows(t)))]
-    assert all(own.equals(other) or own.id_ != other.id_ for own, other in zip(*seen, strict=True))
-    for own, other in zip(*seen, strict=True):
-        assert own.tracks == other.tracks
+    assert all(current.equals(other) or current.id_ != other.id_ for current, other in zip(*seen, strict=True))
+    for current, other in zip(*seen, strict=True):
+        assert current.tracks == other.tracks
     buffers = [EpisodeReplayBuffer(100, seed=0) for _ in range(2)]
     for buffer, make in zip(buffers, (rows, lambda t: as_lists(rows(t))), strict=True):
         recorded(
@@ -166,8 +166,8 @@ def test_strings_round_trip_through_recorder_and_disk(mode: str, tmp_path: Path)
     assert pack[0].get_observations()["say"].tolist() == words[:7]
     with EpisodeWriter(tmp_path) as writer:
         writer.add(pack)
-    for again in (pickle.loads(pickle.dumps(pack)), EpisodeDataset(tmp_path).pack()):
-        assert again == pack
+    for repeated in (pickle.loads(pickle.dumps(pack)), EpisodeDataset(tmp_path).pack()):
+        assert repeated == pack
 
 
 ONE_OF = spaces.OneOf([spaces.Discrete(3), spaces.Box(-1, 1, (2,))])
@@ -186,12 +186,12 @@ def test_irregular_items_grow_and_raise_on_finalize(space: Any, items: list[Any]
     episode.add_env_reset(items[0])
     for item in items[1:]:
         episode.add_env_step(item, 0, 1.0)
-    again = pickle.loads(pickle.dumps(episode))
-    assert again.equals(episode)
-    check_items(again[1:].get_observations(), items[1:])
-    for make in (again.to_numpy, lambda: EpisodePack.from_episodes([again])):
+    repeated = pickle.loads(pickle.dumps(episode))
+    assert repeated.equals(episode)
+    check_items(repeated[1:].get_observations(), items[1:])
+    for make in (repeated.to_numpy, lambda: EpisodePack.from_episodes([repeated])):
         with pytest.raises(ShapeMismatch, match=f"observations.*no shape in common.*{name}"):
             make()
-    assert again.equals(episode)
-    again.set_observations(new_data=[np.zeros(3)] * 3)
-    assert again.to_numpy().get_observations().shape == (3, 3)
+    assert repeated.equals(episode)
+    repeated.set_observations(new_data=[np.zeros(3)] * 3)
+    assert repeated.to_numpy().get_observations().shape == (3, 3)

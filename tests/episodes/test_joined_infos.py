@@ -76,12 +76,12 @@ def info_rows(paths: frozenset[str], seed: int, gaps: bool) -> list[dict[str, An
 def packs(draw: st.DrawFn) -> list[EpisodePack]:
     """Draw packs with mostly equal keys of infos, some of them parts of larger packs."""
     paths = draw(st.frozensets(st.sampled_from(sorted(VALUES)), min_size=1))
-    found = []
+    result_value = []
     for seed in range(draw(st.integers(2, 3))):
-        own = draw(st.frozensets(st.sampled_from(sorted(VALUES)))) if draw(st.integers(0, 3)) == 0 else paths
-        pack = pack_with(info_rows(own, seed, draw(st.booleans())), seed=seed)
-        found.append(pack[draw(st.sampled_from([slice(None), slice(None), slice(1, 3), slice(2, None)]))])
-    return found
+        current = draw(st.frozensets(st.sampled_from(sorted(VALUES)))) if draw(st.integers(0, 3)) == 0 else paths
+        pack = pack_with(info_rows(current, seed, draw(st.booleans())), seed=seed)
+        result_value.append(pack[draw(st.sampled_from([slice(None), slice(None), slice(1, 3), slice(2, None)]))])
+    return result_value
 
 
 def joined(parts: list[EpisodePack]) -> EpisodePack:
@@ -104,8 +104,8 @@ def waiting(pack: EpisodePack) -> list[str]:
 
 def columns(pack: EpisodePack) -> Any:
     infos = pack.infos
-    own = infos.columns.items() if isinstance(infos, ColumnInfos) else ()
-    typed = [(path, column) for path, column in own if isinstance(column, TypedColumn)]
+    current = infos.columns.items() if isinstance(infos, ColumnInfos) else ()
+    typed = [(path, column) for path, column in current if isinstance(column, TypedColumn)]
     return {path: {"values": c.values, "mask": c.present, "plain": c.plain, "num": c.num} for path, c in typed}
 
 
@@ -206,9 +206,9 @@ def test_joined_infos_are_joined_once_and_release_parts() -> None:
     assert pack.infos[5000] == parts[1].infos[996]
     assert not waiting(pack)
     (first,) = pack.infos.arrays()
-    (again,) = pack.infos.arrays()
-    assert again is first
-    assert not any(np.shares_memory(first, own) for part in parts for own in part.infos.arrays())
+    (repeated,) = pack.infos.arrays()
+    assert repeated is first
+    assert not any(np.shares_memory(first, current) for part in parts for current in part.infos.arrays())
     assert not first.flags.writeable
 
 
@@ -241,10 +241,10 @@ def test_joined_infos_of_few_rows_release_long_packs() -> None:
 
 def test_writable_infos_are_joined_at_once() -> None:
     rows = [{"beams": np.full(256, i)} for i in range(ROWS)]
-    own = [pack_with(rows).copied(), pack_with(rows).copied()]
-    pack = joined(own)
+    current = [pack_with(rows).copied(), pack_with(rows).copied()]
+    pack = joined(current)
     assert not waiting(pack)
-    own[0].infos.columns["beams"].values.base[1] = -1  # who has the memory that it views
+    current[0].infos.columns["beams"].values.base[1] = -1  # who has the memory that it views
     assert pack.infos[1]["beams"].tolist() == [1] * 256
 
 
@@ -252,10 +252,10 @@ def test_reused_memory_is_joined_at_once() -> None:
     memory = [bytearray(buffer) for buffer in buffers_of(numbers(0))]
     shared = loaded(numbers(0), [memoryview(part).toreadonly() for part in memory])
     pack = joined([shared, shared])
-    wanted = list(numbers(0).infos) * 2
+    expected = list(numbers(0).infos) * 2
     for part in memory:
         part[:] = bytes(len(part))
-    assert same_info(list(pack.infos), wanted)
+    assert same_info(list(pack.infos), expected)
 
 
 def buffers_of(pack: EpisodePack) -> list[bytes]:
@@ -276,21 +276,21 @@ def test_concat_of_unequal_packs_raises_at_once() -> None:
 
 def test_joined_infos_of_unequal_kinds_stay_equal() -> None:
     rows = [[{"x": np.full(256, i, dtype)} for i in range(ROWS)] for dtype in (np.float64, np.float32)]
-    pack = joined([pack_with(own) for own in rows])
+    pack = joined([pack_with(current) for current in rows])
     assert not waiting(pack)
     assert [info["x"].dtype for info in pack.infos] == [np.float64] * ROWS + [np.float32] * ROWS
 
 
 def test_joined_infos_read_by_threads_are_equal() -> None:
     parts = [numbers(seed) for seed in range(3)]
-    wanted = np.concatenate([part.infos.arrays()[0] for part in parts])
+    expected = np.concatenate([part.infos.arrays()[0] for part in parts])
     with ThreadPoolExecutor(4) as pool:
         for _ in range(30):
             pack, together = joined(parts), Barrier(4)
             read = [pool.submit(_read, pack, together) for _ in range(4)]
-            found = [one.result(WAIT) for one in read]
-            assert all(np.array_equal(values, wanted) for values in found)
-            assert np.array_equal(pack.infos.arrays()[0], wanted)
+            result_value = [item.result(WAIT) for item in read]
+            assert all(np.array_equal(values, expected) for values in result_value)
+            assert np.array_equal(pack.infos.arrays()[0], expected)
 
 
 def _read(pack: EpisodePack, together: Barrier) -> np.ndarray:

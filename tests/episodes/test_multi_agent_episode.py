@@ -63,8 +63,8 @@ def test_action_is_pending_until_next_observation():
     assert episode.get_actions(-1) == {"a": 10}
     assert episode.get_rewards(-1) == {"a": 1.0}
     episode.add_env_step({"a": 2}, {"b": 11}, {"b": 0.5, "a": 0.25})
-    own = episode.agent_episodes["a"]
-    assert (own.get_actions(), own.get_rewards(), own.get_observations()) == ([10], [1.25], [0, 2])
+    current = episode.agent_episodes["a"]
+    assert (current.get_actions(), current.get_rewards(), current.get_observations()) == ([10], [1.25], [0, 2])
     assert episode.get_actions() == {"a": [10], "b": [11]}
     assert episode.get_agents_to_act() == episode.get_agents_that_stepped() == {"a"}
 
@@ -162,8 +162,8 @@ def test_constructor_done_agent_ends_at_last_observation():
 def test_terminated_agent_repeats_last_observation():
     episode = turn_based(1)
     episode.add_env_step({}, {"b": 11}, {"a": -1.0, "b": 1.0}, terminateds={"a": True, "b": True})
-    own = episode.agent_episodes["a"]
-    assert (own.get_observations(), own.get_rewards(), own.is_terminated) == ([0, 0], [0.0], True)
+    current = episode.agent_episodes["a"]
+    assert (current.get_observations(), current.get_rewards(), current.is_terminated) == ([0, 0], [0.0], True)
     assert episode.is_terminated
 
 
@@ -319,12 +319,12 @@ def test_concat_of_other_chunk_raises_and_changes_nothing(finish):
 
 def test_custom_data_of_part_is_a_copy():
     episode = turn_based()
-    own = episode.agent_episodes["a"]
-    episode.custom_data["log"], own.custom_data["log"] = [1], [1]
+    current = episode.agent_episodes["a"]
+    episode.custom_data["log"], current.custom_data["log"] = [1], [1]
     for part in (episode[1:4], episode.cut()):
         part.custom_data["log"].append(2)
         part.agent_episodes["a"].custom_data["log"].append(2)
-        assert episode.custom_data == own.custom_data == {"log": [1]}
+        assert episode.custom_data == current.custom_data == {"log": [1]}
 
 
 @pytest.mark.parametrize("finish", [False, True])
@@ -397,10 +397,10 @@ def test_add_env_step_touches_active_agents_only():
 def test_slice_of_finalized_multi_agent_episode_is_view():
     episode = parallel(5000).to_numpy()
     part = episode[1000:4000]
-    for agent, own in part.agent_episodes.items():
+    for agent, current in part.agent_episodes.items():
         for name in ("observations", "actions", "rewards"):
-            mine, whole = getattr(own, name).data, getattr(episode.agent_episodes[agent], name).data
-            assert np.shares_memory(mine, whole)
+            first_value, whole = getattr(current, name).data, getattr(episode.agent_episodes[agent], name).data
+            assert np.shares_memory(first_value, whole)
 
 
 # --- rule 8: one agent that always steps ---------------------------------------------------------------------
@@ -457,13 +457,17 @@ def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
         return "out of range"
 
 
-def same(mine: Any, theirs: Any) -> bool:
+def same(first_value: Any, second_value: Any) -> bool:
     """Return True for equal results of equal types and dtypes."""
-    if isinstance(theirs, np.ndarray):
-        return isinstance(mine, np.ndarray) and mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
-    if isinstance(theirs, list) and isinstance(mine, list):
-        return len(mine) == len(theirs) and all(map(same, mine, theirs))
-    return type(mine) is type(theirs) and bool(np.all(mine == theirs))
+    if isinstance(second_value, np.ndarray):
+        return (
+            isinstance(first_value, np.ndarray)
+            and first_value.dtype == second_value.dtype
+            and np.array_equal(first_value, second_value)
+        )
+    if isinstance(second_value, list) and isinstance(first_value, list):
+        return len(first_value) == len(second_value) and all(map(same, first_value, second_value))
+    return type(first_value) is type(second_value) and bool(np.all(first_value == second_value))
 
 
 @pytest.mark.parametrize("env_steps", [True, False])
@@ -473,10 +477,10 @@ def test_one_agent_getters_equal_single_agent_episode(lookback, finish, env_step
     single, several = pair(lookback, finish)
     for case in CASES:
         for name in ("observations", "actions", "rewards", "infos"):
-            told = dict(case, fill={"no": 1}) if name == "infos" and case["fill"] is not None else case
-            expected = outcome(getattr(single, f"get_{name}"), **told)
-            answer = outcome(getattr(several, f"get_{name}"), **told, env_steps=env_steps)
-            check_same(answer, expected, (name, told))
+            recorded = dict(case, fill={"no": 1}) if name == "infos" and case["fill"] is not None else case
+            expected = outcome(getattr(single, f"get_{name}"), **recorded)
+            answer = outcome(getattr(several, f"get_{name}"), **recorded, env_steps=env_steps)
+            check_same(answer, expected, (name, recorded))
         for name in ("actions",):
             expected = outcome(getattr(single, f"get_{name}"), **case, one_hot_discrete=True)
             answer = outcome(getattr(several, f"get_{name}"), **case, one_hot_discrete=True, env_steps=env_steps)
@@ -500,31 +504,35 @@ def test_one_agent_chunks_equal_single_agent_episode(finish):
     for lookback in (0, 2):
         single, several = pair(lookback, finish)
         for bounds in (slice(1, 3), slice(None, 2), slice(2, None), slice(-2, 99), slice(3, 3)):
-            for wanted in (None, 0, 1, 5):
-                mine = several.slice(bounds, len_lookback_buffer=wanted).agent_episodes["a"]
-                theirs = single.slice(bounds, len_lookback_buffer=wanted)
-                assert mine.lookback == theirs.lookback
-                assert mine.t_started == theirs.t_started
-                assert same(mine.get_observations(slice(-99, None)), theirs.get_observations(slice(-99, None)))
-                assert same(mine.get_actions(slice(-99, None)), theirs.get_actions(slice(-99, None)))
-        for wanted in (0, 3):
+            for expected_value in (None, 0, 1, 5):
+                first_value = several.slice(bounds, len_lookback_buffer=expected_value).agent_episodes["a"]
+                second_value = single.slice(bounds, len_lookback_buffer=expected_value)
+                assert first_value.lookback == second_value.lookback
+                assert first_value.t_started == second_value.t_started
+                assert same(
+                    first_value.get_observations(slice(-99, None)), second_value.get_observations(slice(-99, None))
+                )
+                assert same(first_value.get_actions(slice(-99, None)), second_value.get_actions(slice(-99, None)))
+        for expected_value in (0, 3):
             first, second = (copy.deepcopy(episode) for episode in (single, several))
-            theirs, mine = first.cut(wanted), second.cut(wanted)
+            second_value, first_value = first.cut(expected_value), second.cut(expected_value)
             step = np.array([7, -7], np.float32), 16, 1.5
-            theirs.add_env_step(*step, {"t": 7}, terminated=True, extra_model_outputs={"vf": 6.0})
-            mine.add_env_step(
+            second_value.add_env_step(*step, {"t": 7}, terminated=True, extra_model_outputs={"vf": 6.0})
+            first_value.add_env_step(
                 *({"a": part} for part in step),
                 {"a": {"t": 7}},
                 terminateds={"a": True},
                 extra_model_outputs={"a": {"vf": 6.0}},
             )
-            assert same(mine.get_observations(slice(-99, None))["a"], theirs.get_observations(slice(-99, None)))
-            first.concat_episode(theirs)
-            second.concat_episode(mine)
-            own = second.agent_episodes["a"]
-            assert (first.is_terminated, first.t, len(first)) == (second.is_terminated, own.t, len(second))
-            assert same(own.get_rewards(), first.get_rewards())
-            assert list(own.get_infos()) == list(first.get_infos())
+            assert same(
+                first_value.get_observations(slice(-99, None))["a"], second_value.get_observations(slice(-99, None))
+            )
+            first.concat_episode(second_value)
+            second.concat_episode(first_value)
+            current = second.agent_episodes["a"]
+            assert (first.is_terminated, first.t, len(first)) == (second.is_terminated, current.t, len(second))
+            assert same(current.get_rewards(), first.get_rewards())
+            assert list(current.get_infos()) == list(first.get_infos())
 
 
 # --- constructor, setters, state -----------------------------------------------------------------------------
@@ -553,14 +561,14 @@ def test_constructor_data_becomes_lookback_by_default():
 
 
 def test_module_mapping_is_called_once_per_agent():
-    asked = []
-    episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: asked.append(agent) or agent.upper())
+    calls = []
+    episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: calls.append(agent) or agent.upper())
     episode.add_env_reset(observations={"a": 0, "b": 0})
     episode.add_env_step({"a": 1}, {"a": 1, "b": 1}, {"a": 0.0})
     successor = episode.cut()
     assert [successor.module_for(agent) for agent in "ab"] == ["A", "B"]
-    assert asked == ["a", "b"]
-    assert {own.module_id for own in successor.agent_episodes.values()} == {"A", "B"}
+    assert calls == ["a", "b"]
+    assert {current.module_id for current in successor.agent_episodes.values()} == {"A", "B"}
 
 
 @pytest.mark.parametrize("finish", [False, True])
@@ -634,10 +642,10 @@ def test_ended_or_cut_episode_pickles_with_lambda_mapping(ends):
 
 
 def test_env_times_return_observation_and_action_steps():
-    seen, acted = turn_based().clocks("a")
-    assert (seen.tolist(), acted.tolist()) == ([0, 2, 4], [0, 2, 4])
-    seen, acted = turn_based()[3:5].to_numpy().clocks("b")
-    assert (seen.tolist(), acted.tolist()) == ([3, 5], [3])
+    seen, action_times = turn_based().clocks("a")
+    assert (seen.tolist(), action_times.tolist()) == ([0, 2, 4], [0, 2, 4])
+    seen, action_times = turn_based()[3:5].to_numpy().clocks("b")
+    assert (seen.tolist(), action_times.tolist()) == ([3, 5], [3])
     with pytest.raises(UnknownKey, match="no agent 'zz'"):
         turn_based().clocks("zz")
 
@@ -782,10 +790,10 @@ def test_multi_agent_duration_stops_at_end():
 def test_fill_before_first_agent_step_has_space_shape(space, one_hot):
     episode = MultiAgentEpisode(observation_space={"a": space}, action_space={"a": space})
     episode.add_env_reset(observations={"a": space.sample()})
-    asked = {"fill": 0, "one_hot_discrete": one_hot}
+    calls = {"fill": 0, "one_hot_discrete": one_hot}
     ways = [(at, env_steps) for at in (-1, [-1, -2], slice(-2, None)) for env_steps in (False, True)]
-    growing = [episode.get_actions(at, env_steps=env_steps, **asked)["a"] for at, env_steps in ways]
+    growing = [episode.get_actions(at, env_steps=env_steps, **calls)["a"] for at, env_steps in ways]
     episode.to_numpy()
-    finished = [episode.get_actions(at, env_steps=env_steps, **asked)["a"] for at, env_steps in ways]
-    for one, other in zip(growing, finished, strict=True):
-        assert nested.equal(nested.stack(one) if isinstance(one, list) else one, other)
+    finished = [episode.get_actions(at, env_steps=env_steps, **calls)["a"] for at, env_steps in ways]
+    for element, other in zip(growing, finished, strict=True):
+        assert nested.equal(nested.stack(element) if isinstance(element, list) else element, other)

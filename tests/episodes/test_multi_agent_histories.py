@@ -91,14 +91,14 @@ class World:
     def endings(self, status: dict, observations: dict, terminateds: dict, truncateds: dict) -> dict:
         endings = {}
         for agent in AGENTS:
-            own = terminateds.get(agent, False), truncateds.get(agent, False)
+            current_value = terminateds.get(agent, False), truncateds.get(agent, False)
             over = terminateds.get("__all__", False), truncateds.get("__all__", False)
-            there = status[agent] in ("rests", "waits") or agent in observations
+            present = status[agent] in ("rests", "waits") or agent in observations
             if status[agent] == "ended":
                 continue
-            if any(own):
-                endings[agent] = own
-            elif any(over) and there:
+            if any(current_value):
+                endings[agent] = current_value
+            elif any(over) and present:
                 endings[agent] = over
         return endings
 
@@ -169,16 +169,19 @@ def check_chunk(episode: MultiAgentEpisode, chunk: ReferenceChunk) -> None:
     assert episode.agent_ids == set(chunk.agents())
     assert episode.get_return() == chunk.total(include_pending=False)
     assert episode.get_return(include_pending=True) == chunk.total(include_pending=True)
-    for agent, own in episode.agent_episodes.items():
+    for agent, current_value in episode.agent_episodes.items():
         expected = chunk.own_steps(agent)
         done, lookback = len(expected["actions"]) - expected["pending"], expected["lookback"]
-        assert own.lookback == lookback
-        assert own.t_started == expected["t_started"]
-        assert plain(own.get_observations()) == plain(expected["observations"][lookback:])
-        assert plain(own.get_actions()) == expected["actions"][lookback:done]
-        assert plain(own.get_rewards()) == expected["rewards"][lookback:done]
-        assert list(own.get_infos()) == expected["infos"][lookback:]
-        assert (own.is_terminated, own.is_truncated) == (expected["terminated"], expected["truncated"])
+        assert current_value.lookback == lookback
+        assert current_value.t_started == expected["t_started"]
+        assert plain(current_value.get_observations()) == plain(expected["observations"][lookback:])
+        assert plain(current_value.get_actions()) == expected["actions"][lookback:done]
+        assert plain(current_value.get_rewards()) == expected["rewards"][lookback:done]
+        assert list(current_value.get_infos()) == expected["infos"][lookback:]
+        assert (current_value.is_terminated, current_value.is_truncated) == (
+            expected["terminated"],
+            expected["truncated"],
+        )
     ends = chunk.end == h.now
     assert (episode.is_terminated, episode.is_truncated) == (ends and h.terminated, ends and h.truncated)
     for position, flags in enumerate((episode.get_terminateds(), episode.get_truncateds())):
@@ -253,11 +256,11 @@ class MultiAgentHistories(RuleBasedStateMachine):
 
     @rule()
     def go_through_state_and_pickle(self) -> None:
-        episode, *rest = self.chunks[-1]
+        episode, *remaining = self.chunks[-1]
         for copied in (MultiAgentEpisode.from_state(episode.get_state()), pickle.loads(pickle.dumps(episode))):
             assert copied.equals(episode)
             assert episode.equals(copied)
-        self.chunks[-1] = (copied, *rest)
+        self.chunks[-1] = (copied, *remaining)
 
     @rule()
     def finished_answers_are_the_same(self) -> None:

@@ -109,8 +109,8 @@ def test_unpacked_pending_action_completes():
     (restored,) = unpack_agents(pack_agents([episode]))
     going_on = restored.cut()
     going_on.add_env_step({"a": 1}, {}, {"a": 0.5})
-    own = going_on.agent_episodes["a"]
-    assert (own.get_actions(), own.get_rewards(), own.get_extra_model_outputs("vf")) == ([1], [1.0], [2.0])
+    current = going_on.agent_episodes["a"]
+    assert (current.get_actions(), current.get_rewards(), current.get_extra_model_outputs("vf")) == ([1], [1.0], [2.0])
 
 
 def test_pack_agents_groups_by_schema():
@@ -133,6 +133,6 @@ def test_pack_agents_bad_input_raises():
     packs = pack_agents([random_episode(3)])
     with pytest.raises(TrackMismatch, match="not all of its agents"):
         unpack_agents(packs[:-1])
-    own = random_episode(3).agent_episodes["a"].to_numpy()
+    current = random_episode(3).agent_episodes["a"].to_numpy()
     with pytest.raises(TrackMismatch, match="of no multi-agent episode"):
-        unpack_agents([EpisodePack.from_episodes([own])])
+        unpack_agents([EpisodePack.from_episodes([current])])

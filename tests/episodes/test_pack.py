@@ -123,9 +123,9 @@ class OwnBox(spaces.Box):
 
 
 def test_pack_pickles_few_python_objects() -> None:
-    own = {"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), "action_space": spaces.Discrete(2)}
+    current = {"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), "action_space": spaces.Discrete(2)}
     arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
-    pack = EpisodePack(observations={"a": np.zeros((7, 2))}, agent_ids=["a", None], **arrays, **own)
+    pack = EpisodePack(observations={"a": np.zeros((7, 2))}, agent_ids=["a", None], **arrays, **current)
     seen, twin = looked_at(pack)
     assert len(seen) == 2
     assert seen[0] is pack
@@ -135,7 +135,7 @@ def test_pack_pickles_few_python_objects() -> None:
     assert twin.agent_ids.tolist() == ["a", None]
     assert not any(array.flags.writeable for array in twin.tracks.values())
     box, word = OwnBox(-1, 1, (2,)), Fraction(1, 2)
-    for theirs, more in (
+    for second_value, more in (
         (box, {"observation_space": box}),
         (box, {"observation_space": spaces.Tuple([spaces.Dict({"a": box})])}),
         (word, {"custom_data": [{"x": word}, None]}),
@@ -143,7 +143,7 @@ def test_pack_pickles_few_python_objects() -> None:
     ):
         pack = EpisodePack(observations=np.zeros((7, 2)), **arrays, **more)
         seen, twin = looked_at(pack)
-        assert any(type(one) is type(theirs) for one in seen)  # of a space, a copy
+        assert any(type(one) is type(second_value) for one in seen)  # of a space, a copy
         assert twin == pack
         assert twin.observation_space == pack.observation_space
 
@@ -244,8 +244,8 @@ def test_pack_repr_summarizes_contents() -> None:
 def test_pack_repr_separates_whole_episodes_and_chunks() -> None:
     whole = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [1.0, 2.0], terminated=True)
     begun = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [50.0])
-    rest = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [9.0], t_started=7, truncated=True)
-    pack = EpisodePack.from_episodes([whole, begun, rest])
+    remaining = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [9.0], t_started=7, truncated=True)
+    pack = EpisodePack.from_episodes([whole, begun, remaining])
     assert repr(pack).startswith(
         "EpisodePack(1 whole episode with mean return 3, 2 chunks, 4 steps, 1 terminated, 1 truncated, "
     )
@@ -341,13 +341,24 @@ def test_pack_properties_are_read_only() -> None:
     infos = [{"speed": np.arange(3.0), "log": {"words": ["a"]}} for _ in range(4)]
     episode = SingleAgentEpisode.from_arrays(np.zeros((4, 2)), np.zeros(3), np.zeros(3), infos=infos)
     pack = EpisodePack.from_episodes([episode, episode])
-    others = [pickle.loads(pickle.dumps(pack)), copy.deepcopy(pack), pack.copied(), pack.select([1, 0]), pack[::-1]]
-    for own in (episode, pack[0], *(other[0] for other in others), EpisodePack.concat(others)[9]):
-        for array in (own.get_observations(), own.get_observations(0), own.get_rewards(), own.get_infos(0)["speed"]):
+    other_parts = [
+        pickle.loads(pickle.dumps(pack)),
+        copy.deepcopy(pack),
+        pack.copied(),
+        pack.select([1, 0]),
+        pack[::-1],
+    ]
+    for current in (episode, pack[0], *(other[0] for other in other_parts), EpisodePack.concat(other_parts)[9]):
+        for array in (
+            current.get_observations(),
+            current.get_observations(0),
+            current.get_rewards(),
+            current.get_infos(0)["speed"],
+        ):
             with pytest.raises(ValueError, match="read-only"):
                 array[:] = 1
-        own.get_infos(0)["log"]["words"].append("b")
-        assert own.get_infos(0)["log"] == {"words": ["a"]}
+        current.get_infos(0)["log"]["words"].append("b")
+        assert current.get_infos(0)["log"] == {"words": ["a"]}
 
 
 def test_pack_custom_data_is_a_copy() -> None:

@@ -70,11 +70,11 @@ def test_data_set_without_versions_is_read(tmp_path: Path, monkeypatch: pytest.M
     names = ("policy_versions", "policy_version_begins")
     with monkeypatch.context() as older:
         fields, columns = episode_rows.row_fields(), episode_rows.row_columns
-        kept = [i for i, field in enumerate(fields) if field.name not in names]
-        older.setattr(episode_rows, "row_fields", lambda: [fields[i] for i in kept])
-        older.setattr(episode_rows, "row_columns", lambda pack: [columns(pack)[i] for i in kept])
+        stored = [i for i, field in enumerate(fields) if field.name not in names]
+        older.setattr(episode_rows, "row_fields", lambda: [fields[i] for i in stored])
+        older.setattr(episode_rows, "row_columns", lambda pack: [columns(pack)[i] for i in stored])
         older.setattr(episode_rows, "optional_names", set)
-        older.setattr(episode_rows, "_known_names", lambda: {fields[i].name for i in kept})  # which is remembered
+        older.setattr(episode_rows, "_known_names", lambda: {fields[i].name for i in stored})  # which is remembered
         with EpisodeWriter(tmp_path) as writer:
             writer.add(pack)
     with EpisodeWriter(tmp_path) as writer:
@@ -82,7 +82,7 @@ def test_data_set_without_versions_is_read(tmp_path: Path, monkeypatch: pytest.M
     read = EpisodeDataset(tmp_path)
     assert [episode.policy_versions for episode in read[:]] == [None, None, (3, 5), (4, 4)]
     assert list(read.metadata["policy_version_min"]) == [-1, -1, 3, 4]
-    assert all(episode.equals(own) for episode, own in zip(read[2:], pack, strict=True))
+    assert all(episode.equals(current) for episode, current in zip(read[2:], pack, strict=True))
 
 
 def test_successor_has_no_version_before_first_step() -> None:
@@ -136,10 +136,10 @@ def test_buffer_joins_versions_of_chunks() -> None:
     buffer.add([tail])
     restored = EpisodeReplayBuffer(100, seed=0)
     restored.set_state(buffer.get_state())
-    for kept in (buffer, restored):
-        found = {episode.id_: episode.policy_versions for episode in kept.iter_episodes()}
-        assert found == {head.id_: (2, 5), untold.id_: None}
-        (pack,) = kept.iter_packs()
+    for stored in (buffer, restored):
+        result = {episode.id_: episode.policy_versions for episode in stored.iter_episodes()}
+        assert result == {head.id_: (2, 5), untold.id_: None}
+        (pack,) = stored.iter_packs()
         assert sorted(bounds(pack)) == [(-1, -1), (2, 5)]
         assert sorted(pack.get_policy_versions().tolist()) == [-1, 2, 4, 5]
 
@@ -180,20 +180,20 @@ def column(chunks: list[list[int]]) -> VersionColumn | None:
     return VersionColumn.of([VersionRuns.of(chunk, len(chunk)) if chunk else None for chunk in chunks])
 
 
-def told(found: VersionColumn | None, chunks: list[list[int]]) -> list[list[int]]:
+def told(result: VersionColumn | None, chunks: list[list[int]]) -> list[list[int]]:
     """Return the version of every step of the chunks, by each method of `VersionColumn`."""
     lengths = np.array([len(chunk) for chunk in chunks], np.int64)
-    if found is None:
+    if result is None:
         return [[-1] * n for n in lengths]
-    steps = np.split(found.steps(lengths), lengths.cumsum()[:-1])[: len(chunks)]
-    for i, own in enumerate(steps):
-        runs = found.item(i)
-        assert (runs.steps(len(own)) if runs else np.full(len(own), -1)).tolist() == own.tolist()
-        assert (runs.bounds if runs else None) == bounds_of(own.tolist())
-    known = [bounds_of(own.tolist()) or (-1, -1) for own in steps]
-    assert found.lowest_and_highest().tolist() == [list(pair) for pair in known]
-    assert found == pickle.loads(pickle.dumps(found))
-    return [own.tolist() for own in steps]
+    steps = np.split(result.steps(lengths), lengths.cumsum()[:-1])[: len(chunks)]
+    for i, current in enumerate(steps):
+        runs = result.item(i)
+        assert (runs.steps(len(current)) if runs else np.full(len(current), -1)).tolist() == current.tolist()
+        assert (runs.bounds if runs else None) == bounds_of(current.tolist())
+    known = [bounds_of(current.tolist()) or (-1, -1) for current in steps]
+    assert result.lowest_and_highest().tolist() == [list(pair) for pair in known]
+    assert result == pickle.loads(pickle.dumps(result))
+    return [current.tolist() for current in steps]
 
 
 def versions_of(runs: VersionRuns | None, num_steps: int) -> list[int]:
@@ -207,18 +207,18 @@ def bounds_of(versions: list[int]) -> tuple[int, int] | None:
 
 @given(CHUNKS, st.data())
 def test_version_column_gives_version_of_every_step(chunks: list[list[int]], data: st.DataObject) -> None:
-    found = column(chunks)
-    assert told(found, chunks) == chunks
+    result = column(chunks)
+    assert told(result, chunks) == chunks
     flat, lengths = np.array(list(chain(*chunks)), np.int64), np.array([len(chunk) for chunk in chunks])
     assert told(VersionColumn.of_steps(flat, lengths), chunks) == chunks
-    others = data.draw(CHUNKS)
-    joined = VersionColumn.concat([found, column(others)], [len(chunks), len(others)])
-    assert told(joined, chunks + others) == chunks + others
-    if found is not None:
-        which = data.draw(st.lists(st.integers(0, len(chunks) - 1), max_size=8))
-        assert told(found[np.array(which, int)], [chunks[i] for i in which]) == [chunks[i] for i in which]
+    other_parts = data.draw(CHUNKS)
+    joined = VersionColumn.concat([result, column(other_parts)], [len(chunks), len(other_parts)])
+    assert told(joined, chunks + other_parts) == chunks + other_parts
+    if result is not None:
+        index = data.draw(st.lists(st.integers(0, len(chunks) - 1), max_size=8))
+        assert told(result[np.array(index, int)], [chunks[i] for i in index]) == [chunks[i] for i in index]
         part = slice(*sorted(data.draw(st.tuples(st.integers(0, 6), st.integers(0, 6)))))
-        assert told(found[part], chunks[part]) == chunks[part]
+        assert told(result[part], chunks[part]) == chunks[part]
 
 
 @given(st.lists(st.integers(-1, 3), max_size=8), st.lists(st.integers(-1, 3), max_size=8), st.data())
@@ -275,11 +275,15 @@ def test_unknown_versions_equal_no_versions() -> None:
 def test_pack_move_starts_equals_episode_windows(versions: list[list[int]], data: st.DataObject) -> None:
     parts = [
         SingleAgentEpisode.from_arrays(
-            np.arange(len(own) + 1.0), np.arange(len(own)), np.zeros(len(own)), policy_versions=own, t_started=3
+            np.arange(len(current) + 1.0),
+            np.arange(len(current)),
+            np.zeros(len(current)),
+            policy_versions=current,
+            t_started=3,
         )
-        for own in versions
+        for current in versions
     ]
-    skipped = np.array([data.draw(st.integers(0, len(own))) for own in versions])
+    skipped = np.array([data.draw(st.integers(0, len(current))) for current in versions])
     moved = EpisodePack.from_episodes(parts).move_starts(skipped)
     for part, skip, episode in zip(parts, skipped.tolist(), moved, strict=True):
         assert episode.equals(part.slice(slice(skip, None), len_lookback_buffer=skip))

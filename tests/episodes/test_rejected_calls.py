@@ -190,8 +190,10 @@ def several(phase: str) -> MultiAgentEpisode:
     episode.add_env_step(last, {"a": 1}, {"a": 1.0, "b": 0.5}, {"b": {}}, extra_model_outputs={"a": outputs})
     if phase == "terminated":
         last = {"a": observation(3), "b": observation(3)}
-        acted, rewards = {"a": 0, "b": 1}, {"a": 0.5, "b": 0.5}
-        episode.add_env_step(last, acted, rewards, terminateds={"__all__": True}, extra_model_outputs={"a": outputs})
+        action_times, rewards = {"a": 0, "b": 1}, {"a": 0.5, "b": 0.5}
+        episode.add_env_step(
+            last, action_times, rewards, terminateds={"__all__": True}, extra_model_outputs={"a": outputs}
+        )
         return episode
     episode.add_env_step({"a": observation(3)}, {"a": 1, "b": 1}, {"a": 1.0}, extra_model_outputs={"a": outputs})
     if phase == "cut":

@@ -60,10 +60,10 @@ def test_packed_discounted_returns_agree_with_the_scalar_reference(episodes, gam
 def test_packed_vtrace_agrees_with_the_scalar_reference(episodes, gamma, lambda_, clip_rho, clip_pg_rho):
     ratios = np.array([x for e in episodes for x in e.ratios])
     options = {"gamma": gamma, "lambda_": lambda_, "clip_rho": clip_rho, "clip_pg_rho": clip_pg_rho}
-    found = vtrace(**packed(episodes), ratios=ratios, **options)
+    result_value = vtrace(**packed(episodes), ratios=ratios, **options)
     expected = joined([plain_vtrace(e, gamma, lambda_, clip_rho, clip_pg_rho) for e in episodes])
-    np.testing.assert_allclose(found[0], expected[0], **EXACT)
-    np.testing.assert_allclose(found[1], expected[1], **EXACT)
+    np.testing.assert_allclose(result_value[0], expected[0], **EXACT)
+    np.testing.assert_allclose(result_value[1], expected[1], **EXACT)
 
 
 @given(st.lists(plain_episodes(max_length=40), min_size=2, max_size=4), poisons, st.floats(0.5, 1), st.integers(1, 40))
@@ -71,14 +71,14 @@ def test_packed_nan_stays_in_its_episode(episodes, poison, gamma, n):
     poison.packed(episodes)
     ratios = np.array([x for e in episodes for x in e.ratios])
     arguments = packed(episodes)
-    found = {
+    result_value = {
         "gae": gae(**arguments, gamma=gamma, lambda_=0.9),
         "n_step": n_step_returns(**arguments, gamma=gamma, n_step=n)[:1],
         "vtrace": vtrace(**arguments, ratios=ratios, gamma=gamma, lambda_=0.9),
         "discounted": (discounted_returns(**arguments, gamma=gamma),),
     }
     plain = reference(gamma, 0.9, n)
-    for name, results in found.items():
+    for name, results in result_value.items():
         for i, result in enumerate(results):
             expected = np.array([x for e in episodes for x in plain[name](e)[i]])
             assert_contained(result, expected, name)
@@ -91,14 +91,14 @@ def test_column_nan_stays_in_its_episode(shape, seed, poison, n):
     made = columns(np.random.default_rng(seed), *shape, 0.1)
     poison.columns(made)
     arguments = made.arguments()
-    found = {
+    result_value = {
         "gae": gae(**arguments, gamma=0.9, lambda_=0.8),
         "n_step": n_step_returns(**arguments, gamma=0.9, n_step=n)[:1],
         "vtrace": vtrace(**arguments, ratios=made.ratios, gamma=0.9, lambda_=0.8),
         "discounted": (discounted_returns(**arguments, gamma=0.9),),
     }
     plain = reference(0.9, 0.8, n)
-    for name, results in found.items():
+    for name, results in result_value.items():
         for i, result in enumerate(results):
             expected = lay_out(made, lambda piece, name=name, i=i: plain[name](piece)[i])
             assert_contained(result, expected, name)
@@ -154,14 +154,14 @@ shapes = st.tuples(st.integers(1, 40), st.one_of(st.integers(1, 5), st.just(300)
 def test_columns_agree_with_the_scalar_reference(shape, ending_rate, seed, gamma, lambda_, n_step):
     made = columns(np.random.default_rng(seed), *shape, ending_rate)
     arguments = made.arguments()
-    found = {
+    result_value = {
         "gae": gae(**arguments, gamma=gamma, lambda_=lambda_),
         "n_step": n_step_returns(**arguments, gamma=gamma, n_step=n_step),
         "vtrace": vtrace(**arguments, ratios=made.ratios, gamma=gamma, lambda_=lambda_),
         "discounted": (discounted_returns(**arguments, gamma=gamma),),
     }
     plain = reference(gamma, lambda_, n_step)
-    for name, results in found.items():
+    for name, results in result_value.items():
         for i, result in enumerate(results):
             expected = lay_out(made, lambda piece, name=name, i=i: plain[name](piece)[i])
             np.testing.assert_allclose(result, expected, **EXACT, err_msg=name)

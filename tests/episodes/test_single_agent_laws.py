@@ -32,8 +32,8 @@ def assert_same_batch(answer: Any, expected: list[Any], finalized: bool) -> None
     if not finalized or isinstance(answer, list):
         assert isinstance(answer, list)
         assert len(answer) == len(expected)
-        for one, other in zip(answer, expected, strict=True):
-            assert_same(one, other)
+        for element, other in zip(answer, expected, strict=True):
+            assert_same(element, other)
         return
     assert all(isinstance(leaf, np.ndarray) and len(leaf) == len(expected) for leaf in nested.leaves(answer))
     for i, item in enumerate(expected):
@@ -187,8 +187,8 @@ def test_state_round_trips_without_shared_memory(pair: Any) -> None:
     assert twin.equals(episode)
     assert_same_episode(twin, reference)
     arrays = lambda e: [leaf for t in (e.observations, e.actions, e.rewards) for leaf in _arrays(t)]  # noqa: E731
-    for mine in arrays(episode):
-        assert not any(np.shares_memory(mine, theirs) for theirs in arrays(twin))
+    for first_value in arrays(episode):
+        assert not any(np.shares_memory(first_value, second_value) for second_value in arrays(twin))
 
 
 def _arrays(track: Any) -> list[np.ndarray]:

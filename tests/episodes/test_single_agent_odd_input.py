@@ -226,10 +226,10 @@ def test_item_that_is_no_array_raises_with_name() -> None:
 def test_fill_before_first_step_has_space_shape(space: Any, one_hot: bool) -> None:
     episode = SingleAgentEpisode(action_space=space)
     episode.add_env_reset(0)
-    one, many = (episode.get_actions(at, fill=0, one_hot_discrete=one_hot) for at in (-1, [-1, -2]))
+    element, many = (episode.get_actions(at, fill=0, one_hot_discrete=one_hot) for at in (-1, [-1, -2]))
     assert isinstance(many, list)
     finished = episode.to_numpy().get_actions(-1, fill=0, one_hot_discrete=one_hot)
-    assert all(nested.equal(item, finished) for item in (one, *many))
+    assert all(nested.equal(item, finished) for item in (element, *many))
     assert len(many) == 2
 
 
@@ -345,9 +345,9 @@ def test_tensors_become_detached_arrays(tensor: Any) -> None:
     episode.add_env_reset({"x": tensor})
     episode.add_env_step({"x": tensor}, tensor, 1.0, extra_model_outputs={"y": tensor})
     pack = EpisodePack.from_episodes([episode])
-    for found in (pack.observations["x"][0], pack.actions[0], pack.extra_model_outputs["y"][0]):
-        assert type(found) is np.ndarray
-        assert found.tolist() == [3, 3]
+    for result in (pack.observations["x"][0], pack.actions[0], pack.extra_model_outputs["y"][0]):
+        assert type(result) is np.ndarray
+        assert result.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(2, device="meta"), torch.eye(2).to_sparse()])
@@ -378,12 +378,12 @@ def test_tensor_observations_compare_and_concat(tensor: Any) -> None:
         made.add_env_step(tensor, tensor, 1.0, {"seen": torch.zeros(3)})
         return made
 
-    one, other = episode(), episode()
-    assert one.equals(other)
-    chunk = one.cut()
+    element, other = episode(), episode()
+    assert element.equals(other)
+    chunk = element.cut()
     chunk.add_env_step(2 * tensor, tensor, 1.0)
-    one.concat_episode(chunk)
-    assert not one.equals(other)
-    assert one.to_numpy().get_observations()[:, 0].tolist() == [1.0, 1.0, 2.0]
+    element.concat_episode(chunk)
+    assert not element.equals(other)
+    assert element.to_numpy().get_observations()[:, 0].tolist() == [1.0, 1.0, 2.0]
     other.infos[1]["seen"] = torch.ones(3)
     assert not episode().equals(other)

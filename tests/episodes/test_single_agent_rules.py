@@ -452,13 +452,13 @@ def test_cut_chunk_stays_cut_in_pickle_and_state(finalized: bool) -> None:
         copy.deepcopy(chunk),
         SingleAgentEpisode.from_state(chunk.get_state()),
     ]
-    for again in travelled:
-        assert repr(again) == "SingleAgentEpisode(abc: 2 steps, return 1, cut)"
+    for repeated in travelled:
+        assert repr(repeated) == "SingleAgentEpisode(abc: 2 steps, return 1, cut)"
         if not finalized:
             with pytest.raises(EpisodeStateError, match="after cut"):
-                again.add_env_step(np.zeros(2), 0, 1.0)
-        again.concat_episode(successor)
-        assert "ongoing" in repr(again)
+                repeated.add_env_step(np.zeros(2), 0, 1.0)
+        repeated.concat_episode(successor)
+        assert "ongoing" in repr(repeated)
 
 
 def test_cut_before_reset_returns_unreset_episode() -> None:
@@ -493,9 +493,9 @@ class LookedAt(list[Any]):
     num_read = 0
 
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        self.num_read += len(found) if isinstance(index, slice) else 1
-        return found
+        result = super().__getitem__(index)
+        self.num_read += len(result) if isinstance(index, slice) else 1
+        return result
 
     def __iter__(self) -> Any:
         self.num_read += len(self)
@@ -521,12 +521,12 @@ def test_fill_of_growing_track_inspects_new_items_only() -> None:
 def test_fill_of_growing_track_has_current_dtype() -> None:
     episode = SingleAgentEpisode()
     episode.add_env_reset(np.int8(1))
-    wanted = []
+    expected = []
     for observation in (np.int8(2), np.int16(3), np.uint8(4), np.float32(0.5), np.float64(0.5)):
         episode.add_env_step(observation, 0, 0.0)
-        wanted.append(copy.deepcopy(episode).to_numpy().get_observations().dtype)
-        assert episode.get_observations(99, fill=0).dtype == wanted[-1]
-    assert len(set(wanted)) == 4
+        expected.append(copy.deepcopy(episode).to_numpy().get_observations().dtype)
+        assert episode.get_observations(99, fill=0).dtype == expected[-1]
+    assert len(set(expected)) == 4
     episode.set_observations(new_data=[np.int8(1)] * 6)
     assert episode.get_observations(99, fill=0).dtype == np.int8
     with pytest.raises(InvalidFill):

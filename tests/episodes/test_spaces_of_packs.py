@@ -59,32 +59,32 @@ def test_pickled_space_has_no_random_state(kind: str, way: str) -> None:
         twin.seed(seed)
         pack = pack_of(space)
         pack_of(twin)
-        there = WAYS[way](pack)
-        assert there == pack
-        assert there.action_space == space
-        assert type(there.action_space) is type(space)
-        assert set(states(there.action_space)) == {None}
+        present = WAYS[way](pack)
+        assert present == pack
+        assert present.action_space == space
+        assert type(present.action_space) is type(space)
+        assert set(states(present.action_space)) == {None}
         assert str(pack_of(space).actions) == str(pack_of(twin).actions)  # it draws on as it would have
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", SPACES)
 def test_seeded_spaces_pickle_to_equal_bytes(kind: str, way: str) -> None:
-    told = []
+    recorded = []
     for seed in (1, 2):
         space = SPACES[kind]()
         space.seed(seed)
-        one = SingleAgentEpisode("e", observations=[0, 1], actions=[0], rewards=[1.0], action_space=space)
+        item = SingleAgentEpisode("e", observations=[0, 1], actions=[0], rewards=[1.0], action_space=space)
         several = MultiAgentEpisode("g", observations=[{"a": 0}], action_space={"a": space})
-        for episode in (one, several):
-            there = WAYS[way](episode)
-            assert there.equals(episode)
-            told.append(pickle.dumps(there.facts))
+        for episode in (item, several):
+            present = WAYS[way](episode)
+            assert present.equals(episode)
+            recorded.append(pickle.dumps(present.facts))
         if way != "a copy":
-            own = there.agent_episodes["a"].action_space
-            assert own is there.action_space["a"]  # one object, as it was
-            assert set(states(own)) == {None}
-    assert told[:2] == told[2:]
+            current = present.agent_episodes["a"].action_space
+            assert current is present.action_space["a"]  # one object, as it was
+            assert set(states(current)) == {None}
+    assert recorded[:2] == recorded[2:]
 
 
 def test_reseeded_space_pickles_without_random_state() -> None:
@@ -92,10 +92,10 @@ def test_reseeded_space_pickles_without_random_state() -> None:
     first = pickle.dumps(pack_of(space), 5)
     space.seed(3)
     assert pickle.dumps(pack_of(space).action_space) != pickle.dumps(spaces.Discrete(10**6))
-    again = pickle.loads(first), pickle.loads(pickle.dumps(pack_of(space), 5))
-    assert [states(pack.action_space) for pack in again] == [[None], [None]]
-    assert again[0].action_space is again[1].action_space  # so what joins packs need not compare them
-    assert again[0].action_space is not space
+    repeated = pickle.loads(first), pickle.loads(pickle.dumps(pack_of(space), 5))
+    assert [states(pack.action_space) for pack in repeated] == [[None], [None]]
+    assert repeated[0].action_space is repeated[1].action_space  # so what joins packs need not compare them
+    assert repeated[0].action_space is not space
 
 
 def test_user_space_inside_other_space_pickles() -> None:

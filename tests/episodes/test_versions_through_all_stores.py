@@ -72,9 +72,9 @@ class Versions(RuleBasedStateMachine):
     def grown(self, episode: SingleAgentEpisode, versions: list[int]) -> SingleAgentEpisode:
         last = self.truth[int(episode.get_actions(-1))] if len(episode) else -1  # acts on where nothing is told
         for version in versions:
-            told: dict[str, Any] = {"policy_version": version} if version >= 0 else {}
-            last = told.get("policy_version", last)
-            episode.add_env_step(np.ones(1), len(self.truth), 0.5, **told)
+            recorded: dict[str, Any] = {"policy_version": version} if version >= 0 else {}
+            last = recorded.get("policy_version", last)
+            episode.add_env_step(np.ones(1), len(self.truth), 0.5, **recorded)
             self.truth.append(last)
         return episode
 

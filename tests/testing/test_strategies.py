@@ -122,10 +122,10 @@ def test_recorder_finds_episodes_of_vector_rows(rows: VectorRows, lookback: int,
         for env, chunk in zip(recorder.taken_envs.tolist(), pack, strict=True):
             chunks.setdefault(chunk.id_, []).append(chunk)
             envs[chunk.id_] = env
-    found = sorted(((envs[id_], parts) for id_, parts in chunks.items()), key=lambda item: item[0])
+    result = sorted(((envs[id_], parts) for id_, parts in chunks.items()), key=lambda item: item[0])
     expected = sorted((e for e in rows.episodes if e.rewards), key=lambda episode: episode.env)
-    assert [env for env, _ in found] == [episode.env for episode in expected]
-    for (_, parts), episode in zip(found, expected, strict=True):
+    assert [env for env, _ in result] == [episode.env for episode in expected]
+    for (_, parts), episode in zip(result, expected, strict=True):
         assert_is_the_episode(parts, episode)
 
 
