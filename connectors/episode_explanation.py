@@ -82,7 +82,13 @@ class _StepValues(Connector):
         self.columns: dict[str, np.ndarray] = {}  # [T] each
 
     def __call__(
-        self, *, rl_module: Any = None, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **_: Any
+        self,
+        *,
+        rl_module: Any = None,
+        batch: ColumnDict,
+        episodes: EpisodePack,
+        seen: Seen | None = None,
+        **unused: Any,
     ) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
         flags = steps.terminated, steps.truncated

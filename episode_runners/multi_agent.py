@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -92,7 +92,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
         self._open = self.envs
         if makes_envs(env):
-            self._keep_env = close_when_dropped(self, [each.env for each in self.envs])
+            self._keep_env = close_when_dropped(self, [cast(Any, env).env for env in self.envs])
         if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
             raise WrongType(f"agent_to_module_mapping_fn={agent_to_module_mapping_fn!r}: give a function, or None")
         self._pipelines = RunnerPipelines(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -64,8 +64,8 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def _stacked(self, observations: list[Any]) -> np.ndarray:
         """Return the observations as one array [N, ...]. One of another shape is numpy's error."""
-        first = observations[0]
-        if len(observations) == 1 and type(first) is np.ndarray and first.shape == self._observations.shape[1:]:
-            self._observations[0] = first
-            return self._observations
-        return np.stack(observations, out=self._observations)
+        first, row = observations[0], cast(np.ndarray, self._observations)
+        if len(observations) == 1 and type(first) is np.ndarray and first.shape == row.shape[1:]:
+            row[0] = first
+            return row
+        return np.stack(observations, out=row)

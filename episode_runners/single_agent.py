@@ -362,7 +362,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._stores_log_probs = Columns.ACTION_LOGP in keys
         sink = self._sink
         if isinstance(sink, ReplayRecorder) and self._buffer is buffer and sink.is_reset:
-            sink.keys = keys
+            sink.keys = list(keys)
             return True
         self._put_interrupted_aside()
         self._sink = buffer.recorder(

@@ -61,7 +61,7 @@ class ServedPolicy:
             self.state = {name: np.repeat(array[None], self.num_envs, 0) for name, array in self._initial.items()}
         elif first.any():
             for name, array in self._initial.items():
-                self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, self.state[name])
+                self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, np.asarray(self.state[name]))
 
     def act(self, observation, reward=None, first=False):
         """Return the action for one observation, without a leading axis."""

@@ -47,7 +47,8 @@ def to_policy_units(
 def check_stored_units(replay: EpisodeReplayBuffer | Sampler, policy_space: gym.Space, mapping: str, name: str) -> None:
     """Raise `InvalidArgument` unless the stored actions are those of a policy with this mapping."""
     if len(replay) and not _is_same_in_all_units(policy_space):
-        space = replay.dataset.action_space if isinstance(replay, Sampler) else replay.action_space
+        source: Any = replay.dataset if isinstance(replay, Sampler) else replay
+        space = source.action_space
         check_units(space, policy_space, mapping, name)
 
 

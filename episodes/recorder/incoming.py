@@ -118,15 +118,15 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
 class _Incoming(SingleAgentEpisode):
     """An episode whose slots are empty until one of them is read."""
 
-    __slots__ = ("_among", "_place")
+    __slots__ = ("_among", "_index")
 
     def __init__(self, among: IncomingEpisodes, place: int) -> None:
-        self._among, self._place = among, place
+        self._among, self._index = among, place
 
     def __getattr__(self, name: str) -> Any:
         if name not in SingleAgentEpisode.__slots__:
             raise AttributeError(f"an episode has no attribute {name!r}")
-        whole = self._among.read(self._place)
+        whole = self._among.read(self._index)
         for slot in SingleAgentEpisode.__slots__[1:]:  # the first is of weak references
             setattr(self, slot, getattr(whole, slot))
         return getattr(self, name)

@@ -285,8 +285,14 @@ class EpisodeReplayBuffer(SampleCounts):
         nothing is stored, `UnknownKey` for a column that there is not.
         """
         with self.lock:  # here, for a decorator hands arguments on: that takes longer than the lock itself
-            is_plain = type(n) is type(n_step) is int and type(gamma) is float and max_age is None
-            if not (is_plain and 0 < n <= LARGEST_COUNT and 0 < n_step <= LARGEST_COUNT and 0 <= gamma <= 1):
+            is_plain = type(n) is int and type(gamma) is float and max_age is None
+            if not (
+                is_plain
+                and type(n_step) is int
+                and 0 < n <= LARGEST_COUNT
+                and 0 < n_step <= LARGEST_COUNT
+                and 0 <= gamma <= 1
+            ):
                 check_sample(n, n_step, gamma, max_age)
             keys = checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
             if max_age is None:
