@@ -12,7 +12,7 @@ from benchmarks.loops import dqn as bare_dqn
 from benchmarks.loops import ppo as bare_ppo
 from benchmarks.loops import sac as bare_sac
 from benchmarks.operations import operations_of
-from benchmarks.peers import SB3, TIANSHOU, samplers, trainers
+from benchmarks.peers import RLLIB, SB3, TIANSHOU, multi_agent_cartpole, samplers, trainers
 from benchmarks.sampling import new_policy, our_runner
 
 NUM_ENVS = 8
@@ -24,16 +24,48 @@ UPDATES = 50  # in one measurement, of algorithms that learn from replay
 MOST_SECONDS = 30.0  # a newcomer's patience with `make demo`
 
 
-def ppo(size: Size) -> Timed:
+def ppo(size: Size, num_envs: int = NUM_ENVS) -> Timed:
     """A sample and an update of PPO by its trainer; per step of an environment."""
     from episode_learners import PPO, PPOConfig
     from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 
     policy = new_policy()
-    runner, count = our_runner(NUM_ENVS, policy), size(ROWS) * NUM_ENVS
+    runner, count = our_runner(num_envs, policy), size(ROWS) * num_envs
     algorithm = PPO(policy, PPOConfig(num_epochs=EPOCHS, minibatch_size=MINIBATCH))
     trainer = OnPolicyTrainer(algorithm, runner, OnPolicyConfig(steps_per_collect=count))
     return Timed(trainer.step, count, clock=cpu_seconds)
+
+
+def multi_agent_ppo(size: Size) -> Counted:
+    """PPO of one module for the four agents of two CartPoles, by its trainer; CPU seconds per agent step."""
+    from benchmarks.peers.multi_agent_cartpole import MultiAgentCartPole
+    from episode_learners import PPO, MultiAgentAlgorithm, PPOConfig
+    from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
+    from episode_runners import MultiAgentEnvRunner
+
+    algorithm = MultiAgentAlgorithm(
+        {"shared": PPO(new_policy(), PPOConfig(num_epochs=EPOCHS, minibatch_size=MINIBATCH))}
+    )
+    mapping = {"agent_to_module_mapping_fn": lambda agent, episode: "shared"}
+    runner = MultiAgentEnvRunner(MultiAgentCartPole, algorithm.policies, num_envs=NUM_ENVS // 4, seed=0, **mapping)
+    trainer = OnPolicyTrainer(algorithm, runner, OnPolicyConfig(steps_per_collect=size(ROWS) * NUM_ENVS // 4))
+    return per_agent_step(trainer.step, lambda: runner.stats.num_agent_steps)
+
+
+def as_many_single_steps(size: Size) -> Counted:
+    """PPO of one agent with as many steps and policy calls as `multi_agent_ppo`, with 5 of 8 agents on average."""
+    timed = ppo(size, num_envs=5)
+    return per_agent_step(timed.run, lambda: int(timed.items))
+
+
+def per_agent_step(learn: Callable[[], object], num_steps: Callable[[], int]) -> Counted:
+    """CPU seconds per agent step of some updates after the first one."""
+    learn()
+    began, steps = cpu_seconds(), 0
+    for _ in range(4):
+        learn()
+        steps += num_steps()
+    return Counted((cpu_seconds() - began) / steps)
 
 
 def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
@@ -157,6 +189,20 @@ FIGURES = (
         Side("bare loop", bare_ppo_operations),
         at_most(1.2),
         "operations",
+    ),
+    Figure(
+        "learning/multi-agent PPO RLlib",
+        Side("ours", multi_agent_ppo),
+        Side("RLlib", multi_agent_cartpole.rllib_learning(ROWS * NUM_ENVS // 4, EPOCHS, MINIBATCH), RLLIB),
+        at_most(0.35),
+        "us",
+    ),
+    Figure(
+        "learning/multi-agent PPO single agent",
+        Side("ours", multi_agent_ppo),
+        Side("one agent", as_many_single_steps),
+        at_most(1.4),
+        "us",
     ),
     Figure("learning/DQN every step", Side("ours", dqn(1, 64)), Side("bare loop", EVERY_STEP), at_least(0.6), "us"),
     Figure("learning/DQN every 4", Side("ours", dqn(4, 128)), Side("bare loop", EVERY_FOURTH), at_least(0.6), "us"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 
 from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
-from benchmarks.figure import Size, Timed
+from benchmarks.figure import Counted, Size, Timed, cpu_seconds
 
 AGENTS = tuple(f"agent_{i}" for i in range(4))
 FIVE = tuple[dict[str, Any], ...]
@@ -92,3 +93,30 @@ def rllib_environment() -> type:
             return self.inner.step(actions)
 
     return RLlibCartPole
+
+
+def rllib_learning(steps: int, epochs: int, minibatch: int) -> Callable[[Size], Counted]:
+    """RLlib's PPO with one module that all agents share: CPU seconds of this process per agent step."""
+
+    def prepare(size: Size) -> Counted:
+        from ray.rllib.algorithms.ppo import PPOConfig
+        from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+        config = (
+            PPOConfig()
+            .environment(rllib_environment())
+            .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
+            .learners(num_learners=0)
+            .training(train_batch_size_per_learner=size(steps), num_epochs=epochs, minibatch_size=minibatch)
+            .multi_agent(policies={"shared"}, policy_mapping_fn=lambda agent, episode, **kwargs: "shared")
+            .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
+        )
+        algorithm = config.build_algo()
+        algorithm.train()
+        began = cpu_seconds()
+        result = algorithm.train()
+        spent = cpu_seconds() - began
+        algorithm.stop()
+        return Counted(spent / sum(result["env_runners"]["num_agent_steps_sampled"].values()))
+
+    return prepare

@@ -13,12 +13,17 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from episode_learners.loggers import CSVLogger
 from episode_learners.trainers import checkpoint
-from tests.learners.test_trainers import MAKERS, Notes
+from episode_learners.trainers.checkpoint import load_checkpoint
+from tests.learners import test_league, test_multi_agent_trainers, test_trainers
+from tests.learners.test_trainers import Notes
 
+MAKERS = {**test_trainers.MAKERS, **test_multi_agent_trainers.MAKERS, "league": test_league.trainer}
 ROOT = Path(__file__).parents[2]
 EPOCHS = 3
 CONFIG = {"max_epochs": EPOCHS, "checkpoint_every": 1}
@@ -109,3 +114,82 @@ def test_a_killed_run_goes_on_as_if_it_had_never_stopped(name: str, folders: Pat
         weights = resumed.algorithm.state_dict()
         for key, value in whole.algorithm.state_dict().items():
             assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[key]), key
+
+
+RANDOM = ("recurrent PPO", "SAC", "DQN and PPO", "R2D2 and DQN", "league")
+KILLS = 6  # of each
+
+
+def run_with_kills(name: str, folder: Path, seed: int) -> None:
+    """Run to the end in child processes, the first `KILLS` of which are killed after random times."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir()
+    for attempt in range(KILLS + 1):
+        child = os.fork()
+        if not child:
+            try:
+                if attempt < KILLS:
+                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(0.02, 0.4)))  # the default action is to die
+                with CSVLogger(folder) as logger:
+                    trainer: Any = MAKERS[name](seed=attempt, config=LONG, folder=folder, logger=logger)
+                    if not trainer.resume():
+                        logger.resume(-1)
+                        trainer = MAKERS[name](seed=0, config=LONG, folder=folder, logger=logger)
+                    trainer.run()
+                trainer.save_epoch()
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) if attempt < KILLS else status == 0, (name, attempt, status)
+        rng.uniform()
+
+
+LONG = {"max_epochs": 60, "checkpoint_every": 1, "num_test_episodes": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RANDOM)
+def test_run_killed_at_random_moments_equals_uninterrupted_run(name: str, tmp_path: Path) -> None:
+    """All state at the end: weights, counts, buffers, ratings and curves. 30 kills over all parameters."""
+    code = (
+        "from pathlib import Path; import torch; torch.set_num_threads(1); from tests.learners import test_killed_runs;"
+        f"test_killed_runs.run_with_kills({name!r}, Path({str(tmp_path / 'killed')!r}), {len(name)})"
+    )
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    with CSVLogger(tmp_path / "whole") as logger:
+        whole: Any = MAKERS[name](config=LONG, folder=tmp_path / "whole", logger=logger)
+        whole.run()
+    states = [load_checkpoint(max((tmp_path / one).glob("checkpoint-*.pt"))) for one in ("whole", "killed")]
+    for state in states:
+        del state["counts"]["seconds"]
+    assert_equal(*states, name)
+    for scope in ("train", "update", "test"):
+        rows = [CSVLogger(tmp_path / one).rows(scope) for one in ("whole", "killed")]
+        timeless = [[{k: v for k, v in row.items() if "second" not in k} for row in table] for table in rows]
+        assert timeless[0] == timeless[1]
+
+
+def assert_equal(one: Any, other: Any, where: str) -> None:
+    """Compare nested values, arrays and tensors."""
+    assert type(one) is type(other), where
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_equal(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), where
+        for i, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_equal(left, right, f"{where}/{i}")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, np.ndarray):
+        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), where
+    else:
+        assert one == other or one != one, where

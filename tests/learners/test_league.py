@@ -70,7 +70,8 @@ def trainer(
         seed=seed,
     )
     lengths = {"steps_per_epoch": 120, "steps_per_collect": 60, "num_test_episodes": 2, "shows_progress": False}
-    return OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**lengths, **(config or {})}), hooks=[league], **more)
+    hooks = [league, *more.pop("hooks", ())]
+    return OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**lengths, **(config or {})}), hooks=hooks, **more)
 
 
 @pytest.mark.parametrize("rule", ["latest", "uniform", "prioritized"])
