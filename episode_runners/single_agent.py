@@ -348,7 +348,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """Let the rows become packs; episodes that a replay recorder is in the middle of go on."""
         if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
             if self._sink.is_reset:
-                self._sink.pass_on_to(self._recorder)
+                self._sink.hand_over_to(self._recorder)
             else:
                 self._needs_reset = True
         self._sink, self._buffer = self._recorder, None

@@ -68,7 +68,7 @@ class BlockEdge:
         steps[fragments.envs[goes_on]] = (fragments.t_started + fragments.lengths)[goes_on]
         at_the_end = fragments.first_rows + fragments.lengths == fragments.num_rows
         waiting = fragments.envs[over & at_the_end & self.resets_next_step]
-        self.boundaries.go_on(steps, waiting)
+        self.boundaries.resume(steps, waiting)
 
     def get_state(self) -> dict[str, Any]:
         """Return the continuing episode of each environment."""
@@ -77,7 +77,7 @@ class BlockEdge:
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
         self.ids[:] = state["ids"]
-        self.boundaries.go_on(state["steps"], np.flatnonzero(state["resets"]))
+        self.boundaries.resume(state["steps"], np.flatnonzero(state["resets"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Boundaries:
         other.__dict__.update(self.__dict__)
         return other
 
-    def go_on(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
+    def resume(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
         """Follow episodes of these ages [N], those of the environments `waiting` [k] having ended."""
         self.waiting = waiting
         self._first_rows = self.num_rows - np.asarray(ages, np.int64)

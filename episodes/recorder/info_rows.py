@@ -40,7 +40,7 @@ class InfoRows:
         self.num_slots = 1
         self._capacity = _FIRST_CAPACITY
         self._blocks: dict[str, _InfoBlock] = {}
-        self._usual: list[tuple[str, str, _InfoBlock]] = []  # (key, mask's key) of the arrays that came last
+        self._last_keys: list[tuple[str, str, _InfoBlock]] = []  # (key, mask's key) of the arrays that came last
 
     def add(self, info: dict[str, Any]) -> int:
         """Copy a vector info; its slot.
@@ -55,20 +55,20 @@ class InfoRows:
         if at == self._capacity:
             self._resize(2 * self._capacity)
         try:
-            found = self._put_usual(at, info) or self._put_all(at, info)
+            found = self._put_like_last(at, info) or self._put_all(at, info)
         except BaseException:
-            self._forget(slice(at, at + 1))
+            self._clear_presence(slice(at, at + 1))
             raise
         self.num_slots += found
         return at if found else 0
 
-    def _put_usual(self, at: int, info: dict[str, Any]) -> bool:
+    def _put_like_last(self, at: int, info: dict[str, Any]) -> bool:
         """Write an info of the same keys and kinds of arrays as the last one; False where it is another.
 
         A key takes 0.6 us, half of what numpy takes: memoryviews refuse what is of another shape or dtype.
         """
         num_keys, span = 0, slice(at * self.num_envs, (at + 1) * self.num_envs)
-        for key, mask_key, block in self._usual:
+        for key, mask_key, block in self._last_keys:
             value, mask = info.get(key), info.get(mask_key)
             if type(value) is not np.ndarray:
                 return False
@@ -97,7 +97,7 @@ class InfoRows:
             block.present[at] = True if mask is None else mask
             found = True
         arrays = {key: self._blocks.get(nested.escape(key)) for key, value in info.items() if type(value) is np.ndarray}
-        self._usual = [(key, "_" + key, block) for key, block in arrays.items() if block is not None]
+        self._last_keys = [(key, "_" + key, block) for key, block in arrays.items() if block is not None]
         return found
 
     def gather(self, index: np.ndarray) -> Infos:
@@ -136,19 +136,19 @@ class InfoRows:
     def _put_first(self, there: list[tuple[_InfoBlock, np.ndarray, np.ndarray]], num_kept: int, num_slots: int) -> None:
         for block, values, present in there:
             block.values[:num_kept], block.present[:num_kept] = values, present
-        self._forget(slice(num_kept, num_slots))
+        self._clear_presence(slice(num_kept, num_slots))
         self.num_slots = num_kept
         if num_kept > 1:  # keys that come no more are dropped
             self._blocks = {path: block for path, block in self._blocks.items() if block.present.any()}
-            self._usual = [usual for usual in self._usual if usual[-1].present.any()]
+            self._last_keys = [usual for usual in self._last_keys if usual[-1].present.any()]
 
-    def _forget(self, slots: slice) -> None:
+    def _clear_presence(self, slots: slice) -> None:
         for block in self._blocks.values():
             block.present[slots] = False
 
     def _resize(self, capacity: int) -> None:
         for block in self._blocks.values():
-            block.hold(_longer(block.values, capacity), _longer(block.present, capacity))
+            block.set_arrays(_longer(block.values, capacity), _longer(block.present, capacity))
         self._capacity = capacity
 
 
@@ -182,9 +182,9 @@ class _InfoBlock:
 
     def __init__(self, row: np.ndarray, plain: bool, capacity: int) -> None:
         self.plain = plain  # values are Python's, not numpy's
-        self.hold(np.zeros((capacity, *row.shape), row.dtype), np.zeros((capacity, len(row)), bool))
+        self.set_arrays(np.zeros((capacity, *row.shape), row.dtype), np.zeros((capacity, len(row)), bool))
 
-    def hold(self, values: np.ndarray, present: np.ndarray) -> None:
+    def set_arrays(self, values: np.ndarray, present: np.ndarray) -> None:
         """Have these arrays of values and of where they are."""
         self.numbers = self.flags = None  # so that an interrupt leaves none of the arrays before
         self.values, self.present = values, present
@@ -198,24 +198,24 @@ class _InfoBlock:
 
     def __setstate__(self, state: Any) -> None:
         values, present, self.plain = state
-        self.hold(values, present)
+        self.set_arrays(values, present)
 
     def put(self, at: int, row: np.ndarray, plain: bool) -> None:
         """A row [N, ...]; of another kind of numbers or another shape than before: all values become objects."""
         if self.dtype != object:
             if row.shape != self.shape or row.dtype.kind != self.dtype.kind or plain != self.plain:
-                self._become_objects()
+                self._convert_to_objects()
             elif row.dtype != self.dtype:
-                self.hold(self.values.astype(np.promote_types(row.dtype, self.dtype)), self.present)
+                self.set_arrays(self.values.astype(np.promote_types(row.dtype, self.dtype)), self.present)
         if self.dtype == object and row.dtype != object:
             row = objects(row.tolist() if plain else list(row))
         self.values[at] = row
 
-    def _become_objects(self) -> None:
+    def _convert_to_objects(self) -> None:
         values = np.empty(self.present.shape, object)
         for at in np.flatnonzero(self.present.any(axis=1)).tolist():
             values[at] = objects(self.values[at].tolist() if self.plain else list(self.values[at]))
-        self.hold(values, self.present)
+        self.set_arrays(values, self.present)
         self.plain = False
 
     def column(self, index: np.ndarray, mask: np.ndarray | None, missing: np.ndarray) -> TypedColumn:

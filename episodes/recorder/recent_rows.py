@@ -34,7 +34,7 @@ class RecentRows:
         self._info: dict[str, Any] = {}
 
     @property
-    def is_looked_at(self) -> bool:
+    def keeps_earlier_rows(self) -> bool:
         """Whether rows must be written: somebody looks further back than the newest one."""
         return self._kept is not None
 
@@ -57,7 +57,7 @@ class RecentRows:
 
     def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
         """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting them yet."""
-        kept = self.looked_at()
+        kept = self.keep_earlier_rows()
         kept.write(kept.num_rows, rows, extras, kept.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class RecentRows:
         rows.reset_infos += [ResetInfo(0, envs, rows.infos.add(info)) for envs, info in self._resets]
         return rows
 
-    def looked_at(self) -> RecordedRows:
+    def keep_earlier_rows(self) -> RecordedRows:
         """The rows, of which more are kept from now on."""
         if self._kept is None:
             self._kept = self.rows()
@@ -92,4 +92,4 @@ class RecentRows:
             newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)
             return newest, np.ones((1, len(ages)), bool)
         self.depth = max(self.depth, num_items - 1)
-        return self.looked_at().recent(track, num_items, ages)
+        return self.keep_earlier_rows().recent(track, num_items, ages)

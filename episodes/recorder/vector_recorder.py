@@ -281,7 +281,7 @@ class VectorRecorder:
         ages, last = self.ages[envs], self._rows.num_rows - 1
         lengths = np.minimum(ages, last - self._base)
         lookbacks = np.minimum(ages - lengths, self._rows.lookback_at(self._base))
-        return self._looked_at(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
+        return self._as_named_episodes(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
 
     def ended(self) -> EpisodePack:
         """The chunks whose episodes ended with the newest step."""
@@ -289,7 +289,7 @@ class VectorRecorder:
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
         """The same as episodes; what is written to their `custom_data` arrives in the pack that is taken."""
-        return self._looked_at(self._newest_chunks())
+        return self._as_named_episodes(self._newest_chunks())
 
     def _newest_chunks(self) -> Chunks:
         """The chunks that ended with the newest step."""
@@ -300,7 +300,7 @@ class VectorRecorder:
         chunks = chunks.select(chunks.last_rows == last)
         return replace(chunks, envs=envs[chunks.envs])
 
-    def _looked_at(self, chunks: Chunks) -> list[SingleAgentEpisode]:
+    def _as_named_episodes(self, chunks: Chunks) -> list[SingleAgentEpisode]:
         """The chunks as episodes, whose ids and custom data are kept."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
@@ -334,7 +334,7 @@ class VectorRecorder:
             self._carry_over()  # may be called twice
             self._carry_over = None
 
-    def go_on(
+    def continue_from(
         self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
     ) -> None:
         """Go on with the episodes of another recorder, which stops; what is here and was not taken is dropped.

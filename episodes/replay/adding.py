@@ -26,7 +26,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.infos import Infos
 
 
-def listed(episodes: Any, kind: type) -> Any:
+def as_sequence(episodes: Any, kind: type) -> Any:
     """Episodes of that kind as a sequence, out of one of them, a sequence, or whatever goes through them once.
 
     Raises:
@@ -34,15 +34,15 @@ def listed(episodes: Any, kind: type) -> Any:
     """
     if isinstance(episodes, kind):
         return [episodes]
-    odd = episodes
+    wrong = episodes
     if isinstance(episodes, EpisodePack) and kind is SingleAgentEpisode:
         return episodes
     if isinstance(episodes, Iterable) and not isinstance(episodes, (str, bytes, Mapping, EpisodePack, kind)):
         episodes = list(episodes)
         if all(isinstance(each, kind) for each in episodes):
             return episodes
-        odd = next(each for each in episodes if not isinstance(each, kind))
-    raise WrongType(f"add takes a {kind.__name__}, or a sequence of them; this is a {type(odd).__name__}")
+        wrong = next(each for each in episodes if not isinstance(each, kind))
+    raise WrongType(f"add takes a {kind.__name__}, or a sequence of them; this is a {type(wrong).__name__}")
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
@@ -60,17 +60,17 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
     check_pack(ring, pack)
     if not pack.num_steps:
         return
-    ring.create_missing(pack.observations, tracks_of(pack), pack.facts.policy_versions is not None)
+    ring.create_missing(pack.observations, step_tracks_of(pack), pack.facts.policy_versions is not None)
     ids = pack.ids.tolist()
     if len(set(ids)) == len(ids) and pack.num_steps <= ring.capacity:
-        ring.add(_addition(ring, pack, order))
+        ring.add(_build_addition(ring, pack, order))
         return
-    for part in parts(pack, ids, ring.capacity):
+    for part in split_pack(pack, ids, ring.capacity):
         if part.num_steps:
             surplus = max(part.num_steps - ring.capacity, 0)
             if surplus:
                 part = part.move_starts(np.array([surplus]))
-            ring.add(_addition(ring, part, None, surplus))
+            ring.add(_build_addition(ring, part, None, surplus))
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
@@ -78,10 +78,10 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
     if pack.num_steps:  # the tracks of a pack without steps have no dtypes yet
-        ring.check(pack.observations, tracks_of(pack))
+        ring.check(pack.observations, step_tracks_of(pack))
 
 
-def tracks_of(pack: EpisodePack) -> dict[str, Any]:
+def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
     """The step tracks by name; endings have no data yet, only a dtype."""
     flags = np.zeros(0, bool)
     named = {ACTIONS: pack.actions, REWARDS: pack.rewards, TERMINATEDS: flags, TRUNCATEDS: flags}
@@ -95,28 +95,28 @@ def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: 
     if not distinct:
         _check_in_turn(pack, ids, ring, entries)
     elif known.any():
-        t_next, ended = ring.t_next(entries), ring.ended(entries)
+        t_next, ended = ring.t_next(entries), ring.have_ended(entries)
         wrong = known & (ended | (t_next != pack.t_started))
         if wrong.any():
             i = int(wrong.argmax())
-            raise _mismatch(ids[i], int(pack.t_started[i]), int(t_next[i]), bool(ended[i]))
+            raise _mismatch_error(ids[i], int(pack.t_started[i]), int(t_next[i]), bool(ended[i]))
 
 
 def _check_in_turn(pack: EpisodePack, ids: list[str], ring: LinkedRing, entries: np.ndarray) -> None:
     known = np.flatnonzero(entries >= 0)
     there: dict[str, tuple[int, bool]] = {}
     if len(known):
-        stored = zip(ring.t_next(entries[known]).tolist(), ring.ended(entries[known]).tolist(), strict=True)
+        stored = zip(ring.t_next(entries[known]).tolist(), ring.have_ended(entries[known]).tolist(), strict=True)
         there = dict(zip((ids[i] for i in known.tolist()), stored, strict=True))
     columns = (pack.t_started, pack.lengths, pack.terminated | pack.truncated)
     for id_, t_started, length, done in zip(ids, *(column.tolist() for column in columns), strict=True):
         t_next, ended = there.get(id_, (t_started, False))
         if length and (ended or t_next != t_started):
-            raise _mismatch(id_, t_started, t_next, ended)
+            raise _mismatch_error(id_, t_started, t_next, ended)
         there[id_] = t_started + length, done
 
 
-def _mismatch(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismatch:
+def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismatch:
     there = f"ended at t={t_next}" if ended else f"goes on at t={t_next}"
     return ChunkMismatch(
         f"episode {id_}: a chunk that begins at t={t_started}, but the episode in the buffer {there}; "
@@ -124,7 +124,7 @@ def _mismatch(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismat
     )
 
 
-def parts(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
+def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
     """The pack in pieces in which no episode occurs twice, of at most `capacity` steps unless they are one chunk."""
     start, num_steps, seen = 0, 0, set()
     for i, (id_, length) in enumerate(zip(ids, pack.lengths.tolist(), strict=True)):
@@ -165,7 +165,7 @@ class NewChunks:
         return self.num_steps + len(self.chunks) - int(self.reuses.sum())
 
 
-def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passed: int) -> NewChunks:
+def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passed: int) -> NewChunks:
     table, lengths = ring.table, pack.lengths[chunks]
     stops = np.cumsum(lengths)
     num_steps = int(stops[-1])
@@ -181,32 +181,36 @@ def _arrivals(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passe
     return NewChunks(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
 
 
-def _addition(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0) -> Addition:
+def _build_addition(
+    ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0
+) -> Addition:
     """What adding the pack's steps, at least one and at most `capacity`, writes."""
     chunks = np.flatnonzero(pack.lengths)
-    arrivals = _arrivals(ring, pack, chunks, num_passed)
+    incoming = _new_chunks(ring, pack, chunks, num_passed)
     if order is not None:  # rows are not in the steps' order
-        ring.widen(max(ring.capacity // 32, 4 * len(chunks)) + arrivals.num_rows)
-    room = ring.room(arrivals.num_steps, arrivals.num_rows, num_passed)
-    slots = positions(room.head, arrivals.num_steps, ring.capacity)
+        ring.widen(max(ring.capacity // 32, 4 * len(chunks)) + incoming.num_rows)
+    reservation = ring.reserve(incoming.num_steps, incoming.num_rows, num_passed)
+    slots = positions(reservation.head, incoming.num_steps, ring.capacity)
     if order is not None:
         slots = slots[order.argsort()]
-    new = np.flatnonzero(~arrivals.survives)
-    episodes = ring.table.change(room.closed, len(new))
-    episodes.ids, episodes.first = pack.ids[chunks[new]].tolist(), slots[arrivals.first[new]]
-    entries = np.where(arrivals.survives, arrivals.known, NONE)
+    new = np.flatnonzero(~incoming.survives)
+    episodes = ring.table.change(reservation.closed, len(new))
+    episodes.ids, episodes.first = pack.ids[chunks[new]].tolist(), slots[incoming.first[new]]
+    entries = np.where(incoming.survives, incoming.known, NONE)
     entries[new] = episodes.opened
-    _put_facts(ring, pack, arrivals, entries, episodes)
-    block = _block(ring, pack, arrivals, entries, slots)
+    _put_facts(ring, pack, incoming, entries, episodes)
+    block = _build_block(ring, pack, incoming, entries, slots)
     if order is not None:
         block = block.in_order(order)
-    return Addition(room, episodes, block, (entries, slots[arrivals.last]))
+    return Addition(reservation, episodes, block, (entries, slots[incoming.last]))
 
 
-def _block(ring: LinkedRing, pack: EpisodePack, arrivals: NewChunks, entries: np.ndarray, slots: np.ndarray) -> Block:
+def _build_block(
+    ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
+) -> Block:
     """Steps, chunk after chunk, that will be at the positions `slots` [n]."""
-    first, lengths, reuses = arrivals.first, arrivals.lengths, arrivals.reuses
-    steps = np.arange(arrivals.num_steps)
+    first, lengths, reuses = incoming.first, incoming.lengths, incoming.reuses
+    steps = np.arange(incoming.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)
     next_row = steps + np.repeat(ring.rows_head + np.cumsum(~reuses), lengths)
     links[ROW] = (next_row - 1) % ring.num_rows
@@ -214,17 +218,17 @@ def _block(ring: LinkedRing, pack: EpisodePack, arrivals: NewChunks, entries: np
     links[NEXT_ROW] = next_row % ring.num_rows
     links[NEXT] = slots
     links[PREVIOUS, 1:] = slots[:-1]
-    links[PREVIOUS, first] = np.where(arrivals.survives, ring.table.last[entries], slots[first])
+    links[PREVIOUS, first] = np.where(incoming.survives, ring.table.last[entries], slots[first])
     links[ENTRY] = np.repeat(entries, lengths)
-    links[T] = steps + np.repeat(pack.t_started[arrivals.chunks] - first, lengths)
-    rows = observation_rows(pack, arrivals.chunks, reuses)
+    links[T] = steps + np.repeat(pack.t_started[incoming.chunks] - first, lengths)
+    rows = observation_rows(pack, incoming.chunks, reuses)
     flags = {TERMINATEDS: pack.terminated, TRUNCATEDS: pack.truncated}
     return Block(
         observations=pack.observations,
         observation_rows=rows,
-        num_rows=arrivals.num_rows,
+        num_rows=incoming.num_rows,
         tracks={ACTIONS: pack.actions, REWARDS: pack.rewards} | pack.extra_model_outputs,
-        endings={name: arrivals.last[flag[arrivals.chunks]] for name, flag in flags.items()},
+        endings={name: incoming.last[flag[incoming.chunks]] for name, flag in flags.items()},
         step_rows=pack.step_rows(),
         links=links,
         infos=_infos(pack.infos, rows),
@@ -254,14 +258,14 @@ def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
 
 
 def _put_facts(
-    ring: LinkedRing, pack: EpisodePack, arrivals: NewChunks, entries: np.ndarray, episodes: TableChange
+    ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, episodes: TableChange
 ) -> None:
     """What the table keeps of the episodes: the first chunk's custom data, and the facts of all chunks."""
     facts, table = pack.facts._replace(policy_versions=None), ring.table  # versions are the ring's, step by step
     if facts.custom_data is None and all(column is None for column in facts.optional):
         return
     episodes.facts, episodes.custom_data = {}, {}
-    for entry, i, goes_on in zip(*(a.tolist() for a in (entries, arrivals.chunks, arrivals.survives)), strict=True):
+    for entry, i, goes_on in zip(*(a.tolist() for a in (entries, incoming.chunks, incoming.survives)), strict=True):
         own = facts.at(i)._replace(id_="", observation_space=None, action_space=None)
         episodes.facts[entry] = table.facts[entry].followed_by(own) if goes_on else own
         if not goes_on and facts.custom_data is not None:

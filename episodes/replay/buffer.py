@@ -28,7 +28,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
-from episodes.replay.adding import add_pack, listed
+from episodes.replay.adding import add_pack, as_sequence
 from episodes.replay.link_traversal import Windows
 from episodes.replay.locking import locked
 from episodes.replay.max_age import sample_recent_steps
@@ -43,12 +43,12 @@ from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.mapped_files import MappedFiles
 from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
-from episodes.replay.ring.track_ring import Allocator, numbers
-from episodes.replay.ring_columns import KEYS_OF_STEPS, columns_of, followed, states_before
+from episodes.replay.ring.track_ring import Allocator, numbers_at
+from episodes.replay.ring_columns import KEYS_OF_STEPS, columns_of, n_step_columns, states_before
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
-from episodes.replay.stored_steps import drawn
+from episodes.replay.stored_steps import make_batch
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.header import read_header
@@ -211,7 +211,7 @@ class EpisodeReplayBuffer(SampleCounts):
             UnknownKey: an extra model output that there is not.
             WrongType: what is added is none of these.
         """
-        given = listed(episodes, SingleAgentEpisode)
+        given = as_sequence(episodes, SingleAgentEpisode)
         if not len(given):
             return
         pack = EpisodePack.from_episodes(given)
@@ -339,8 +339,8 @@ class EpisodeReplayBuffer(SampleCounts):
             raise self.empty_error()
         gone = (indices != NONE) & ((indices < ring.tail) | (indices >= ring.head))
         if gone.any():
-            there = f"{ring.tail}..{ring.head - 1}" if len(ring) else "none"
-            raise StepOutOfRange(f"step {int(indices[gone][0])}: the steps that are there have numbers {there}")
+            span = f"{ring.tail}..{ring.head - 1}" if len(ring) else "none"
+            raise StepOutOfRange(f"step {int(indices[gone][0])}: the steps that are there have numbers {span}")
         slots = np.where(indices == NONE, self.capacity, indices % self.capacity)
         weights = np.ones(len(slots), np.float32)
         batch = self._transitions(slots, weights, n_step, gamma, views, keys)
@@ -362,7 +362,7 @@ class EpisodeReplayBuffer(SampleCounts):
         """As `_draw`, of the steps at which the sequences of a grid begin."""
         if not len(self._ring):
             raise self.empty_error()
-        begins = self._grids.setdefault(period, SequenceGrid(period)).there(self._ring)
+        begins = self._grids.setdefault(period, SequenceGrid(period)).stored_starts(self._ring)
         if not len(begins):
             raise self._no_sequence()
         picked = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
@@ -391,12 +391,12 @@ class EpisodeReplayBuffer(SampleCounts):
             columns[Columns.N_STEP] = ones(len(slots), np.int32)
         else:
             most = n_step if not isinstance(n_step, tuple) else self._random_steps(n_step, len(slots))
-            last, sums = followed(ring, slots, most, gamma)
+            last, sums = n_step_columns(ring, slots, most, gamma)
             columns = columns_of(ring, keys, slots, last, sums, views)
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
-        columns[INDICES] = indices = numbers(slots, ring.head, ring.capacity)
-        return drawn(columns, ring, indices)
+        columns[INDICES] = indices = numbers_at(slots, ring.head, ring.capacity)
+        return make_batch(columns, ring, indices)
 
     def _random_steps(self, bounds: tuple[int, int], n: int) -> np.ndarray:
         return self.generator.integers(bounds[0], bounds[1], n, endpoint=True)
@@ -450,7 +450,7 @@ class EpisodeReplayBuffer(SampleCounts):
         indices = columns[INDICES]
         columns[INDICES] = self._sequence_indices(begins, indices)
         self.num_sampled += int(np.count_nonzero(found.learned))
-        return drawn(columns, self._ring, indices)
+        return make_batch(columns, self._ring, indices)
 
     def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
         """The column `indices`, of the positions of the drawn steps [B] and the numbers of all steps [B, W]."""

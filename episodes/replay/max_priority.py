@@ -16,7 +16,7 @@ class PrioritiesWithMax:
 
     >>> given = PrioritiesWithMax(5)
     >>> given.set(np.array([1, 3]), np.array([2.0, 9.0]))
-    >>> given.forget(3, 5)
+    >>> given.unset(3, 5)
     >>> given.highest
     2.0
     """
@@ -48,7 +48,7 @@ class PrioritiesWithMax:
         self._flat[positions] = priorities
         np.maximum.at(self._peaks, positions >> self._shift, priorities)
 
-    def forget(self, start: int, stop: int) -> None:
+    def unset(self, start: int, stop: int) -> None:
         """No priority was given to the positions [start, stop)."""
         self._flat[start:stop] = 0
         first, last = start >> self._shift, ((stop - 1) >> self._shift) + 1

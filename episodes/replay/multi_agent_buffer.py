@@ -16,7 +16,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.replay.adding import check_pack, listed
+from episodes.replay.adding import as_sequence, check_pack
 from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capacity
 from episodes.replay.env_steps import EnvSteps
 from episodes.replay.locking import locked
@@ -121,13 +121,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The buffer stays as it was.
             WrongType: what is added is none of these.
         """
-        given = listed(episodes, MultiAgentEpisode)
+        given = as_sequence(episodes, MultiAgentEpisode)
         held, module_of = self._stored, dict(self._module_of)
         pieces = [EpisodePart(part, module_of) for episode in given for part in self._parts(episode)]
         buffers = self._checked_buffers(pieces)
         rings = {module_id: buffer.get_ring() for module_id, buffer in buffers.items()}
         writes = (partial(piece.write, rings, held.env_steps) for piece in pieces)
-        self._work = (partial(held.welcome, buffers, module_of), *writes)
+        self._work = (partial(held.add_modules, buffers, module_of), *writes)
         self._finish()
 
     def _parts(self, episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
@@ -185,7 +185,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             options: as `EpisodeReplayBuffer.sample` takes them: `n_step`, `gamma`, `keys`, `include_infos`.
         """
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
-        chosen = self._chosen(module_ids)
+        chosen = self._checked_module_ids(module_ids)
         if module_ids is None:
             chosen = [module_id for module_id in chosen if len(self.modules[module_id])]
             if not chosen:
@@ -224,7 +224,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         """
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         check_counts(n=n)
-        chosen = set(self._chosen(module_ids))
+        chosen = set(self._checked_module_ids(module_ids))
         for module_id in chosen:
             if len(self.modules[module_id]):
                 self.modules[module_id].checked_sample_keys(n, n_step, gamma, include_infos, keys)
@@ -263,7 +263,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     def _empty(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
 
-    def _chosen(self, module_ids: Sequence[Hashable] | None) -> Sequence[Hashable]:
+    def _checked_module_ids(self, module_ids: Sequence[Hashable] | None) -> Sequence[Hashable]:
         if not self.modules:
             raise self._empty()
         if module_ids is None:
@@ -306,7 +306,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                     f"a state of a buffer with capacity={state['capacity']}, this one has capacity={self.capacity}; "
                     "make a buffer of that capacity"
                 )
-            restored = self._restored(state)
+            restored = self._build_contents(state)
         except MALFORMED as error:
             if isinstance(error, EpisodeError):
                 raise
@@ -315,7 +315,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             ) from error
         self.__dict__.update(restored)
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
         """What `set_state` puts in place, all at once."""
         held = _Contents({}, dict(state["module_of"]), EnvSteps(self.capacity))
         held.env_steps.set_state(state["env_steps"])
@@ -345,7 +345,7 @@ class _Contents(NamedTuple):
     module_of: dict[Hashable, Hashable]
     env_steps: EnvSteps
 
-    def welcome(self, modules: dict[Hashable, EpisodeReplayBuffer], module_of: dict[Hashable, Hashable]) -> None:
+    def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], module_of: dict[Hashable, Hashable]) -> None:
         """Modules and agents are there from now on."""
         self.modules.update(modules)
         self.module_of.update(module_of)

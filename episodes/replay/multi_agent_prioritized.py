@@ -90,5 +90,5 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
             raise StateMismatch("a state without priorities; restore it into a MultiAgentEpisodeReplayBuffer")
         super().set_state(state)
 
-    def _restored(self, state: dict[str, Any]) -> dict[str, Any]:
-        return super()._restored(state) | {"_options": dict(state["options"])}
+    def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
+        return super()._build_contents(state) | {"_options": dict(state["options"])}

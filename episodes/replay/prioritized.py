@@ -89,17 +89,17 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         ring = self.get_ring()
         head, tail = ring.head, ring.tail
         if tail > max(self._num_gone, head - self.capacity):  # evicted, and nothing came in their place
-            for first, last in self._stretches(max(self._num_gone, head - self.capacity), tail):
-                self._given.forget(first, last)
+            for first, last in self._position_ranges(max(self._num_gone, head - self.capacity), tail):
+                self._given.unset(first, last)
                 self._tree.fill(first, last, 0.0)
         self._num_gone = tail
         if self._num_known == head:
             return
         start = max(self._num_known, tail)
-        new = self._stretches(start, head)
+        new = self._position_ranges(start, head)
         for first, last in new:
-            self._given.forget(first, last)
-        share = self._share(max(self._given.highest, 1.0))
+            self._given.unset(first, last)
+        share = self._scaled_priority(max(self._given.highest, 1.0))
         for first, last in new:
             self._tree.fill(first, last, share)
         if self.period is not None:
@@ -107,7 +107,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             self._tree.set(slots[ring.links.t[slots] % self.period != 0], 0.0)
         self._num_known = head
 
-    def _stretches(self, number: int, stop: int) -> list[tuple[int, int]]:
+    def _position_ranges(self, number: int, stop: int) -> list[tuple[int, int]]:
         """The positions of the steps with numbers [number, stop), at most `capacity`: one or two, none empty."""
         first = number % self.capacity
         last = first + stop - number
@@ -115,7 +115,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             return [(first, last)] if last > first else []
         return [(first, self.capacity), (0, last - self.capacity)]
 
-    def _share(self, priorities: Any) -> Any:
+    def _scaled_priority(self, priorities: Any) -> Any:
         """p ** alpha, at least so much that a sum of nothing else is not zero."""
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
@@ -182,7 +182,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                     f"some of these steps begin no sequence of period={self.period}; give batch.indices"
                 )
         is_safe = self.alpha <= 1 and most < _LARGE and self.min_priority < _LARGE
-        return numbers, given, self._share(given) if is_safe else self._finite_shares(given)
+        return numbers, given, self._scaled_priority(given) if is_safe else self._finite_shares(given)
 
     def set_checked_priorities(self, numbers: np.ndarray, given: np.ndarray, shares: np.ndarray) -> None:
         """Set what `checked_priorities` returned."""
@@ -201,7 +201,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     def _finite_shares(self, given: np.ndarray) -> np.ndarray:
         """The shares of priorities so large that a buffer full of them might have no finite sum."""
         with np.errstate(over="ignore"):
-            shares = self._share(given)
+            shares = self._scaled_priority(given)
         if not shares.max() < _MOST / self.capacity:
             raise InvalidArgument(
                 f"priority {given.max():g}: to the power of alpha={self.alpha}, {self.capacity} have no finite sum"

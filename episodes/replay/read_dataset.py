@@ -50,7 +50,7 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
     entries = ring.table.find([id_])
     if entries[0] < 0:
         return None
-    return _NEVER if ring.ended(entries)[0] else int(ring.t_next(entries)[0])
+    return _NEVER if ring.have_ended(entries)[0] else int(ring.t_next(entries)[0])
 
 
 def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:

@@ -28,7 +28,7 @@ from episodes.replay.ring.episode_table import NONE
 from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.replay.row_links import EnvTails
-from episodes.replay.staged_rows import StagedRows, cast
+from episodes.replay.staged_rows import StagedRows, cast_to_space
 from episodes.replay.staged_steps import Continuation, StagedRow, StagedSteps
 from episodes.replay.stored_outputs import checked_extra, chosen_outputs
 from episodes.single_agent import SingleAgentEpisode
@@ -166,19 +166,19 @@ class ReplayRecorder:
         ring.check(observations, {})
         slot = self._staged.infos.add(infos)
         ring.create_missing(observations, {})
-        room = ring.room(0, len(envs))
+        reservation = ring.reserve(0, len(envs))
         behind = self._staged.tails
         rows, previous, boundaries = behind.rows.copy(), behind.previous.copy(), behind.boundaries.copy()
-        rows[envs], previous[envs] = room.rows_head + np.arange(len(envs)), NONE
+        rows[envs], previous[envs] = reservation.rows_head + np.arange(len(envs)), NONE
         boundaries.reset(mask)
-        head = room.rows_head + len(envs)
+        head = reservation.rows_head + len(envs)
         dealt = self._staged.infos.gather(slot * self.num_envs + envs) if slot else EmptyInfos(len(envs))
-        after = EnvTails(previous, rows, behind.entries, room.head, head, boundaries)
+        after = EnvTails(previous, rows, behind.entries, reservation.head, head, boundaries)
         ring.widen(max(int((self._environments + head - rows).max()), 2 * self.num_envs))
         fresh = {env: data for env, data in self._staged.unstarted.items() if not mask[env]}
         links = np.zeros((NUM_LINKS, 0), np.int64)
         block = Block(observations, None if everyone else envs, len(envs), {}, {}, None, links, dealt)
-        ring.add(Addition(room, ring.table.change(room.closed, 0), block))
+        ring.add(Addition(reservation, ring.table.change(reservation.closed, 0), block))
         self._staged.proceed(Continuation(after, self._staged.classified.newest, fresh))
         self._generation = ring.generation
         recent = self._recent_rows()
@@ -253,7 +253,7 @@ class ReplayRecorder:
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             ended = (tracks[TERMINATEDS] | tracks[TRUNCATEDS]).nonzero()[0]
         row = self._staged_row(ended, infos, finals)
-        if self._recent_rows().is_looked_at:
+        if self._recent_rows().keeps_earlier_rows:
             flags = (tracks[TERMINATEDS], tracks[TRUNCATEDS])
             self._recent.write((observations, given[ACTIONS], given[REWARDS], *flags), outputs)
         ring.create_missing(observations, tracks, staged.version is not None)
@@ -262,7 +262,7 @@ class ReplayRecorder:
         staged.rows.append(row)
         self._recent.commit(observations, infos)
         self._newest = None
-        is_plain = self._can_classify_later and stage.is_plain and not self._recent.is_looked_at
+        is_plain = self._can_classify_later and stage.is_plain and not self._recent.keeps_earlier_rows
         self._plain = stage if is_plain else None
 
     def _staged_row(self, ended: np.ndarray, infos: dict[str, Any], finals: Any) -> StagedRow:
@@ -317,7 +317,7 @@ class ReplayRecorder:
     @property
     def depths(self) -> np.ndarray:
         """See `OngoingEpisodes.depths`."""
-        rows = self._recent_rows().looked_at()
+        rows = self._recent_rows().keep_earlier_rows()
         return np.minimum(self.ages, rows.lookback_at(rows.num_rows - 1))
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
@@ -335,9 +335,9 @@ class ReplayRecorder:
             if not self.is_reset:
                 raise EpisodeStateError("the ongoing episodes are no longer in the buffer; call reset")
             self._ring.flush_staged()
-            return self._stored(env) if self.ages[env] else self._begun(env)
+            return self._stored_episode(env) if self.ages[env] else self._episode_without_steps(env)
 
-    def _begun(self, env: int) -> SingleAgentEpisode:
+    def _episode_without_steps(self, env: int) -> SingleAgentEpisode:
         """An episode without a step."""
         ring, row = self._ring, self._staged.tails.rows[env : env + 1]
         infos = ring.infos.infos(row.tolist())
@@ -358,21 +358,21 @@ class ReplayRecorder:
         """What is stored of the episodes that ended with the newest step; what `custom_data` gets arrives there."""
         with self._ring.lock:
             self._ring.flush_staged()
-            return [self._stored(env) for env in self.newest.ended.tolist()]
+            return [self._stored_episode(env) for env in self.newest.ended.tolist()]
 
-    def _stored(self, env: int) -> SingleAgentEpisode:
+    def _stored_episode(self, env: int) -> SingleAgentEpisode:
         entry, table = int(self._staged.tails.entries[env]), self._ring.table
         episode = episode_at(self._ring, entry, *self._spaces)
         episode.custom_data = table.custom_data[entry] = table.custom_data[entry] or {}
         return episode
 
-    def pass_on_to(self, recorder: VectorRecorder) -> None:
+    def hand_over_to(self, recorder: VectorRecorder) -> None:
         """Let another recorder go on with the ongoing episodes; this one may only be reset then."""
         with self._ring.lock:
             self._ring.flush_staged()
-            self._pass_on_to(recorder)
+            self._hand_over_to(recorder)
 
-    def _pass_on_to(self, recorder: VectorRecorder) -> None:
+    def _hand_over_to(self, recorder: VectorRecorder) -> None:
         if self._staged.classified.newest is None and not self._is_current:
             return  # nothing was recorded
         ids, table = np.full(self.num_envs, "", "U32"), self._ring.table
@@ -381,7 +381,7 @@ class ReplayRecorder:
             for env in np.flatnonzero(self._staged.tails.previous != NONE).tolist():
                 entry = int(self._staged.tails.entries[env])
                 ids[env], custom_data[env] = table.id_of(entry), table.custom_data[entry] or {}
-        recorder.go_on(self._recent_rows(), self._staged.tails.boundaries, ids, custom_data)
+        recorder.continue_from(self._recent_rows(), self._staged.tails.boundaries, ids, custom_data)
         unused = Boundaries(self.num_envs, self.autoreset_mode)
         self._staged.proceed(Continuation(self._staged.tails._replace(boundaries=unused), None, {}))
         self._recent = RecentRows(self.num_envs, *self._spaces, depth=self._recent.depth)
@@ -403,7 +403,7 @@ class ReplayRecorder:
                 raise ShapeMismatch(f"{name} are {nested.describe(arrays)}; give a bool array [{self.num_envs}]")
             arrays = arrays.astype(bool)
         if is_known:
-            arrays = nested.map_leaves(lambda leaf, dtype: cast(name, leaf, dtype), arrays, dtypes)
+            arrays = nested.map_leaves(lambda leaf, dtype: cast_to_space(name, leaf, dtype), arrays, dtypes)
         leaves = nested.leaves(arrays)
         if not leaves:
             raise ShapeMismatch(f"{name} are {nested.describe(items)}: they have no array; give at least one [N, ...]")

@@ -39,7 +39,7 @@ def save(ring: LinkedRing, point: ResumePoint, rest: dict[str, Any]) -> None:
         "infos": encode_infos(ring.infos),
         "rows": None,
         "newest_version": None if ring.versions.told is None else ring.versions.newest,
-        "rest": _rest_out(rest),
+        "rest": _encode_rest(rest),
     }
     point.save(state, ring.tail)
 
@@ -61,7 +61,7 @@ def restore(ring: LinkedRing, point: ResumePoint, set_rest: Callable[[dict[str, 
                 f"capacity={ring.capacity}; give that capacity, or another path"
             )
         _open(ring, point, state, tail)
-        set_rest(_rest_in(state["rest"]))
+        set_rest(_decode_rest(state["rest"]))
 
     point.load(restore_all)
     point.files.remove_unused()
@@ -151,11 +151,11 @@ def encode_infos(infos: InfoSegments) -> list[Any]:
     for start, parts in segments:
         joined = joined_infos(parts)
         columns = joined.without_objects().columns if isinstance(joined, ColumnInfos) else {}
-        written.append([start, len(joined), {path: _column_out(column) for path, column in columns.items()}])
+        written.append([start, len(joined), {path: _encode_column(column) for path, column in columns.items()}])
     return written
 
 
-def _column_out(column: Any) -> list[Any]:
+def _encode_column(column: Any) -> list[Any]:
     if isinstance(column, TypedColumn):
         return [column.values, column.mask, column.plain]
     return [column.buffer, column.starts, column.ends]
@@ -170,12 +170,12 @@ def decode_infos(written: list[Any]) -> InfoSegments:
     return InfoSegments([start for start, *_ in written], parts)
 
 
-def _rest_out(rest: dict[str, Any]) -> dict[str, Any]:
+def _encode_rest(rest: dict[str, Any]) -> dict[str, Any]:
     spaces = [space_json.to_json(space, name) for space, name in zip(rest["spaces"], _SPACES, strict=True)]
     return {**rest, "generator": json.dumps(rest["generator"]), "spaces": spaces}
 
 
-def _rest_in(rest: dict[str, Any]) -> dict[str, Any]:
+def _decode_rest(rest: dict[str, Any]) -> dict[str, Any]:
     spaces = tuple(map(space_json.from_json, rest["spaces"]))
     return {**rest, "generator": json.loads(rest["generator"]), "spaces": spaces}
 

@@ -27,7 +27,7 @@ KEYS_OF_STEPS = (
 _OF_LAST = frozenset((Columns.NEXT_OBS, TERMINATEDS, TRUNCATEDS))
 
 
-def followed(
+def n_step_columns(
     ring: LinkedRing, slots: np.ndarray, n_step: int | np.ndarray, gamma: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The n-step windows from the positions `slots` [n] on: up to `n_step` steps, which stop where the episode does.
@@ -66,7 +66,7 @@ def columns_of(
     Those that are `known` are taken from there. With views, "obs" and "new_obs" are all columns that they make.
     """
     if views is not None:
-        seen = _seen(ring, keys, slots, last, views)
+        seen = _view_columns(ring, keys, slots, last, views)
         return columns_of(ring, [key for key in keys if key not in OBSERVED], slots, last, known) | seen
     columns: dict[str, Any] = {}
     gathered = ring.columns
@@ -82,7 +82,7 @@ def columns_of(
     return columns
 
 
-def _seen(
+def _view_columns(
     ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
 ) -> dict[str, Any]:
     """What the module sees before the steps at `slots` [...] and, as "new_<column>", after those at `last` [...]."""
@@ -99,21 +99,23 @@ def _seen(
         if part.start < part.stop:
             for name, column in columns.items():
                 own = nested.take(column, part)
-                found[prefix + name] = own if slots.ndim == 1 and padded is None else _shaped(own, slots.shape, padded)
+                found[prefix + name] = (
+                    own if slots.ndim == 1 and padded is None else _reshape_column(own, slots.shape, padded)
+                )
     return found
 
 
-def _shaped(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
+def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
     """The rows of a nested column in this shape, zeros where they are padded."""
 
-    def shaped(leaf: np.ndarray) -> np.ndarray:
+    def reshape(leaf: np.ndarray) -> np.ndarray:
         own = leaf.reshape(*shape, *leaf.shape[1:])
         if padded is not None:
             own = own.copy()
             own[padded] = np.zeros((), own.dtype)
         return own
 
-    return nested.map_leaves(shaped, column)
+    return nested.map_leaves(reshape, column)
 
 
 def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:

@@ -62,14 +62,14 @@ class LinkedRun:
         """The environment of a step of the first row."""
         return int(self._last.stepped[step])
 
-    def flagged(self, flags: np.ndarray) -> np.ndarray:
+    def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
         """The steps [k] that have a flag, bool [K, N] of the rows."""
         last = flags[-1] if self.step_rows is None else flags[-1][self.step_rows]
         return last.nonzero()[0] + (self.num_steps - len(last))
 
     def links(
         self,
-        room: Reservation,
+        reservation: Reservation,
         behind: EnvTails,
         boundaries: Boundaries,
         opened: np.ndarray,
@@ -79,7 +79,10 @@ class LinkedRun:
         """The links [6, S] of the steps, written `into` [6, at least S], and what is behind those that come after."""
         count, envs, num_steps, num_rows = self._count, self._last.stepped, self.num_steps, self.num_rows
         width, num_envs, links = len(envs), len(behind.rows), into[:, :num_steps]
-        rows, steps = positions(room.rows_head, num_rows, ring.num_rows), positions(room.head, num_steps, ring.capacity)
+        rows, steps = (
+            positions(reservation.rows_head, num_rows, ring.num_rows),
+            positions(reservation.head, num_steps, ring.capacity),
+        )
         seen, previous, entries, ages = behind.rows, behind.previous, behind.entries, behind.boundaries.ages
         if len(opened):
             entries = entries.copy()
@@ -97,7 +100,7 @@ class LinkedRun:
             np.add(ages, np.arange(count)[:, None], out=links[T].reshape(count, width))
         if len(opened):
             links[PREVIOUS, self.first_steps] = steps[self.first_steps]
-        head, rows_head = room.head + num_steps, room.rows_head + num_rows
+        head, rows_head = reservation.head + num_steps, reservation.rows_head + num_rows
         newest = np.arange(head - width, head)
         if self.step_rows is not None:
             after = np.full(num_envs, NONE)
@@ -165,7 +168,7 @@ class LinkedRows:
         chunks = np.empty(stepped.shape, np.int16 if len(grid.envs) + len(begun) <= _FEW_CHUNKS else np.int64)
         chunks[...] = grid.envs
         chunks.ravel()[begun] = np.arange(len(grid.envs), len(grid.envs) + len(begun), dtype=chunks.dtype)
-        chunks = _highest_so_far(chunks)
+        chunks = _running_max(chunks)
         ends = ended.ravel().nonzero()[0]
         apart = ends if last_lies_apart else ends[:0]
         next_rows, firsts, sources = grid.places, apart, None
@@ -207,13 +210,13 @@ class LinkedRows:
         """The environment of a step of the first row."""
         return int(self.live[step])
 
-    def flagged(self, flags: np.ndarray) -> np.ndarray:
+    def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
         """The steps [k] that have a flag, bool [K, N] of the rows."""
         return self.ranks.take(self.ends[flags.ravel()[self.ends]])
 
     def links(
         self,
-        room: Reservation,
+        reservation: Reservation,
         behind: EnvTails,
         boundaries: Boundaries,
         opened: np.ndarray,
@@ -229,11 +232,13 @@ class LinkedRows:
             before = before.copy()
             before[self.ended] = self.firsts
             seen, led_to = before.take(later, mode=UNCHECKED), self.next_rows.take(live, mode=UNCHECKED)
-        _positions(seen, room.rows_head, ring.num_rows, self.num_rows, links[ROW, split:])
-        _positions(led_to, room.rows_head, ring.num_rows, self.num_rows, links[NEXT_ROW])
+        _positions(seen, reservation.rows_head, ring.num_rows, self.num_rows, links[ROW, split:])
+        _positions(led_to, reservation.rows_head, ring.num_rows, self.num_rows, links[NEXT_ROW])
         links[ROW][:split] = behind.rows[first_envs] % ring.num_rows
-        slots = _positions(self.grid.places[: len(live)], room.head, ring.capacity, len(live), links[NEXT])
-        _positions(self.ranks.take(later, mode=UNCHECKED), room.head, ring.capacity, len(live), links[PREVIOUS, split:])
+        slots = _positions(self.grid.places[: len(live)], reservation.head, ring.capacity, len(live), links[NEXT])
+        _positions(
+            self.ranks.take(later, mode=UNCHECKED), reservation.head, ring.capacity, len(live), links[PREVIOUS, split:]
+        )
         links[PREVIOUS][:split] = behind.previous[first_envs] % ring.capacity
         links[PREVIOUS][self.first_steps] = slots.take(self.first_steps)
         chunks = self.chunks.ravel() if self.everyone else self.chunks.ravel().take(live, mode=UNCHECKED)
@@ -243,10 +248,10 @@ class LinkedRows:
         entries.take(chunks, out=links[ENTRY], mode=UNCHECKED)
         self.grid.row_of.take(live, out=links[T], mode=UNCHECKED)
         links[T] -= began.take(chunks, mode=UNCHECKED)
-        newest = room.head + self.ranks[-num_envs:]
+        newest = reservation.head + self.ranks[-num_envs:]
         previous = np.where(self.rows.stepped[-1] > self.rows.ended[-1], newest, NONE)
-        heads = room.head + len(live), room.rows_head + self.num_rows
-        rows = room.rows_head + before[-num_envs:]
+        heads = reservation.head + len(live), reservation.rows_head + self.num_rows
+        rows = reservation.rows_head + before[-num_envs:]
         return links, EnvTails(previous, rows, entries.take(self.chunks[-1]), *heads, boundaries)
 
 
@@ -273,7 +278,7 @@ def _positions(offsets: np.ndarray, number: int, size: int, most: int, into: np.
     return into
 
 
-def _highest_so_far(chunks: np.ndarray) -> np.ndarray:
+def _running_max(chunks: np.ndarray) -> np.ndarray:
     """Of each column [K] the highest number up to each row, in log2 K passes: `maximum.accumulate` takes 3 times that.
 
     What is given is written over.

@@ -37,17 +37,17 @@ class SamplesPerInsert:
         if not (0 < self.ratio < inf and self.min_size >= 1 and self.slack >= 0):
             raise InvalidArgument(f"{self}: give a finite ratio > 0, min_size >= 1 and slack >= 0")
 
-    def due(self, num_added: int, num_sampled: int) -> float:
+    def num_allowed(self, num_added: int, num_sampled: int) -> float:
         """How many samples may be drawn now."""
         return self.ratio * max(num_added - self.min_size, 0) - num_sampled
 
     def may_sample(self, n: int, *, size: int, num_added: int, num_sampled: int) -> bool:
         """Whether `n` samples may be drawn of a buffer that holds `size` steps."""
-        return size >= self.min_size and self.due(num_added, num_sampled) >= n
+        return size >= self.min_size and self.num_allowed(num_added, num_sampled) >= n
 
     def may_add(self, *, num_added: int, num_sampled: int) -> bool:
         """Whether steps may be added."""
-        return self.due(num_added, num_sampled) <= self.slack
+        return self.num_allowed(num_added, num_sampled) <= self.slack
 
 
 class SampleCounts:

@@ -24,7 +24,7 @@ class SequenceGrid:
         self._seen = 0  # steps with smaller numbers were looked at
         self._generation = -1  # of the ring
 
-    def there(self, ring: LinkedRing) -> np.ndarray:
+    def stored_starts(self, ring: LinkedRing) -> np.ndarray:
         """The numbers [k] of those that are stored: a view."""
         if self._generation != ring.generation:
             self._first = self._stop = self._seen = 0

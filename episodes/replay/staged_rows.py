@@ -35,7 +35,7 @@ class StagedRows:
     def __init__(self, observations: Any, tracks: dict[str, Any], most_rows: int) -> None:
         rows = (observations, tracks)
         self._structure = nested.map_leaves(lambda leaf: None, rows)
-        self._leaves = _kinds_of(rows)
+        self._leaves = _dtypes_and_shapes(rows)
         row_bytes = sum(leaf.nbytes for leaf in nested.leaves(rows))
         num_envs = len(tracks[REWARDS])
         self.size = max(1, min(most_rows, _MOST_ROWS, _MOST_STEPS // num_envs, _MOST_BYTES // max(row_bytes, 1)))
@@ -44,12 +44,12 @@ class StagedRows:
         self._actions: Any = None  # dtype and shape of actions [N, ...] that are not numbers
         self.observations, self.tracks = observations, tracks
         if self.size > 1:
-            self.observations, self.tracks = nested.map_leaves(self._room, rows)
+            self.observations, self.tracks = nested.map_leaves(self._empty_like, rows)
         plain = [self.observations, *(self.tracks[name] for name in STEP_TRACKS)]
         if self.size > 1 and len(tracks) == len(STEP_TRACKS) and all(type(a) is np.ndarray for a in plain):
-            self._hold(plain, tracks[ACTIONS])
+            self._create_views(plain, tracks[ACTIONS])
 
-    def _hold(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
+    def _create_views(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
         """Make the views of all rows, and those of the first one."""
         if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
             return
@@ -61,7 +61,7 @@ class StagedRows:
             self._actions, first_number = (actions.dtype, actions.shape), 2
         self._views = [(*row[:first_number], *map(memoryview, row[first_number:])) for row in views]
 
-    def _room(self, leaf: np.ndarray) -> np.ndarray:
+    def _empty_like(self, leaf: np.ndarray) -> np.ndarray:
         """Room for rows that lie in memory as this one does: an array that is the transpose of another is common."""
         if leaf.ndim > 1 and leaf.flags.f_contiguous and not leaf.flags.c_contiguous:
             return np.empty((self.size, *leaf.shape[::-1]), leaf.dtype).transpose(0, *range(leaf.ndim, 0, -1))
@@ -75,7 +75,7 @@ class StagedRows:
     def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
         """Whether rows are of the kind that there is room for."""
         rows = (observations, tracks)
-        return nested.same_structure(rows, self._structure) and _kinds_of(rows) == self._leaves
+        return nested.same_structure(rows, self._structure) and _dtypes_and_shapes(rows) == self._leaves
 
     def put(self, k: int, observations: Any, tracks: dict[str, Any]) -> None:
         """Copy such a row into place k."""
@@ -113,7 +113,7 @@ class StagedRows:
     def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
         """Observations [count * N, ...] and tracks [count * N, ...] of the first rows."""
         if count > 1 or not self._views:
-            return flat(self.observations, count), self.steps(count)
+            return flatten_rows(self.observations, count), self.steps(count)
         return self._first
 
     def dones(self, start: int, stop: int) -> np.ndarray:
@@ -122,17 +122,17 @@ class StagedRows:
 
     def steps(self, num_rows: int) -> dict[str, Any]:
         """The tracks of the first rows but for the flags, nested arrays [num_rows * N, ...]."""
-        return {name: flat(items, num_rows) for name, items in self.tracks.items() if name not in FLAGS}
+        return {name: flatten_rows(items, num_rows) for name, items in self.tracks.items() if name not in FLAGS}
 
 
-def flat(items: Any, num_rows: int) -> Any:
+def flatten_rows(items: Any, num_rows: int) -> Any:
     """The first rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
     if type(items) is np.ndarray:
-        return _flat(items[:num_rows])
-    return nested.map_leaves(lambda leaf: _flat(leaf[:num_rows]), items)
+        return _flatten(items[:num_rows])
+    return nested.map_leaves(lambda leaf: _flatten(leaf[:num_rows]), items)
 
 
-def _flat(rows: np.ndarray) -> np.ndarray:
+def _flatten(rows: np.ndarray) -> np.ndarray:
     """Rows [k, N, ...] as [k * N, ...]. Of transposed ones with few numbers, one after the other is copied, in a third
     of the time."""
     if rows.ndim == 3 and rows.shape[2] <= _FEW_NUMBERS and not rows.flags.c_contiguous:
@@ -143,7 +143,7 @@ def _flat(rows: np.ndarray) -> np.ndarray:
     return rows.reshape(-1, *rows.shape[2:])
 
 
-def _kinds_of(rows: Any) -> list[tuple[np.dtype, tuple[int, ...]]]:
+def _dtypes_and_shapes(rows: Any) -> list[tuple[np.dtype, tuple[int, ...]]]:
     return [(leaf.dtype, leaf.shape) for leaf in nested.leaves(rows)]
 
 
@@ -151,7 +151,7 @@ def _put(staged: Any, k: int, items: Any) -> None:
     nested.map_leaves(lambda room, leaf: room.__setitem__(k, leaf), staged, items)
 
 
-def cast(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def cast_to_space(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The rows of a leaf with the dtype of their space; `TrackMismatch` where that would lose what they are."""
     if leaf.dtype == dtype:
         return leaf

@@ -115,13 +115,13 @@ class StagedSteps:
         else:
             rows = rows or tails.boundaries.classify_rows(stage.dones(0, count))
             steps = LinkedRows.of(rows, tails, boundaries.last_lies_apart)
-        room = ring.room(steps.num_steps, steps.num_rows)
-        episodes = ring.table.change(room.closed, len(steps.first_steps))
-        links, after = steps.links(room, tails, boundaries, episodes.opened, ring, stage.links)
+        reservation = ring.reserve(steps.num_steps, steps.num_rows)
+        episodes = ring.table.change(reservation.closed, len(steps.first_steps))
+        links, after = steps.links(reservation, tails, boundaries, episodes.opened, ring, stage.links)
         episodes.first = links[NEXT][steps.first_steps]
         unstarted = self._name_started(episodes, steps) if self.unstarted else self.unstarted
         observations, tracks = stage.first_rows(count)
-        endings = {name: steps.flagged(stage.tracks[name][:count]) for name in FLAGS}
+        endings = {name: steps.steps_with_flag(stage.tracks[name][:count]) for name in FLAGS}
         if steps.sources is not None:
             finals = [row.finals for row in self.rows if row.finals is not None]
             observations = nested.concatenate([observations, *finals])
@@ -129,7 +129,7 @@ class StagedSteps:
         infos, step_rows = self._infos_of_steps(steps), steps.step_rows
         block = Block(observations, steps.sources, steps.num_rows, tracks, endings, step_rows, links, infos, version)
         last = steps.newest
-        addition = Addition(room, episodes, block, (links[ENTRY][last], links[NEXT][last]))
+        addition = Addition(reservation, episodes, block, (links[ENTRY][last], links[NEXT][last]))
         return addition, Continuation(after, newest, unstarted)
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:

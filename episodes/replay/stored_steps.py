@@ -33,8 +33,8 @@ class StoredSteps:
             first, last = int(table.first[entry]), int(table.last[entry])
             ending = Ending.of(ring.track(TERMINATEDS)[last], ring.track(TRUNCATEDS)[last])
             span = int(ring.links.t[first]), int(ring.links.t[last]) + 1
-            whose, t = table.whose(entry), int(ring.links.t[slot])
-            return StepOrigin(whose.id_, t, whose.agent_id, whose.module_id, *span, ending, str(self))
+            owner, t = table.key_of(entry), int(ring.links.t[slot])
+            return StepOrigin(owner.id_, t, owner.agent_id, owner.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
         """What is stored of the step's episode, as `sample_episodes` gives it."""
@@ -50,7 +50,7 @@ class StoredSteps:
             ring.flush_staged()
             keys, t = _keys(ring, numbers)
             distinct, which = np.unique(keys, return_inverse=True)
-            return StepLocations([_whose(ring, key) for key in distinct.tolist()], which, t)
+            return StepLocations([_key_of(ring, key) for key in distinct.tolist()], which, t)
 
     @contextmanager
     def _ring_of(self, number: int) -> Iterator[LinkedRing]:
@@ -63,8 +63,8 @@ class StoredSteps:
         with ring.lock:
             ring.flush_staged()
             if not ring.tail <= number < ring.head:
-                (whose,), _, (t,) = self.places(np.array([number]))
-                name = f"step {number}" if whose is None else f"step t={t} of episode {whose.id_}"
+                (owner,), _, (t,) = self.places(np.array([number]))
+                name = f"step {number}" if owner is None else f"step t={t} of episode {owner.id_}"
                 raise EpisodeStateError(
                     f"{name} is gone: the replay buffer holds steps {ring.tail}..{ring.head - 1}; make it larger to "
                     "look further back"
@@ -102,13 +102,13 @@ def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return keys, t
 
 
-def _whose(ring: LinkedRing, key: int) -> EpisodeKey | None:
+def _key_of(ring: LinkedRing, key: int) -> EpisodeKey | None:
     if key >= 0:
-        return ring.table.whose(key)
-    return None if key == NONE or ring.log is None else ring.log.whose(-2 - key, ring.table)
+        return ring.table.key_of(key)
+    return None if key == NONE or ring.log is None else ring.log.key_of(-2 - key, ring.table)
 
 
-def drawn(columns: dict[str, Any], ring: LinkedRing, numbers: np.ndarray) -> Batch:
+def make_batch(columns: dict[str, Any], ring: LinkedRing, numbers: np.ndarray) -> Batch:
     """A batch of the columns, which knows the numbers of its steps [B] or [B, W]."""
     source = ring.source
     if source is None:

@@ -313,7 +313,7 @@ def test_the_highest_given_priority_is_found_whatever_is_changed_and_forgotten(s
             known[position] = value
         start = int(rng.integers(0, capacity))
         stop = min(start + int(rng.integers(1, 9)), capacity)
-        peaks.forget(start, stop)
+        peaks.unset(start, stop)
         known[start:stop] = 0
         assert peaks.highest == known.max()
     other = PrioritiesWithMax(capacity)

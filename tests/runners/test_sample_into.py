@@ -325,7 +325,7 @@ def test_a_recorder_goes_on_with_the_episodes_of_a_buffers_as_if_it_had_seen_the
     assert straight.count_steps() == saw_all.count_steps()
     ids = [episode.id_ for episode in straight.episodes] if num_rows % 2 else []
     saw_all.take()
-    straight.pass_on_to(goes_on)
+    straight.hand_over_to(goes_on)
     assert not straight.is_reset
     recorders[1] = goes_on
     assert goes_on.ages.tolist() == saw_all.ages.tolist()

@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room for new steps, worked out before anything is written; see `LinkedRing.room`.
+    """Room for new steps, worked out before anything is written; see `LinkedRing.reservation`.
 
     Attributes:
         head, rows_head: numbers that the first new step and the first new observation row get.
@@ -72,7 +72,7 @@ class Addition:
         newest: the newest steps of entries, (entries [k], positions [k]).
     """
 
-    room: Reservation
+    reservation: Reservation
     episodes: TableChange
     block: Block | None = None
     newest: tuple[np.ndarray, np.ndarray] | None = None

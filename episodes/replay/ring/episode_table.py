@@ -112,7 +112,7 @@ class EpisodeTable:
             self._name(entry, id_)
         return id_
 
-    def whose(self, entry: int) -> EpisodeKey:
+    def key_of(self, entry: int) -> EpisodeKey:
         """Whose episode it is."""
         facts = self.facts[entry]
         return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)

@@ -35,9 +35,9 @@ class InfoColumns:
     """
 
     def __init__(self) -> None:
-        self._forget(0)
+        self._reset(0)
 
-    def _forget(self, num_rows: int) -> None:
+    def _reset(self, num_rows: int) -> None:
         self._paths: dict[str, _PathColumn] = {}
         self._num_rows = num_rows
         self._seen = 0  # rows with smaller numbers are laid in
@@ -45,13 +45,13 @@ class InfoColumns:
 
     def columns(self, ring: HasInfos, rows: np.ndarray) -> dict[str, np.ndarray]:
         """By path the values [...] at row positions, and as "_<path>" where there are any; zeros where not."""
-        self._catch_up(ring)
+        self._add_new_rows(ring)
         found = {f"_{path}": column.present[rows] for path, column in self._paths.items()}
         return found | {path: column.take(rows) for path, column in self._paths.items()}
 
     def dicts(self, ring: HasInfos, rows: np.ndarray) -> list[dict[str, Any]] | None:
         """The infos at row positions [n]; None unless they are exact."""
-        self._catch_up(ring)
+        self._add_new_rows(ring)
         if not self.are_exact:
             return None
         columns: dict[str, Column] = {
@@ -60,9 +60,9 @@ class InfoColumns:
         }
         return ColumnInfos(columns, len(rows)).dicts()
 
-    def _catch_up(self, ring: HasInfos) -> None:
+    def _add_new_rows(self, ring: HasInfos) -> None:
         if self._num_rows != ring.num_rows:
-            self._forget(ring.num_rows)
+            self._reset(ring.num_rows)
         if self._seen == ring.rows_head:
             return
         start, stop = max(self._seen, ring.first_row), ring.rows_head
@@ -119,7 +119,7 @@ class _PathColumn:
         """Write from a position on; whether values are still what they were."""
         exact = isinstance(column, TypedColumn) and self._fits(column)
         if not exact:
-            self._become_objects()
+            self._convert_to_objects()
         values = column.values if isinstance(column, TypedColumn) and exact else objects(_all_values(column))
         put(self.values, self.num_rows, position, values)
         put(self.present, self.num_rows, position, column.present)
@@ -135,7 +135,7 @@ class _PathColumn:
             return True
         return mine == theirs
 
-    def _become_objects(self) -> None:
+    def _convert_to_objects(self) -> None:
         if self.values.dtype != object:
             there = self.present.nonzero()[0]
             before = self.values[there].tolist() if self.plain else list(self.values[there])

@@ -25,7 +25,7 @@ from episodes.replay.ring.step_links import ENTRY, NEXT_ROW, ROW, ROW_FIELDS, ST
 from episodes.replay.ring.step_log import StepLog
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring.step_versions import StepVersions
-from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers, positions, put
+from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers_at, positions, put
 from episodes.tracks import nested
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
@@ -57,7 +57,7 @@ class LinkedRing:
         staged: steps that `flush_staged` writes before the ring is read, or written to by others.
         log: which step of which episode the newest ones were, also of those that are gone; None: not kept.
 
-    An addition is computed first (`room`, then an `Addition`), which changes nothing, and then assigned to `work`.
+    An addition is computed first (`reserve`, then an `Addition`), which changes nothing, and then assigned to `work`.
     From that assignment on it belongs to the ring. If writing it is interrupted, by Ctrl-C or for lack of memory,
     `flush_staged` writes all of it again before the ring is read. So `work` may be called twice.
     """
@@ -303,22 +303,22 @@ class LinkedRing:
 
     # --- making room -------------------------------------------------------------------------------------------
 
-    def room(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
+    def reserve(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
         """Room for so many steps and rows: which of the oldest steps make way. Only room for more rows is made at once.
 
         With `num_passed`, everything makes way, and the first step is numbered as if so many had come and gone.
         """
         head = self.head + num_passed
         tail = head if num_passed else max(head + num_steps - self.capacity, self.tail)
-        room = self._without(min(tail, self.head), head, tail)
+        reservation = self._plan_eviction(min(tail, self.head), head, tail)
         stop = self.rows_head + num_rows
-        if stop - room.kept_from > self.num_rows:
-            room.kept_from = oldest = self.oldest_row(min(tail, self.head))
+        if stop - reservation.kept_from > self.num_rows:
+            reservation.kept_from = oldest = self.oldest_row(min(tail, self.head))
             if stop - oldest > self.num_rows:
                 self._grow_rows(stop - oldest, self.head - min(tail, self.head) + num_steps)
-        return room
+        return reservation
 
-    def _without(self, stop: int, head: int, tail: int) -> Reservation:
+    def _plan_eviction(self, stop: int, head: int, tail: int) -> Reservation:
         """What evicting the steps before number `stop` means."""
         if stop == self.tail:
             return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
@@ -348,8 +348,8 @@ class LinkedRing:
             self.flush_staged()
             if number > self.tail:
                 tail = min(number, self.head)
-                room = self._without(tail, self.head, tail)
-                self.add(Addition(room, self.table.change(room.closed, 0)))
+                reservation = self._plan_eviction(tail, self.head, tail)
+                self.add(Addition(reservation, self.table.change(reservation.closed, 0)))
 
     def oldest_row(self, tail: int) -> int:
         """Number of the oldest observation row that a step may refer to when those before `tail` are evicted."""
@@ -372,7 +372,7 @@ class LinkedRing:
         new = None if old is None else old.resized(size, first, self.rows_head, self.allocator)
         count = min(self.head, self.capacity)
         rows = [
-            numbers(array[:count].astype(np.int64), self.rows_head, self.num_rows) % size
+            numbers_at(array[:count].astype(np.int64), self.rows_head, self.num_rows) % size
             for array in (self.links.row, self.links.next_row)
         ]
         if self.resume_point is not None:
@@ -393,32 +393,37 @@ class LinkedRing:
 
     def write(self, addition: Addition) -> None:
         """Write what an addition says. Called again, it writes the same."""
-        room, block, rows_head, num_steps = addition.room, addition.block, addition.room.rows_head, 0
+        reservation, block, rows_head, num_steps = (
+            addition.reservation,
+            addition.block,
+            addition.reservation.rows_head,
+            0,
+        )
         if self.resume_point is not None:
-            self.resume_point.before_write(room.tail)
-        if len(room.first):
-            self.links.previous[room.first] = room.first
-            self.table.first[room.entries] = room.first
+            self.resume_point.before_write(reservation.tail)
+        if len(reservation.first):
+            self.links.previous[reservation.first] = reservation.first
+            self.table.first[reservation.entries] = reservation.first
         self.table.apply(addition.episodes)
         if self.log is not None:
             self.log.name(self.table, addition.episodes)
         if block is not None:
-            self._write_block(room, block)
+            self._write_block(reservation, block)
             num_steps, rows_head = block.links.shape[1], rows_head + block.num_rows
         if addition.newest is not None:
             entries, slots = addition.newest
             self.table.last[entries] = slots
-        self.tail, self.head, self.rows_head = room.tail, room.head + num_steps, rows_head
-        self.kept_from = room.kept_from
+        self.tail, self.head, self.rows_head = reservation.tail, reservation.head + num_steps, rows_head
+        self.kept_from = reservation.kept_from
 
-    def _write_block(self, room: Reservation, block: Block) -> None:
-        self.observations.write(room.rows_head, block.observations, block.observation_rows)
+    def _write_block(self, reservation: Reservation, block: Block) -> None:
+        self.observations.write(reservation.rows_head, block.observations, block.observation_rows)
         if self.infos.starts:
-            self.infos.drop_before(max(self.lost_rows, room.rows_head + block.num_rows - self.num_rows))
-        self.infos.append(room.rows_head, block.infos)
+            self.infos.drop_before(max(self.lost_rows, reservation.rows_head + block.num_rows - self.num_rows))
+        self.infos.append(reservation.rows_head, block.infos)
         if not block.links.shape[1]:
             return
-        start = room.head % self.capacity
+        start = reservation.head % self.capacity
         for name, items in block.tracks.items():
             if name != REWARDS or self._word is None:
                 self.tracks[name].write(start, items, block.step_rows)
@@ -428,7 +433,7 @@ class LinkedRing:
         self.versions.write(start, block.links.shape[1], block.versions)
         self.links.append(start, block.links)
         if self.log is not None:
-            self.log.write(room.head, self.table.serials[block.links[ENTRY]], block.links[T])
+            self.log.write(reservation.head, self.table.serials[block.links[ENTRY]], block.links[T])
         if self.beside is not None:
             source = self.observations.items
             put(self.beside[0].items, self.capacity, start, source.take(block.links[ROW], mode=UNCHECKED))
@@ -457,17 +462,17 @@ class LinkedRing:
 
     def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
         """The step numbers at the positions."""
-        return numbers(slots, self.head, self.capacity)
+        return numbers_at(slots, self.head, self.capacity)
 
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
         """The observation row numbers at the positions."""
-        return numbers(rows, self.rows_head, self.num_rows)
+        return numbers_at(rows, self.rows_head, self.num_rows)
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
         """The time that the next step of each entry's episode would have."""
         return self.links.t[self.table.last.take(entries)] + 1
 
-    def ended(self, entries: np.ndarray) -> np.ndarray:
+    def have_ended(self, entries: np.ndarray) -> np.ndarray:
         """Where the entries' episodes have ended, so that no step may follow."""
         last = self.table.last.take(entries)
         return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]

@@ -36,7 +36,7 @@ class StepLog:
 
     def _name(self, table: EpisodeTable, entries: np.ndarray) -> None:
         for entry, serial in zip(entries.tolist(), table.serials[entries].tolist(), strict=True):
-            self._named[serial] = table.whose(entry)
+            self._named[serial] = table.key_of(entry)
 
     def write(self, number: int, serials: np.ndarray, t: np.ndarray) -> None:
         """Write down steps [k] from a number on; of more than fit, the last ones."""
@@ -46,12 +46,12 @@ class StepLog:
         put(self._serials, self.size, number % self.size, serials)
         put(self._t, self.size, number % self.size, t)
         if len(self._named) > self._too_many:
-            self._forget_names(head)
+            self._drop_old_ids(head)
 
-    def _forget_names(self, head: int) -> None:
+    def _drop_old_ids(self, head: int) -> None:
         first = self._reaches(head)
         oldest = self._serials[positions(first, head - first, self.size)].min()
-        self._named = {serial: whose for serial, whose in self._named.items() if serial >= oldest}
+        self._named = {serial: key_of for serial, key_of in self._named.items() if serial >= oldest}
         self._too_many = max(2 * len(self._named), _FEW)
 
     def begin(self, number: int, entries: np.ndarray, t: np.ndarray, table: EpisodeTable) -> None:
@@ -70,7 +70,7 @@ class StepLog:
         at = numbers[known] % self.size
         return known, self._serials[at], self._t[at]
 
-    def whose(self, serial: int, table: EpisodeTable) -> EpisodeKey:
+    def key_of(self, serial: int, table: EpisodeTable) -> EpisodeKey:
         """Whose episode had this number."""
         named = self._named.get(serial) or table.names.id_of(serial)
         return EpisodeKey(named) if isinstance(named, str) else named

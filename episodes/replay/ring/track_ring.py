@@ -127,14 +127,14 @@ class TrackRing:
         start = number % self.size
         if self.plain:
             if rows is not None:
-                items = picked(items, rows)
+                items = select_rows(items, rows)
             stop = start + len(items)
             if stop <= self.size:
                 self.data[start:stop] = items
             else:
                 put(self.data, self.size, start, items)
             return
-        nested.map_leaves(lambda ring, leaf: put(ring, self.size, start, picked(leaf, rows)), self.data, items)
+        nested.map_leaves(lambda ring, leaf: put(ring, self.size, start, select_rows(leaf, rows)), self.data, items)
 
     def take(self, positions: np.ndarray) -> Any:
         """The items at the positions [...]: nested arrays [..., ...], copied."""
@@ -142,20 +142,20 @@ class TrackRing:
         if items is not None:
             return items[positions] if item is None else items[positions].view(item)
         if self.plain:
-            return gathered(self.data, positions)
-        return nested.map_leaves(lambda leaf: gathered(leaf, positions), self.data)
+            return gather_copy(self.data, positions)
+        return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
         """A ring of another size with the row numbers [first, stop) of this one."""
 
-        def moved(old: np.ndarray) -> np.ndarray:
+        def copy_leaf(old: np.ndarray) -> np.ndarray:
             new = allocator.empty(size, old)
-            for number, count in stretches(first, stop, self.size, size):
+            for number, count in contiguous_ranges(first, stop, self.size, size):
                 a, b = number % self.size, number % size
                 new[b : b + count] = old[a : a + count]
             return new
 
-        return TrackRing(self.name, size, nested.map_leaves(moved, self.data))
+        return TrackRing(self.name, size, nested.map_leaves(copy_leaf, self.data))
 
     @property
     def file_names(self) -> list[str]:
@@ -173,14 +173,14 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
     return data.reshape(len(data), -1).view((np.void, nbytes))[:, 0]
 
 
-def picked(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
+def select_rows(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
     """`items[rows]`, or all of them."""
     if rows is None:
         return items
     return items[rows] if isinstance(rows, slice) else items.take(rows, 0, mode=UNCHECKED)
 
 
-def gathered(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def gather_copy(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """A copy of the items at the positions [...]."""
     return ring.take(positions, 0) if ring.flags.c_contiguous else ring[positions]
 
@@ -205,7 +205,7 @@ def positions(number: int, count: int, size: int) -> np.ndarray:
     return found
 
 
-def numbers(positions: np.ndarray, head: int, size: int) -> np.ndarray:
+def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
     """The row numbers at the positions, of a ring whose next row has number `head`."""
     if head <= size:
         return positions.astype(np.int64)
@@ -213,7 +213,7 @@ def numbers(positions: np.ndarray, head: int, size: int) -> np.ndarray:
     return positions + np.where(positions < start, head - start, head - start - size)
 
 
-def stretches(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
+def contiguous_ranges(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
     """Row numbers [first, stop) as (number, count) pieces that lie in a row in rings of all these sizes."""
     while first < stop:
         count = min(stop - first, *(size - first % size for size in sizes))
