@@ -1,4 +1,4 @@
-"""Packs of chunks as blocks of a linked ring: which rows are written, and which steps continue which."""
+"""Packs of chunks as blocks of a linked ring: which rows are written, and which steps continue which episodes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ from episodes.tracks.infos import Infos
 
 
 def as_sequence(episodes: Any, kind: type) -> Any:
-    """Episodes of that kind as a sequence, out of one of them, a sequence, or whatever goes through them once.
+    """Return episodes as a list or pack.
+
+    Args:
+        episodes: one episode, an iterable of episodes, or a pack.
+        kind: class of the episodes.
 
     Raises:
-        WrongType: nothing that holds episodes.
+        WrongType: `episodes` is something else, or contains something else.
     """
     if isinstance(episodes, kind):
         return [episodes]
@@ -46,10 +50,13 @@ def as_sequence(episodes: Any, kind: type) -> Any:
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
-    """Put the pack's steps into the ring. When something does not fit, the ring stays as it was.
+    """Write the steps of a pack to the ring. If the pack does not fit, the ring does not change.
 
-    They come chunk after chunk; or in the `order`, their places [num_steps] among all of them, of a pack in which no
-    episode occurs twice and that the ring has room for.
+    Args:
+        ring: where the steps are written.
+        pack: chunks, written one after another.
+        order: another order of the steps, as indices [num_steps]. The pack must fit into the ring, and no episode may
+            occur twice in it.
     """
     with ring.lock:
         ring.flush_staged()
@@ -82,14 +89,21 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
 
 
 def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
-    """The step tracks by name; endings have no data yet, only a dtype."""
+    """Return the step tracks of a pack by name. Tracks of ending flags are empty, since they only have a dtype yet."""
     flags = np.zeros(0, bool)
     named = {ACTIONS: pack.actions, REWARDS: pack.rewards, TERMINATEDS: flags, TRUNCATEDS: flags}
     return named | checked_extra(pack.extra_model_outputs)
 
 
 def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:
-    """Raise `ChunkMismatch` unless every chunk of an episode that is there begins where that one stops."""
+    """Raise `ChunkMismatch` unless each chunk of a stored episode begins where the stored part stops.
+
+    Args:
+        pack: chunks to be added.
+        ids: ids of the chunks.
+        ring: where they are to be added.
+        distinct: whether no id occurs twice.
+    """
     entries = ring.table.find(ids)
     known = (entries >= 0) & (pack.lengths > 0)
     if not distinct:
@@ -125,7 +139,7 @@ def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> Chunk
 
 
 def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
-    """The pack in pieces in which no episode occurs twice, of at most `capacity` steps unless they are one chunk."""
+    """Yield the pack in parts in which no episode occurs twice. A part has at most `capacity` steps, or one chunk."""
     start, num_steps, seen = 0, 0, set()
     for i, (id_, length) in enumerate(zip(ids, pack.lengths.tolist(), strict=True)):
         if i > start and (id_ in seen or num_steps + length > capacity):
@@ -138,14 +152,17 @@ def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[Epi
 
 @dataclass(frozen=True, slots=True)
 class NewChunks:
-    """Chunks of a pack that have steps, and what they go on from in the ring; arrays [n].
+    """Chunks of a pack that have steps, and what they continue in the ring, arrays [n].
 
     Attributes:
-        chunks: their numbers in the pack.
-        lengths: in steps; `first` and `last` are the first and last one's place among all of them.
-        known: the entries of episodes that go on; NONE for new ones.
-        survives: the episode's newest step is still there once these are added.
-        reuses: its newest observation is near enough to be these steps' first; if not, it is stored again.
+        chunks: indices of the chunks in the pack.
+        lengths: numbers of steps.
+        first: index of each chunk's first step among all new steps.
+        last: index of each chunk's last step among all new steps.
+        known: table entries of continued episodes, NONE for new ones.
+        survives: whether the episode's newest step is still stored after the addition.
+        reuses: whether its newest observation is recent enough to be the first observation of the chunk. If not, that
+            observation is stored again.
     """
 
     chunks: np.ndarray
@@ -173,7 +190,7 @@ def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_pas
     oldest = ring.head + num_passed + num_steps - ring.capacity
     survives = (known >= 0) & (ring.slot_numbers(table.last[known]) >= oldest)
     survives &= ring.t_next(known) == pack.t_started[chunks]
-    # Rows stay for `window` rows longer than steps: letting an old row be referred to would make the ring larger.
+    # Rows stay for `window` rows longer than their steps. References to old rows would make the ring larger.
     gaps = ring.rows_head + stops - lengths - ring.row_numbers(_last_rows(ring, known)) + len(chunks)
     limit = min(max(ring.capacity // 32, 4 * len(chunks)), ring.num_rows - num_steps)
     reuses = survives & (gaps <= limit)
@@ -184,10 +201,12 @@ def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_pas
 def _build_addition(
     ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0
 ) -> Addition:
-    """What adding the pack's steps, at least one and at most `capacity`, writes."""
+    """Return the `Addition` that writes the steps of a pack, at least 1 and at most `capacity`. Nothing is changed
+    yet.
+    """
     chunks = np.flatnonzero(pack.lengths)
     incoming = _new_chunks(ring, pack, chunks, num_passed)
-    if order is not None:  # rows are not in the steps' order
+    if order is not None:  # observation rows are not in the order of the steps
         ring.widen(max(ring.capacity // 32, 4 * len(chunks)) + incoming.num_rows)
     reservation = ring.reserve(incoming.num_steps, incoming.num_rows, num_passed)
     slots = positions(reservation.head, incoming.num_steps, ring.capacity)
@@ -208,7 +227,7 @@ def _build_addition(
 def _build_block(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
 ) -> Block:
-    """Steps, chunk after chunk, that will be at the positions `slots` [n]."""
+    """Return the block of steps, chunk after chunk, for the positions `slots` [n]."""
     first, lengths, reuses = incoming.first, incoming.lengths, incoming.reuses
     steps = np.arange(incoming.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)
@@ -237,7 +256,7 @@ def _build_block(
 
 
 def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:
-    """The pack's observation rows that are written: not the first of a chunk that goes on from a stored one."""
+    """Return which observation rows of the pack are written: all but first ones that the ring has already."""
     rows = pack.all_observation_rows()
     skipped = np.ones(len(pack), bool)
     skipped[chunks] = reuses
@@ -253,15 +272,15 @@ def _infos(infos: Infos, rows: Any) -> Infos:
 
 
 def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
-    """Positions [n] of the newest observations of the entries' episodes."""
+    """Return the positions [n] of the newest observations of the entries' episodes."""
     return ring.links.next_row[ring.table.last.take(entries)]
 
 
 def _put_facts(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, episodes: TableChange
 ) -> None:
-    """What the table keeps of the episodes: the first chunk's custom data, and the facts of all chunks."""
-    facts, table = pack.facts._replace(policy_versions=None), ring.table  # versions are the ring's, step by step
+    """Set the facts that the table stores: the custom data of the first chunk, and the joined facts of all chunks."""
+    facts, table = pack.facts._replace(policy_versions=None), ring.table  # the ring has the versions of steps
     if facts.custom_data is None and all(column is None for column in facts.optional):
         return
     episodes.facts, episodes.custom_data = {}, {}

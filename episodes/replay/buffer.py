@@ -1,4 +1,6 @@
-"""`EpisodeReplayBuffer`: episodes kept and drawn again, at the cost of one gather a track."""
+"""`EpisodeReplayBuffer`: a replay buffer that stores episodes and samples transitions, sequences or episodes from
+them.
+"""
 
 from __future__ import annotations
 
@@ -64,29 +66,38 @@ MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, Overfl
 
 
 class EpisodeReplayBuffer(SampleCounts):
-    """Holds the newest `capacity` steps of the episodes and chunks that are added, and draws from them uniformly.
+    """Replay buffer of the newest `capacity` steps of episodes, with uniform sampling.
 
-    Steps lie in rings, in order of arrival; an observation is stored once, whoever refers to it (one of at most 16
-    bytes lies beside its steps as well, for faster draws). When the buffer is full the oldest steps make way: an
-    episode that loses its beginning goes on as a chunk with a later `t_started`. A chunk continues its episode by `id_`
-    and `t_started`, however short it is.
+    Steps are stored in ring buffers in the order in which they are added. Each observation is stored once, although two
+    transitions refer to it (observations of at most 16 bytes are also copied next to their steps, which makes sampling
+    faster). When the buffer is full, the oldest steps are evicted. An episode that loses its beginning remains as a
+    chunk with a later `t_started`. A chunk continues the episode with its `id_`, even if it has one step only.
 
-    One thread may add while others draw and set priorities: each call holds `lock`, so that no row mixes two steps.
-    What takes several calls holds it itself (`with buffer.lock:`): going through the episodes, or reading those that
-    `sample_episodes` gives as views. A call that is broken off, by Ctrl-C or for want of memory, has added all or
-    nothing.
+    One thread may add steps while others sample and set priorities. Each call holds `lock`, so that no sampled row
+    mixes two steps. Hold it yourself (`with buffer.lock:`) around several calls that belong together: while you iterate
+    over episodes, or read the views that `sample_episodes` returns. A call that raises an error changes nothing. If
+    Ctrl-C or a lack of memory interrupts a call, the buffer stays usable.
 
     Args:
-        capacity: in steps.
-        seed: of the one generator that every draw uses.
-        path: a directory for memory-mapped files, for what does not fit into memory; in memory when None.
-        resume: whether to go on with what `flush` left at `path`, if anything; also after a kill.
-        limit: how often a step is drawn, for loops that ask `may_sample` and `may_add`; draws themselves never wait.
-        lineage: of how many of the newest steps origins know episode and time, there or evicted; 16 bytes each.
+        capacity: maximum number of steps.
+        seed: seed of the random generator. None for a random seed.
+        path: directory for memory-mapped files, for buffers that do not fit into memory. None to store steps in memory.
+            A
+            directory belongs to one buffer at a time: it is locked until `close`.
+        resume: whether to continue with the steps that `flush` saved in `path`, if any. This also works if the process
+            was killed.
+        limit: limits how often steps are sampled, by `may_sample` and `may_add`. Sampling itself never waits.
+        lineage: number of newest steps, stored or evicted, for which `batch.origin` returns episode and time. It costs
+            16 bytes per step. None for stored steps only.
 
     Attributes:
-        lock: held by every call; it may be taken again by the thread that has it.
-        num_sampled: how many steps were ever drawn to learn from.
+        lock: reentrant lock that every call holds.
+        num_sampled: number of steps sampled so far.
+
+    Raises:
+        InvalidArgument: an argument is out of range, or another buffer uses `path`.
+        UnreadableData: the files in `path` are damaged.
+        StateMismatch: the files in `path` were saved by a buffer of another class.
 
     >>> buffer = EpisodeReplayBuffer(1000, seed=0)
     >>> buffer.add([SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True)])
@@ -96,7 +107,7 @@ class EpisodeReplayBuffer(SampleCounts):
     """
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "replay")
-    period: int | None = None  # the grid of all sequences that are drawn, where there is one
+    period: int | None = None  # grid of all sequences of a prioritized buffer
 
     def __init__(
         self,
@@ -117,7 +128,7 @@ class EpisodeReplayBuffer(SampleCounts):
         if checked_flag("resume", resume) and path is None:
             raise InvalidArgument("resume=True without a path; give the path that the buffer had")
         self._grids: dict[int, SequenceGrid] = {}
-        self._written: dict[str, int] = {}  # by data set, the number after that of the last step in it
+        self._written: dict[str, int] = {}  # by data set, the step index after the last step in it
         self._spaces: tuple[Any, ...] = (None, None)
         files = None if path is None else MappedFiles(Path(path))
         self._ring = LinkedRing(self.capacity, Allocator(files))
@@ -134,7 +145,7 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring.keep_log(lineage)
 
     def _start_empty(self) -> None:
-        """Create what goes with an empty ring."""
+        """Create the attributes of a subclass that belong to an empty ring."""
 
     def close(self) -> None:
         """Release the memory, the mapped files and their lock. All later calls raise `EpisodeStateError`.
@@ -153,7 +164,7 @@ class EpisodeReplayBuffer(SampleCounts):
         self.close()
 
     def __len__(self) -> int:
-        """The number of steps that are there."""
+        """Return the number of stored steps."""
         return len(self.get_ring())
 
     def __repr__(self) -> str:
@@ -174,12 +185,12 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def num_episodes(self) -> int:
-        """The number of episodes that have steps here."""
+        """Number of episodes with stored steps."""
         return len(self.get_ring().table)
 
     @property
     def num_added(self) -> int:
-        """The number of steps ever added."""
+        """Number of steps added so far, evicted steps included."""
         ring = self.get_ring()
         return ring.head - ring.skipped
 
@@ -190,26 +201,29 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tracks and links."""
+        """Size of all tracks and links in bytes."""
         return self.get_ring().nbytes
 
     @locked
     def add(
         self, episodes: SingleAgentEpisode | Sequence[SingleAgentEpisode], *, keys: Collection[str] | None = None
     ) -> None:
-        """Add episodes, chunks, one of them, or a pack. Their lookbacks are not stored: they are of earlier chunks.
+        """Add episodes or chunks: one, a sequence of them, or a pack.
 
-        Of an episode longer than the capacity, the last steps are kept. Chunks of an episode come in order; one whose
-        predecessor is no longer there begins anew at its `t_started`.
+        The last `capacity` steps of longer episodes are stored. Lookbacks are not stored, since they repeat steps of
+        earlier chunks. Add the chunks of an episode in order. A chunk whose earlier steps are evicted starts a new
+        entry.
 
         Args:
-            keys: the extra model outputs that are stored; all by default.
+            episodes: what to add.
+            keys: names of the extra model outputs to store. None for all.
 
         Raises:
-            ChunkMismatch: a chunk does not begin where its episode stops.
-            TrackMismatch, ShapeMismatch: items are of another kind than those stored. The buffer stays as it was.
-            UnknownKey: an extra model output that there is not.
-            WrongType: what is added is none of these.
+            ChunkMismatch: a chunk does not start where the stored part of its episode stops, or that part has ended.
+            TrackMismatch: the episodes have other extra model outputs, dtypes or structures than the stored ones.
+            ShapeMismatch: items have other shapes than the stored ones.
+            UnknownKey: `keys` names an extra model output that the episodes do not have.
+            WrongType: `episodes` is something else.
         """
         given = as_sequence(episodes, SingleAgentEpisode)
         if not len(given):
@@ -232,12 +246,16 @@ class EpisodeReplayBuffer(SampleCounts):
         len_lookback_buffer: int = 0,
         keys: Collection[str] | None = None,
     ) -> ReplayRecorder:
-        """A recorder that writes the rows of a vector environment straight into this buffer.
+        """Return a recorder that writes vector steps into this buffer, without building episodes first.
 
         Args:
-            observation_space, action_space: of one environment; observations and actions get their dtypes.
-            len_lookback_buffer: how far back the newest rows are at hand, for who acts on them.
-            keys: the extra model outputs that are stored; all by default.
+            num_envs: number of environments N, at most half the capacity.
+            autoreset_mode: how the vector environment resets its environments (`gymnasium.vector.AutoresetMode`).
+            observation_space: space of one environment's observations. Its dtypes are stored. None: dtypes of the first
+                row.
+            action_space: space of one environment's actions, likewise.
+            len_lookback_buffer: number of past vector steps that the recorder keeps for views of the newest row.
+            keys: names of the extra model outputs to store. None for all.
         """
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
         recorder = ReplayRecorder(self.get_ring(), num_envs, autoreset_mode, observation_space, action_space, **options)
@@ -251,7 +269,7 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring.clear()
         self._start_empty()
 
-    # --- draws -------------------------------------------------------------------------------------------------
+    # --- sampling ------------------------------------------------------------------------------------------------
 
     def sample(
         self,
@@ -264,25 +282,33 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         max_age: int | None = None,
     ) -> Batch:
-        """`n` transitions, each stored step equally likely: a `Batch` of columns [n, ...].
+        """Return `n` transitions in a `Batch` of columns [n, ...]. Each stored step has the same probability.
 
         Args:
-            n_step: rewards are discounted sums of up to n steps of the episode, `new_obs` and the endings are those
-                after the last of them, and the column `n_step` [n] says how many they are. Near an ending they are
-                fewer; bootstrap with gamma ** n_step unless `terminateds`. With `(1, 5)`, each row draws its own n of
-                1, 2, 3, 4 and 5, all equally likely.
-            views: what the module sees of the observations, such as `runner.env_to_module.views`: instead of `obs` and
-                `new_obs` there are all columns that they make, and a `new_<column>` of each.
-            keys: which columns, of `obs`, `new_obs`, `actions`, `rewards`, `terminateds`, `truncateds` (the default),
-                the extra model outputs, `infos`, `t`, `policy_version` (-1: unknown), `is_first`, `eps_id`, `agent_id`
-                and `module_id`.
-            include_infos: the infos that came with `new_obs`: a dict for each row, or with "columns" at the speed of
-                columns, as vector environments have them: `batch.infos["energy"]` [n] (of nested keys "log/loss"),
-                zeros where `batch.infos["_energy"]` [n] is False.
-            max_age: of steps that a policy made which is at most so many versions older than the newest.
+            n: number of transitions.
+            n_step: number of steps of each transition. `rewards` are discounted sums over these steps; `new_obs`,
+                `terminateds` and `truncateds` belong to the last of them. The column `n_step`, int32 [n], has the
+                actual number, which is smaller near the end of an episode. Bootstrap with `gamma ** n_step` unless
+                `terminateds`. With a tuple (1, 5), each row has a random number from 1 to 5.
+            gamma: discount factor.
+            views: functions that compute the policy's input columns, for example `runner.env_to_module.views`. The
+                batch then has their columns, and "new_<column>" for each, in place of `obs` and `new_obs`.
+            include_infos: True adds `infos`, the info dict of each row's `new_obs`. "columns" is faster and adds
+                `batch.infos["energy"]` [n] for each key ("log/loss" for nested keys), with zeros where the bool column
+                `batch.infos["_energy"]` [n] is False.
+            keys: names of the columns. By default `obs`, `new_obs`, `actions`, `rewards`, `terminateds` and
+                `truncateds`. Further ones are the names of the extra model outputs, `infos`, `t`, `policy_version` (-1
+                if unknown), `is_first`, `eps_id`, `agent_id` and `module_id`.
+            max_age: samples only steps whose policy is at most `max_age` versions older than the newest. None for all
+                steps.
 
-        `indices` are step numbers: they stay those of these steps. `weights` are 1. Errors: `EpisodeStateError` when
-        nothing is stored, `UnknownKey` for a column that there is not.
+        Returns: A batch that also has `indices`, int64 [n], the step indices, which are never reused, and `weights`,
+            ones [n].
+
+        Raises:
+            EpisodeStateError: no steps are stored, or none is recent enough.
+            UnknownKey: no column has a name in `keys`.
+            InvalidArgument: an argument is out of range.
         """
         with self.lock:  # here, for a decorator hands arguments on: that takes longer than the lock itself
             is_plain = type(n) is int and type(gamma) is float and max_age is None
@@ -327,10 +353,14 @@ class EpisodeReplayBuffer(SampleCounts):
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """The transitions of the steps with these numbers [n], as `sample` gives them; zeros in tracks where it is -1.
+        """Return the transitions of the steps `indices` [n] in a batch, as `sample` does.
+
+        Args:
+            indices: step indices, int [n], such as `batch.indices`. Rows with index -1 are zeros.
 
         Raises:
-            StepOutOfRange: a step is not there.
+            StepOutOfRange: a step is not stored.
+            WrongType: indices that are no ints.
         """
         keys = self.checked_sample_keys(1, n_step, gamma, include_infos, keys)
         indices = checked_step_indices(indices, ndim=1)
@@ -348,18 +378,20 @@ class EpisodeReplayBuffer(SampleCounts):
         return batch
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions [n] of drawn steps, and their importance weights."""
+        """Return the positions of `n` random steps, int64 [n], and their importance weights, float32 [n]."""
         tail = self._ring.tail
         size = self._ring.head - tail
         if not size:
             raise self.empty_error()
         slots = (self.generator.random(n) * float(size)).astype(_INDEX)
         if size < self.capacity and (first := tail % self.capacity):
-            slots = (slots + first) % self.capacity  # the oldest were evicted before there was need to
+            slots = (slots + first) % self.capacity  # steps were evicted although the ring is not full
         return slots, ones(n, np.float32)
 
     def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `_draw`, of the steps at which the sequences of a grid begin."""
+        """Return the positions of `n` random steps with `t` divisible by `period`, int64 [n], and their weights,
+        float32 [n].
+        """
         if not len(self._ring):
             raise self.empty_error()
         begins = self._grids.setdefault(period, SequenceGrid(period)).stored_starts(self._ring)
@@ -415,26 +447,36 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         include_infos: bool | Literal["columns"] = False,
     ) -> Batch:
-        """Sequences of successive steps, zero-padded: a `Batch` of columns [B, W, ...].
+        """Return sequences of consecutive steps in a `Batch` of columns [B, W, ...], padded with zeros.
 
-        W is lookback + burn_in + length, and learning begins at column lookback + burn_in of every row. Each stored
-        step is equally likely to stand there. A sequence never leaves its episode.
+        W is `lookback + burn_in + length`. The first step to learn from is in column `lookback + burn_in` of every row,
+        and is a random stored step, each with the same probability. A sequence never leaves its episode.
 
         Args:
-            burn_in: so many columns on the left, of the steps before, to warm up a recurrent state; `loss_mask` is
-                False on them, and they are zeros where the episode begins later.
-            lookback: so many columns more, left of those, for context.
-            boundary: what happens where an episode ends too soon: `"pad"` leaves the sequence shorter. `"stop"` moves
-                it back so that it stops with the episode, and is shorter only where the episode is; so the last whole
-                sequence of an episode is drawn `length` times as often as each one before it.
-            period: sequences begin only where `t` is a multiple of it, each of these steps equally likely: the fixed
-                grid of R2D2, whose neighbours overlap by length - period steps.
-            views: as `sample` takes them.
+            batch_size: number of sequences B.
+            length: maximum number of steps to learn from in a row.
+            burn_in: number of earlier steps that warm up a recurrent state. `loss_mask` is False for them. They are
+                zeros where the episode begins later.
+            lookback: number of further columns left of those, for context.
+            boundary: what to do if the episode ends within the sequence. "pad": the sequence is shorter. "stop": the
+                sequence starts earlier, so that it ends with the episode; it is shorter only if the episode is. So the
+                last full sequence of an episode is sampled `length` times as often as each sequence before it.
+            period: sequences start only at steps with `t` divisible by it, as in the fixed grid of R2D2: neighbours
+                overlap by `length - period` steps. None for all steps.
+            views: as for `sample`.
+            keys: as for `sample`.
+            include_infos: as for `sample`.
 
-        `loss_mask` [B, W] is True on the steps to learn from, `is_first` [B, W] on the first step of an episode (or
-        of what is left of it): a recurrent state is zeros before it. `seq_lens` [B] counts the columns from column
-        `lookback` to the last step. `indices` [B, W] are step numbers (-1 on padding), `weights` is [B]. If there is
-        a `state_out`, `state_in` [B, ...] is that of the step before column `lookback`, zeros where there is none.
+        Returns: A batch that also has `loss_mask`, bool [B, W], True for the steps to learn from; `is_first`, bool [B,
+            W], True for the first stored step of an episode, before which a recurrent state is zeros; `seq_lens` [B],
+            the number of columns from column `lookback` to the last step; `indices`, int64 [B, W], step indices and -1
+            for padding; `weights` [B]. If there is an extra model output "state_out", `state_in` [B, ...] is the state
+            before column `lookback`, zeros at the beginning of an episode.
+
+        Raises:
+            EpisodeStateError: no steps are stored, or none at which a sequence may begin.
+            UnknownKey: no column has a name in `keys`.
+            InvalidArgument: an argument is out of range.
         """
         period = self.period if period is None else period
         check_sequences(batch_size, length, burn_in, lookback, boundary, period)
@@ -453,7 +495,9 @@ class EpisodeReplayBuffer(SampleCounts):
         return make_batch(columns, self._ring, indices)
 
     def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """The column `indices`, of the positions of the drawn steps [B] and the numbers of all steps [B, W]."""
+        """Return the column `indices`, from the positions of the sampled steps `begins` [B] and step indices `window`
+        [B, W].
+        """
         return window
 
     def _sequences(
@@ -474,10 +518,10 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def sample_episodes(self, n: int) -> list[SingleAgentEpisode]:
-        """`n` of the stored episodes, each equally likely, with repetition; of each, the steps that are there.
+        """Return `n` random stored episodes, each with the same probability, with replacement.
 
-        Episodes whose steps lie in a row are views: nothing is copied, and they show what is stored there now, so
-        read them before their steps are evicted, or copy them. The others are gathered.
+        Only the stored steps of an episode are returned. Episodes whose steps are contiguous in memory are views: read
+        or copy them before their steps are evicted. Other episodes are copies.
         """
         check_counts(n=n)
         order = self.get_ring().table.order
@@ -489,27 +533,34 @@ class EpisodeReplayBuffer(SampleCounts):
         return episodes
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
-        """All stored episodes, the one with the oldest step first; views where `sample_episodes` gives views."""
+        """Iterate over all stored episodes, starting with the one that has the oldest step. They are views, as in
+        `sample_episodes`.
+        """
         for entry in entries_in_order(self.get_ring()).tolist():
             yield self._episode(entry)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
-        """All stored episodes as packs of at most `num_steps` steps (an episode that is longer has one of its own).
+        """Iterate over all stored episodes in packs of at most `num_steps` steps. Longer episodes have a pack to
+        themselves.
 
-        The episode with the oldest step comes first. The packs are copies: they stay as they are when steps are
-        evicted.
+        The episode with the oldest step comes first. Packs are copies.
         """
         check_counts(num_steps=num_steps)
         return packs_of(self.get_ring(), self._spaces, num_steps)
 
     @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
-        """Write what is stored to a data set on disk, new or there already, or by a writer that is open.
+        """Write all stored steps to a data set on disk. Later calls for the same data set write only the steps added
+        since.
 
-        Called again for the same data set, it appends the steps that came since: a snapshot now and then is the usual
-        way to save. What is stored of an episode is one chunk: one that lost its beginning has a later `t_started`,
-        one that goes on is cut, and the next snapshot goes on with it. Steps that are evicted between two snapshots
-        are in neither. The buffer stays as it is. Errors: those of `EpisodeWriter` and its `add`.
+        Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
+        continues. Steps that are evicted between two calls are in neither. The buffer itself does not change.
+
+        Args:
+            path: directory of a new or existing data set, or an open writer.
+
+        Raises:
+            EpisodeError: as `EpisodeWriter` and its `add`.
         """
         folder = path.path if isinstance(path, EpisodeWriter) else Path(path)
         first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
@@ -528,14 +579,18 @@ class EpisodeReplayBuffer(SampleCounts):
         seed: int | None = None,
         **options: Any,
     ) -> Self:
-        """A buffer of the episodes of a data set (or of its path), added in order: also of many snapshots of a buffer.
-
-        Room is for all of their steps unless a `capacity` is given; if it is smaller, the last ones stay. `to_dataset`
-        of the buffer to the same path appends what is added afterwards. Errors: `InvalidArgument` for episodes without
-        a step and no capacity; those of `add`.
+        """Create a buffer with the episodes of a data set, in their order. Data sets with several snapshots of a buffer
+        work too.
 
         Args:
-            options: what else the class takes: `alpha`, `beta`, `unit`, `limit`, ...
+            dataset: data set or path of one.
+            capacity: maximum number of steps; the last ones are kept. None for all steps of the data set.
+            seed: seed of the random generator.
+            options: further arguments of the class, such as `alpha` or `limit`.
+
+        Raises:
+            InvalidArgument: the data set has no steps and `capacity` is None.
+            EpisodeError: as `add`.
         """
         episodes = dataset if isinstance(dataset, EpisodeDataset) else EpisodeDataset(dataset)
         if capacity is None and not episodes.num_steps:
@@ -558,7 +613,9 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
+        """Return all steps and the state of the random generator, as a dict of plain values and arrays that are
+        copies.
+        """
         return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
@@ -570,11 +627,11 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called. When that cannot be, the buffer stays as it was.
+        """Replace all contents by a state that `get_state` returned. If that is impossible, the buffer does not change.
 
         Raises:
-            InvalidArgument: another capacity.
-            StateMismatch: the state of a buffer with priorities, in one without, or the other way round.
+            InvalidArgument: the state has another capacity.
+            StateMismatch: the state belongs to a buffer of another class, or is malformed.
         """
         with self.lock:
             ring = self._ring
@@ -601,7 +658,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes that a state has beside the ring. Nothing is changed yet."""
+        """Return the attributes that are saved next to the ring, by name. Nothing is changed yet."""
         generator = deepcopy(self.generator)
         generator.bit_generator.state = state["generator"]
         observation_space, action_space = state["spaces"]
@@ -616,7 +673,9 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def _set_rest(self, rest: dict[str, Any]) -> None:
-        """Take over what `_checked_rest` returned. The generator stays the same object: modules may share it."""
+        """Set the attributes that `_checked_rest` returned. The generator stays the same object, since modules may
+        share it.
+        """
         self.generator.bit_generator.state = rest["generator"]
         self.__dict__.update({name: value for name, value in rest.items() if name != "generator"})
 
@@ -626,14 +685,14 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def flush(self) -> None:
-        """Let a buffer that is made with this `path` and `resume=True` go on from here, also after a kill.
+        """Save the state: a buffer with the same `path` and `resume=True` continues from here, also after a kill.
 
-        The tracks are in the mapped files anyway; what is written is all else: a few milliseconds, and more with many
-        infos. Steps that come later and are not flushed are not there then, nor those that they took the place of.
+        The tracks are in the mapped files already. The rest takes a few milliseconds to write, longer with many infos.
+        Steps that are added later are lost unless `flush` is called again, and so are the steps that they replaced.
 
         Raises:
-            EpisodeStateError: a buffer without a path.
-            WrongType: names the info or the custom data that msgpack cannot hold.
+            EpisodeStateError: the buffer has no path.
+            WrongType: msgpack cannot hold an info or custom data. The message names it.
         """
         ring = self.get_ring()
         if ring.resume_point is None:
@@ -641,7 +700,9 @@ class EpisodeReplayBuffer(SampleCounts):
         save(ring, ring.resume_point, self._rest_of_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled. A copy lies in memory; recorders go on with the buffer that they were made by."""
+        """Return what is copied and pickled. The copy is stored in memory. Recorders continue with the original
+        buffer.
+        """
         without = {"_ring": None, "lock": None, "_path": None, "generator": None, "_grids": {}}
         return {**self.__dict__, **without, "_state": self.get_state()}
 
@@ -664,10 +725,10 @@ def checked_capacity(capacity: Any) -> int:
 
 
 def _known(before: Any, now: Any) -> Any:
-    """The space that is known now, or the one before: a space may have a length, so its truth says nothing."""
+    """Return the space that is known: `now`, or `before` if `now` is None."""
     return before if now is None else now
 
 
 def _place(path: Path | str) -> str:
-    """What tells a directory, or the URL of one, from others."""
+    """Return a key that identifies a directory or URL."""
     return str(path.absolute() if isinstance(path, Path) else path)

@@ -1,4 +1,4 @@
-"""Which step of each agent belongs to which env step: what draws of all agents at one env step go by."""
+"""`EnvSteps`: which step of each agent belongs to which env step, for batches of all agents at one env step."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ from episodes.replay.ring.episode_table import NONE
 
 
 class EnvSteps:
-    """The newest `capacity` env steps; each has a row of step numbers, one for each agent that acted then.
+    """The newest `capacity` env steps. Each has a row with a step index for each agent that acted.
 
-    Rows are numbered by arrival; those with numbers in [tail, head) are there.
+    Rows have numbers in the order in which they are added. Rows with numbers in [tail, head) are stored.
+
+        env step       row     agent a    agent b
+        episode 1, 0    10        37         -1       b did not act
+        episode 1, 1    11        38         52
+
+    Attributes:
+        head: number of the next row.
+        numbers: step indices of each agent by row position, int64 [capacity], NONE where it did not act.
+        pieces: parts that were added: first row, number of rows, and for each module the index of its first step and
+            the rows of all its steps.
+        chunks: env steps of each episode: first one, one past the last, first row. The episode that was continued last
+            is the last one.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.head = 0
-        self.numbers: dict[Hashable, np.ndarray] = {}  # agent -> step numbers [capacity], NONE where it did not act
-        # Pieces that were appended: (first row, number of rows, for each module its first step and all steps' rows)
+        self.numbers: dict[Hashable, np.ndarray] = {}
         self.pieces: deque[tuple[int, int, dict[Hashable, tuple[int, np.ndarray]]]] = deque()
-        # episode -> (first env step, one past the last, row); the episode that went on longest ago comes first
         self.chunks: OrderedDict[str, deque[tuple[int, int, int]]] = OrderedDict()
 
     @property
@@ -34,10 +44,14 @@ class EnvSteps:
         return self.head - self.tail
 
     def append(self, row: int, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
-        """Make rows from number `row` on, the newest ones, for the env steps [begin, end) of an episode: a piece.
+        """Add rows from number `row` on for the env steps [begin, end) of an episode. May be called twice.
 
-        `steps` are those that come with it: each module's number of the first one, and the rows in which they were
-        made, int [k], ascending. Broken off, it may be called again.
+        Args:
+            row: number of the first row.
+            id_: id of the episode.
+            begin: first env step.
+            end: one past the last env step.
+            steps: for each module the index of its first step, and the rows of all its steps, int [k], ascending.
         """
         count = end - begin
         if not self.pieces or self.pieces[-1][2] is not steps:
@@ -53,7 +67,7 @@ class EnvSteps:
         self.head = row + count
 
     def oldest_steps(self) -> dict[Hashable, int]:
-        """Of all modules that lost some, the number of the oldest step that belongs to a row that is there."""
+        """Return, for each module that lost rows, the index of the oldest step that belongs to a stored row."""
         oldest: dict[Hashable, int] = {}
         for row, count, steps in self.pieces:
             oldest |= {m: first + int(rows.searchsorted(self.tail)) for m, (first, rows) in steps.items()}
@@ -62,7 +76,7 @@ class EnvSteps:
         return oldest
 
     def forget_evicted(self) -> None:
-        """Forget the pieces and chunks without a row that is there."""
+        """Remove parts and chunks without a stored row."""
         while self.pieces and self.pieces[0][0] + self.pieces[0][1] <= self.tail:
             self.pieces.popleft()
         while self.chunks:
@@ -74,7 +88,7 @@ class EnvSteps:
             del self.chunks[next(iter(self.chunks))]
 
     def put(self, id_: str, agent_id: Hashable, times: np.ndarray, steps: np.ndarray) -> None:
-        """The agent acted at the env steps `times` [k] of the episode: its steps of the numbers `steps` [k]."""
+        """Record that the agent acted at the env steps `times` [k] of the episode, with its steps `steps` [k]."""
         if agent_id not in self.numbers:
             self.numbers[agent_id] = np.full(self.capacity, NONE, np.int64)
         for begin, end, row in reversed(self.chunks.get(id_, ())):
@@ -84,7 +98,12 @@ class EnvSteps:
                 break
 
     def usable(self, rows: np.ndarray, tails: Mapping[Hashable, int]) -> np.ndarray:
-        """Where at least one agent acted and no agent's step is gone, for row positions [n]; `tails` by agent."""
+        """Return True for rows where at least one agent acted and all steps are stored, bool [n].
+
+        Args:
+            rows: positions of rows, int [n].
+            tails: index of the oldest stored step, by agent.
+        """
         acted = np.zeros(len(rows), bool)
         whole = np.ones(len(rows), bool)
         for agent_id, numbers in self.numbers.items():
@@ -94,13 +113,13 @@ class EnvSteps:
         return acted & whole
 
     def get_state(self) -> dict[str, Any]:
-        """Everything, as a dict that shares no memory."""
+        """Return everything as a dict of copies."""
         numbers = {agent_id: numbers.copy() for agent_id, numbers in self.numbers.items()}
         chunks = {id_: list(c) for id_, c in self.chunks.items()}
         return {"head": self.head, "numbers": numbers, "pieces": list(self.pieces), "chunks": chunks}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Be what it was."""
+        """Restore a state that `get_state` returned."""
         self.head = state["head"]
         self.pieces = deque(state["pieces"])
         self.numbers = {agent_id: numbers.copy() for agent_id, numbers in state["numbers"].items()}

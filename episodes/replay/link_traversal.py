@@ -1,7 +1,11 @@
-"""The index arithmetic of draws: positions of steps in, positions of steps and observations out. No data moves.
+"""Index arithmetic for sampling: from step positions to the positions of windows and observations.
 
-Links that point at their own step end a walk (see `step_links`, and there why no draw leaves its episode), so every
-walk is the same few gathers for all draws.
+A link that points at its own step ends a walk (see `step_links`), so each walk is the same few gathers for all rows:
+
+    next           1  2  2  4  5  5        two episodes, at positions 0..2 and 3..5
+    start          0  3  5
+    after 1 step   1  4  5
+    after 2 steps  2  5  5                 the third walk stays at the last step of its episode
 """
 
 from __future__ import annotations
@@ -15,12 +19,12 @@ import numpy as np
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.step_links import StepLinks
 
-_FEW = 256  # steps, up to which weights are kept
-_STRIDE = 16  # steps of a walk before it looks whether all have arrived
+_FEW = 256  # weights of more steps are not cached
+_STRIDE = 16  # links between two tests whether all walks have reached an end
 
 
 def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarray]:
-    """The `num_steps` + 1 positions [n] each that following the links from `slots` [n] leads to, `slots` first."""
+    """Return the positions [n] after 0, 1, ... `num_steps` links from `slots` [n], a list of `num_steps` + 1 arrays."""
     path = [slots]
     for _ in range(num_steps):
         path.append(links[path[-1]])
@@ -28,7 +32,7 @@ def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarra
 
 
 def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[np.ndarray]:
-    """As `walk`; no longer than about the longest way to an end, however large `most_steps` is."""
+    """Return the positions after 0, 1, ... links, as `walk` does, but stop when all walks have reached an end."""
     path = walk(links, slots, min(most_steps, _STRIDE))
     while len(path) <= most_steps and (path[-1] != path[-2]).any():
         path += walk(links, path[-1], min(most_steps + 1 - len(path), _STRIDE))[1:]
@@ -36,7 +40,14 @@ def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[
 
 
 def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float) -> np.ndarray:
-    """Discounted sums [n] of the rewards of the first steps of a path, and of the `num_later` [n] steps after each."""
+    """Return the discounted sums [n] of rewards along a path.
+
+    Args:
+        rewards: rewards by position.
+        path: positions [n] of the first steps and of the steps after them.
+        num_later: how many steps after the first count, [n].
+        gamma: discount factor.
+    """
     total = rewards[path[0]]
     for step, weights in zip(path[1:], _discounts(len(path), gamma, total.dtype.char), strict=True):
         later = rewards[step]
@@ -48,7 +59,10 @@ def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.nd
 def discounted_infinite(
     rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float
 ) -> np.ndarray:
-    """As `discounted`, where rewards may be infinite: one that is not in a draw must not be weighed with 0."""
+    """Return the discounted sums of `discounted` for rewards that may be infinite.
+
+    A reward that does not count must not be multiplied by 0, since the product would be NaN.
+    """
     total = rewards[path[0]]
     with np.errstate(invalid="ignore"):  # inf - inf
         for k, step in enumerate(path[1:], 1):
@@ -57,7 +71,7 @@ def discounted_infinite(
 
 
 def _discounts(num_steps: int, gamma: float, dtype: str) -> Iterable[np.ndarray]:
-    """For each step after the first, its reward's weight in draws of 1, 2, ... `num_steps` steps."""
+    """Return, for each step after the first, the weights of its reward in sums over 1, 2, ... `num_steps` steps."""
     if num_steps <= _FEW:
         return _few_discounts(num_steps, gamma, dtype)
     return (_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))
@@ -75,9 +89,12 @@ def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
 
 
 class StepsAround(NamedTuple):
-    """How many steps of its episode lie before each of the drawn ones, and from it on; [B] each.
+    """Number of steps of the episode before each sampled step and from it on, [B] each.
 
-    `in_a_row` says whether all of them lie in a row in the ring, from position to position.
+    Attributes:
+        before: number of steps before it.
+        onward: number of steps from it on.
+        in_a_row: whether all steps of the episode are at contiguous positions, bool [B].
     """
 
     before: np.ndarray
@@ -86,7 +103,7 @@ class StepsAround(NamedTuple):
 
 
 def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
-    """Those of the steps at the positions [B]."""
+    """Return the number of steps around the steps at the positions `slots` [B]."""
     entry, t = ring.links.entry[slots], ring.links.t
     first, last, now = ring.table.first[entry], ring.table.last[entry], t[slots]
     begin, newest = t[first], t[last]
@@ -96,7 +113,7 @@ def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
 def shift_starts_back(
     links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
 ) -> tuple[np.ndarray, StepsAround]:
-    """The steps [B] from which on there are `length` steps where the episode has as many, before `slots` or there."""
+    """Move each start in `slots` [B] back within its episode until `length` steps follow, if it has as many."""
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
     if back.any():
         path = walk(links.previous, slots, int(back.max()))
@@ -105,13 +122,13 @@ def shift_starts_back(
 
 
 class Windows(NamedTuple):
-    """Sequences of steps, each a run of columns in a row of W = left + length columns.
+    """Sequences of steps, each in a row of W = left + length columns.
 
     Attributes:
-        slots: positions of steps [B, W]; where there is none, the position of padding.
-        padding: where there is none, [B, W] bool.
-        learned: where there is one after the columns on the left, [B, W] bool.
-        first: where there is the first step of its episode, or of what is left of it, [B, W] bool.
+        slots: positions of the steps, [B, W]. Padding has the position `capacity`.
+        padding: True for padding, bool [B, W].
+        learned: True for steps after the columns on the left, bool [B, W].
+        first: True for the first stored step of an episode, bool [B, W].
         stops: column after the last step, [B].
     """
 
@@ -123,12 +140,12 @@ class Windows(NamedTuple):
 
 
 def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int, left: int) -> Windows:
-    """Windows in which the steps at `slots` [B] come after `left` columns, and are the first to learn from.
+    """Return windows in which the steps at `slots` [B] come after `left` columns, and are the first to learn from.
 
-    Columns on the left are empty where the episode, or what is left of it, begins later:
+    Columns on the left are padding if the stored episode begins later:
 
-        left = 3, length = 3    . . 5 | 6 7 8     the episode's first step is 5
-                                2 3 4 | 5 6 .     its last one is 6
+        left = 3, length = 3    . . 5 | 6 7 8     the first step of the episode is 5
+                                2 3 4 | 5 6 .     its last step is 6
     """
     columns = _columns(left + length)
     ahead = np.minimum(extents.onward, length)
@@ -154,9 +171,9 @@ def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: i
 def _follow(
     links: StepLinks, runs: np.ndarray, slots: np.ndarray, extents: StepsAround, ahead: np.ndarray, left: int
 ) -> None:
-    """Put the positions into those rows of `runs` [B, W] whose episodes do not lie in a row.
+    """Set the positions in rows of `runs` [B, W] whose episodes are not contiguous in the ring.
 
-    There are `ahead` [B] steps from those at `slots` on, which come after `left` columns.
+    `ahead` [B] steps from those at `slots` on are needed, which come after `left` columns.
     """
     runs %= links.capacity
     apart = np.flatnonzero(~extents.in_a_row)
@@ -170,7 +187,7 @@ def _follow(
 
 
 def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int) -> np.ndarray:
-    """Positions [num_behind + num_ahead, n] of the steps before each of `slots`, and from it on."""
+    """Return the positions [num_behind + num_ahead, n] of the steps before each of `slots`, and from it on."""
     path = np.empty((num_behind + num_ahead, len(slots)), np.int64)
     path[num_behind:] = walk(links.next, slots, num_ahead - 1)
     if num_behind:
@@ -179,10 +196,10 @@ def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int)
 
 
 def _in_a_row(links: StepLinks, slots: np.ndarray, behind: np.ndarray, ahead: np.ndarray) -> np.ndarray:
-    """True where the `behind` positions before those at `slots` and the `ahead` from them on hold successive steps of
-    an episode, be it around the end of the ring.
+    """Return True where consecutive positions hold consecutive steps of an episode, also around the end of the ring.
 
-    Steps of an episode lie in the order of their times, so looking at both ends is enough.
+    The positions are the `behind` before those at `slots`, and the `ahead` from them on. Steps of an episode are stored
+    in the order of their times, so it is enough to compare both ends.
     """
     first, last = (slots - behind) % links.capacity, (slots + ahead - 1) % links.capacity
     entry = links.entry[slots]
@@ -193,7 +210,7 @@ def _in_a_row(links: StepLinks, slots: np.ndarray, behind: np.ndarray, ahead: np
 
 @lru_cache(maxsize=16)
 def _columns(count: int) -> np.ndarray:
-    """0, 1, ... `count` - 1."""
+    """Return 0, 1, ... `count` - 1, a read-only array."""
     columns = np.arange(count)
     columns.flags.writeable = False
     return columns

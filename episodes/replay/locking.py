@@ -1,4 +1,4 @@
-"""One at a time: what reads or writes a buffer holds its lock, so that a thread may add while others draw."""
+"""`locked`: a decorator for methods that hold the buffer's lock, so that one thread may add while others sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 def locked(
     method: Callable[Concatenate[_Buffer, _Parameters], _Result],
 ) -> Callable[Concatenate[_Buffer, _Parameters], _Result]:
-    """The method, called with the buffer's `lock` held."""
+    """Return the method, wrapped so that it holds the buffer's `lock`."""
 
     @wraps(method)
     def alone(self: _Buffer, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

@@ -1,4 +1,4 @@
-"""Draws of steps that a recent policy made."""
+"""Sampling of steps of recent policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from episodes.errors import EpisodeStateError
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import positions
 
-_ROUNDS = 4  # while most steps are young, few are drawn again
+_ROUNDS = 4  # if most steps are recent, few are sampled again
 
 Drawn = tuple[np.ndarray, np.ndarray]
 
@@ -18,12 +18,13 @@ Drawn = tuple[np.ndarray, np.ndarray]
 def sample_recent_steps(
     ring: LinkedRing, draw: Callable[[int], Drawn], n: int, max_age: int, rng: np.random.Generator
 ) -> Drawn:
-    """Positions [n] of steps whose policy is at most so many versions older than the newest; and their weights.
+    """Sample steps at most `max_age` policy versions behind the newest. Return their positions [n] and weights [n].
 
-    Those that are too old are drawn again, so the others keep their odds; steps of which no version was told are old.
+    Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps of unknown
+    version count as old.
 
     Raises:
-        EpisodeStateError: no stored step is that young. The generator stays as it was.
+        EpisodeStateError: no stored step is recent enough. The generator stays as it was.
     """
     before = rng.bit_generator.state
     slots, weights = draw(n)

@@ -1,4 +1,4 @@
-"""`MultiAgentEpisodeReplayBuffer`: episodes of several agents, drawn module by module or all agents at once."""
+"""`MultiAgentEpisodeReplayBuffer`: a replay buffer of multi-agent episodes, sampled by module or by env step."""
 
 from __future__ import annotations
 
@@ -29,19 +29,22 @@ from episodes.tracks.validation import checked_generator, checked_items, checked
 
 
 class MultiAgentEpisodeReplayBuffer(SampleCounts):
-    """Holds the newest `capacity` env steps of the multi-agent episodes and chunks that are added.
+    """Replay buffer of the newest `capacity` env steps of multi-agent episodes.
 
-    Each module has an `EpisodeReplayBuffer` of its own (in `modules`) for the steps of its agents, with room for
-    `capacity` steps of each agent that it has when it is first seen. A step belongs to the env step at which the agent
-    acted; an action that still waits for its next observation comes with the chunk in which that arrives. When an env
-    step makes way, so do the agents' steps that came with it: none that does not count any more is drawn. A call
-    that is broken off, by Ctrl-C or for want of memory, has done all or nothing.
+    Each module has an `EpisodeReplayBuffer` (in `modules`) for the steps of its agents, with room for `capacity` steps
+    of each agent that it has when it first occurs. A step belongs to the env step at which the agent acted. A pending
+    action is added with the chunk that has its next observation. When an env step is evicted, so are the agents' steps
+    of it.
 
     Args:
-        capacity: in env steps.
-        seed: of the one generator that every draw uses.
-        limit: as of `EpisodeReplayBuffer`. A draw of n counts as n steps, here and in each module that it is from;
-            those of modules are counted by `modules[module_id]`.
+        capacity: maximum number of env steps.
+        seed: seed of the random generator. None for a random seed.
+        limit: limits how often steps are sampled, as in `EpisodeReplayBuffer`. Sampling n steps counts n here and in
+            each module that they are from (`modules[module_id].num_sampled`).
+
+    Attributes:
+        lock: reentrant lock that every call holds.
+        num_sampled: number of steps sampled so far.
     """
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "multi_agent_replay")
@@ -53,7 +56,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.limit = checked_limit(limit)
         self._piece = max(
             self.capacity // 16, 1
-        )  # env steps added at once: agent after agent, so the oldest go piece by piece
+        )  # env steps that are added at once, and so evicted at once
         self.generator = checked_generator(seed)
         self.lock = RLock()
         self._held = _Contents({}, {}, EnvSteps(self.capacity))
@@ -61,7 +64,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def _stored(self) -> _Contents:
-        """What is there, all of it written."""
+        """Contents of the buffer, after unfinished work is done."""
         if self._work:
             with self.lock:
                 self._finish()
@@ -69,7 +72,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def modules(self) -> dict[Hashable, EpisodeReplayBuffer]:
-        """The buffer of each module that was seen."""
+        """Replay buffer of each module, by module id."""
         return self._stored.modules
 
     @property
@@ -81,7 +84,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return self._stored.env_steps
 
     def __len__(self) -> int:
-        """The number of env steps that are there."""
+        """Return the number of stored env steps."""
         return len(self._env_steps)
 
     def __repr__(self) -> str:
@@ -91,35 +94,38 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def num_added(self) -> int:
-        """The number of env steps ever added."""
+        """Number of env steps added so far, evicted ones included."""
         return self._env_steps.head
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tracks and links."""
+        """Size of all tracks and links in bytes."""
         clocks = sum(numbers.nbytes for numbers in self._env_steps.numbers.values())
         return clocks + sum(buffer.nbytes for buffer in self.modules.values())
 
     @property
     def agent_ids(self) -> list[Hashable]:
-        """The agents that ever acted."""
+        """Ids of all agents that have acted so far."""
         return list(self._module_of)
 
     @locked
     def clear(self) -> None:
-        """Drop everything but the generator's state."""
+        """Remove all contents but the state of the random generator."""
         self.__dict__.update(_work=(), _held=_Contents({}, {}, EnvSteps(self.capacity)))
 
     # --- adding ------------------------------------------------------------------------------------------------
 
     @locked
     def add(self, episodes: MultiAgentEpisode | Sequence[MultiAgentEpisode]) -> None:
-        """Add whole episodes or chunks; an episode's chunks come in order.
+        """Add episodes or chunks. Add the chunks of an episode in order.
+
+        Args:
+            episodes: an episode, or a sequence of them.
 
         Raises:
-            InvalidArgument: an agent was of another module before.
-            ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`. The buffer stays as it was.
-            WrongType: what is added is none of these.
+            InvalidArgument: an agent belonged to another module before.
+            ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`.
+            WrongType: `episodes` is something else.
         """
         given = as_sequence(episodes, MultiAgentEpisode)
         held, module_of = self._stored, dict(self._module_of)
@@ -137,7 +143,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return [episode.slice(slice(start, start + self._piece), len_lookback_buffer=0) for start in starts]
 
     def _checked_buffers(self, pieces: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
-        """The buffers of all modules, those of new ones too, when what the pieces bring fits there; they get it."""
+        """Return the buffers of all modules, also new ones, and assign packs to the parts. Raise an error if a part
+        does not fit.
+        """
         buffers = dict(self.modules)
         for piece in pieces:
             for module_id, num_agents in piece.num_agents.items():
@@ -152,7 +160,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return buffers
 
     def _finish(self) -> None:
-        """Do what was decided: `_work`, of which each may be broken off anywhere, and is then called again."""
+        """Do the rest of `_work`. An interrupted item is called again, so each may be called twice."""
         while self._work:
             self._work[0]()
             self._work = self._work[1:]
@@ -163,7 +171,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return buffer
 
     def _module_buffer(self, capacity: int) -> EpisodeReplayBuffer:
-        """An empty buffer for a module's steps."""
+        """Return an empty buffer for the steps of a module."""
         return EpisodeReplayBuffer(capacity)
 
     # --- draws -------------------------------------------------------------------------------------------------
@@ -177,12 +185,18 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         views: Mapping[Hashable, BoundViews] | None = None,
         **options: Any,
     ) -> dict[Hashable, Batch]:
-        """`n` transitions of each module, drawn independently: each of its agents' steps is equally likely.
+        """Return `n` transitions of each module, by module id. Each step of a module has the same probability.
 
         Args:
-            module_ids: of these modules; of all that have steps when None.
-            views: what each module sees of its observations, by module; without any, what is stored.
-            options: as `EpisodeReplayBuffer.sample` takes them: `n_step`, `gamma`, `keys`, `include_infos`.
+            n: number of transitions per module.
+            module_ids: modules to sample from. None for all modules with steps.
+            views: functions that compute the policy's input columns, by module id. Without them, stored observations.
+            options: further arguments of `EpisodeReplayBuffer.sample`: `n_step`, `gamma`, `keys`, `include_infos`,
+                `max_age`.
+
+        Raises:
+            EpisodeStateError: no steps are stored.
+            UnknownKey: there is no such module or column.
         """
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         chosen = self._checked_module_ids(module_ids)
@@ -213,14 +227,20 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> dict[Hashable, Batch]:
-        """What all agents did at `n` env steps: `{agent_id: Batch}`, row i of each from the same env step.
+        """Return the transitions of all agents at `n` env steps, by agent id. Row i of each batch is from the same env
+        step.
 
-        Each env step at which somebody acted is equally likely. Where an agent did not act, its row is zeros, its
-        index -1, and its `loss_mask` [n] False.
+        Each env step at which an agent acted has the same probability. If an agent did not act there, its row is zeros,
+        its index -1, and its `loss_mask` [n] False.
 
         Args:
-            module_ids: only agents of these modules are given; env steps are drawn in the same way.
-            views: what each module sees of its observations, by module; without any, what is stored.
+            n: number of env steps.
+            module_ids: only agents of these modules are returned. The env steps are sampled in the same way.
+            n_step: as for `EpisodeReplayBuffer.sample`.
+            gamma: discount factor.
+            views: functions that compute the policy's input columns, by module id. Without them, stored observations.
+            include_infos: as for `EpisodeReplayBuffer.sample`.
+            keys: as for `EpisodeReplayBuffer.sample`.
         """
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         check_counts(n=n)
@@ -244,7 +264,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return batches
 
     def _draw_rows(self, n: int) -> np.ndarray:
-        """Positions [n] of drawn env steps."""
+        """Return the positions [n] of random env steps, int64."""
         tails = {agent_id: self.modules[module_id].get_ring().tail for agent_id, module_id in self._module_of.items()}
         rows = self._random_rows(n)
         while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):
@@ -282,7 +302,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Everything that is stored and the generator's state, as a dict of plain values and arrays of its own."""
+        """Return all steps and the state of the random generator, as a dict of plain values and arrays that are
+        copies.
+        """
         modules = {module_id: (b.capacity, b.get_state()) for module_id, b in self.modules.items()}
         return {
             "capacity": self.capacity,
@@ -295,10 +317,11 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called; when that cannot be, the buffer stays as it was.
+        """Replace all contents by a state that `get_state` returned. If that is impossible, the buffer does not change.
 
         Raises:
-            InvalidArgument: another capacity.
+            InvalidArgument: the state has another capacity.
+            StateMismatch: the state is malformed.
         """
         try:
             if state["capacity"] != self.capacity:
@@ -316,7 +339,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.__dict__.update(restored)
 
     def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What `set_state` puts in place, all at once."""
+        """Return the attributes that `set_state` replaces."""
         held = _Contents({}, dict(state["module_of"]), EnvSteps(self.capacity))
         held.env_steps.set_state(state["env_steps"])
         generator = deepcopy(self.generator)
@@ -339,13 +362,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
 
 class _Contents(NamedTuple):
-    """What such a buffer holds."""
+    """Contents of a multi-agent buffer."""
 
     modules: dict[Hashable, EpisodeReplayBuffer]
     module_of: dict[Hashable, Hashable]
     env_steps: EnvSteps
 
     def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], module_of: dict[Hashable, Hashable]) -> None:
-        """Modules and agents are there from now on."""
+        """Add modules, and agents with their modules."""
         self.modules.update(modules)
         self.module_of.update(module_of)

@@ -1,4 +1,4 @@
-"""A part of a multi-agent episode on its way into the buffers of its modules."""
+"""`EpisodePart`: some env steps of a multi-agent episode, about to be added to the buffers of its modules."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EpisodePart:
-    """Some env steps of an episode, and what its agents did in them.
+    """Some env steps of an episode, and the steps of its agents there.
 
     Args:
-        module_of: of the agents that are known; those that come are put there. `InvalidArgument` where one was of
-            another module before.
+        episode: chunk with these env steps.
+        module_of: module of each known agent. Agents of the episode are added.
 
     Attributes:
-        num_agents: of each module, those without a step too.
-        agents: of each module, those that have a step, and their chunks.
-        packs: of these chunks, to be put here before `write`.
+        num_agents: number of agents of each module, agents without a step included.
+        agents: of each module, the agents that have a step, and their chunks.
+        packs: of each module, a pack of these chunks. Assigned before `write`.
+
+    Raises:
+        InvalidArgument: an agent belonged to another module before.
     """
 
     def __init__(self, episode: MultiAgentEpisode, module_of: dict[Hashable, Hashable]) -> None:
@@ -44,7 +47,7 @@ class EpisodePart:
                 self.agents.setdefault(module_id, []).append((agent_id, own))
 
     def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
-        """Write it, when all before it are; broken off, it may be called again."""
+        """Write the part, after all parts before it. May be called twice."""
         episode = self._episode
         if self._begins is None:
             self._begins = env_steps.head, {module_id: rings[module_id].head for module_id in self.agents}
@@ -70,12 +73,12 @@ class EpisodePart:
         env_steps.forget_evicted()
 
     def _times(self, module_id: Hashable) -> np.ndarray:
-        """The env steps at which the module's agents took the actions of their steps, agent after agent."""
+        """Return the env steps at which the module's agents acted, agent after agent, int64."""
         return np.concatenate([_acting_steps(self._episode, agent_id) for agent_id, _ in self.agents[module_id]])
 
 
 def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[EpisodePart]) -> None:
-    """Give each piece its chunks of a module, out of the pack of all of them."""
+    """Assign to each part its chunks of a module, from a pack of the chunks of all parts."""
     start = 0
     for piece in pieces:
         stop = start + len(piece.agents.get(module_id, ()))
@@ -96,7 +99,7 @@ def _checked_module(episode: MultiAgentEpisode, agent_id: Hashable, module_of: M
 
 
 def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
-    """The env steps [k] at which the agent took the actions of its k completed steps in this chunk."""
+    """Return the env steps [k] at which the agent took the actions of its k complete steps in this chunk."""
     line = episode.agents.timeline(agent_id)
     lookback = line.episode.lookback
     return np.asarray(line.action_times, np.int64)[lookback : lookback + len(line.episode)]

@@ -1,4 +1,4 @@
-"""`MultiAgentPrioritizedEpisodeReplayBuffer`: the steps of each module drawn in proportion to their priorities."""
+"""`MultiAgentPrioritizedEpisodeReplayBuffer`: samples the steps of each module in proportion to their priorities."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from episodes.tracks.validation import checked_mapping
 
 
 class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
-    """A `MultiAgentEpisodeReplayBuffer` whose modules have a `PrioritizedEpisodeReplayBuffer` each.
+    """Multi-agent replay buffer with a `PrioritizedEpisodeReplayBuffer` for each module.
 
-    `sample` draws by priority, module by module, with `weights` of each module's own. `sample_synchronized` draws env
-    steps, each equally likely.
+    `sample` samples each module by priority, with `weights` per module. `sample_synchronized` samples env steps
+    uniformly.
 
     Args:
-        alpha, beta, min_priority: of all modules, see `PrioritizedEpisodeReplayBuffer`.
+        capacity: maximum number of env steps.
+        alpha: exponent of the priorities of all modules. 0 samples uniformly.
+        beta: exponent of the importance weights, see `set_beta`.
+        min_priority: smaller priorities count as this one.
+        seed: seed of the random generator. None for a random seed.
+        limit: limits how often steps are sampled.
 
     >>> buffer = MultiAgentPrioritizedEpisodeReplayBuffer(1000, alpha=0.6, beta=0.4)
     >>> # batches = buffer.sample(32); errors = {module_id: ...}
@@ -40,13 +45,13 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
     ) -> None:
         super().__init__(capacity, seed=seed, limit=limit)
         self._options: dict[str, Any] = {"alpha": alpha, "beta": beta, "min_priority": min_priority}
-        self._module_buffer(1)  # what makes no sense is an error now
+        self._module_buffer(1)  # raises an error for wrong arguments
 
     def _module_buffer(self, capacity: int) -> PrioritizedEpisodeReplayBuffer:
         return PrioritizedEpisodeReplayBuffer(capacity, **self._options)
 
     def set_beta(self, beta: float) -> None:
-        """Let the weights of later draws correct more (1: fully) or less (0: not at all), of all modules."""
+        """Set the exponent of importance weights of later batches of all modules: 1 corrects fully, 0 not at all."""
         PrioritizedEpisodeReplayBuffer(1).set_beta(beta)
         self._options["beta"] = beta
         for module_id in self.modules:
@@ -55,12 +60,16 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
     def update_priorities(
         self, indices: Mapping[Hashable, np.ndarray], priorities: Mapping[Hashable, np.ndarray]
     ) -> None:
-        """Set the priorities of the steps with these numbers (`batch.indices` of `sample`), by module.
+        """Set the priorities of the steps `indices`, by module.
+
+        Args:
+            indices: step indices by module id (`batch.indices` of `sample`).
+            priorities: numbers of the same shapes, by module id.
 
         Raises:
-            UnknownKey: a module that there is not, or that has indices and no priorities or the other way round.
+            UnknownKey: there is no such module, or the two have different modules.
             WrongType, ShapeMismatch, InvalidArgument, StepOutOfRange: as
-                `PrioritizedEpisodeReplayBuffer.update_priorities`. No priority is changed then.
+                `PrioritizedEpisodeReplayBuffer.update_priorities`. No priority is changed.
         """
         indices = checked_mapping("indices", indices, "of step indices by module id")
         priorities = checked_mapping("priorities", priorities, "of priorities by module id")
@@ -76,15 +85,15 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         return cast(PrioritizedEpisodeReplayBuffer, self._buffer(module_id))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that is stored, the priorities and the generator's state."""
+        """Return all steps, the priorities and the state of the random generator."""
         return super().get_state() | {"options": dict(self._options)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on, bit for bit, where `get_state` was called.
+        """Replace all contents by a state that `get_state` returned. If that is impossible, the buffer does not change.
 
         Raises:
-            InvalidArgument: another capacity.
-            StateMismatch: the state of a buffer without priorities.
+            InvalidArgument: the state has another capacity.
+            StateMismatch: the state belongs to a buffer without priorities, or is malformed.
         """
         if not isinstance(state, dict) or "options" not in state:
             raise StateMismatch("a state without priorities; restore it into a MultiAgentEpisodeReplayBuffer")

@@ -1,4 +1,4 @@
-"""`PrioritizedEpisodeReplayBuffer`: steps drawn in proportion to their priorities."""
+"""`PrioritizedEpisodeReplayBuffer`: a replay buffer that samples steps in proportion to their priorities."""
 
 from __future__ import annotations
 
@@ -21,20 +21,28 @@ _UNITS = ("transition", "sequence")
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
-    """An `EpisodeReplayBuffer` that draws step i with probability p_i ** alpha / sum of all p ** alpha.
+    """Replay buffer that samples step i with probability p_i ** alpha / sum of all p ** alpha (Schaul et al., 2016).
 
-    New steps have the highest priority that was given to a step and is still its own (at least 1), and priorities die
-    with their steps. The `weights` of a draw are (N * P(i)) ** -beta, divided by the largest of the batch (Schaul et
-    al., 2016).
+    A new step gets the highest priority of all stored steps, at least 1. The `weights` of a batch are (N * P(i)) **
+    -beta, divided by the largest weight in the batch.
 
     Args:
-        alpha: how much priorities matter; 0 draws uniformly.
-        beta: how much `weights` correct for it; see `set_beta`.
-        unit: what a priority of `sample_sequences` belongs to. `"transition"`: each step; `indices` are [B, W].
-            `"sequence"`: the drawn sequence; `indices` are [B], the number of the step it was drawn by.
-        period: with `unit="sequence"`, the grid of all sequences, see `sample_sequences`: only these steps are drawn,
-            and have priorities.
-        min_priority: smaller priorities count as this one, so that every step can be drawn again.
+        capacity: maximum number of steps.
+        alpha: exponent of the priorities. 0 samples uniformly.
+        beta: exponent of the importance weights, see `set_beta`.
+        unit: what a priority of `sample_sequences` belongs to. "transition": each step, and `indices` are [B, W].
+            "sequence": the sampled sequence, and `indices` [B] are the step indices that it was sampled by.
+        period: with `unit="sequence"`, the grid on which all sequences start (see `sample_sequences`). Only these steps
+            are sampled and have priorities.
+        min_priority: smaller priorities count as this one, so that every step can be sampled again.
+        seed: seed of the random generator. None for a random seed.
+        path: directory for memory-mapped files, see `EpisodeReplayBuffer`.
+        resume: whether to continue with the steps that `flush` saved in `path`, if any.
+        limit: limits how often steps are sampled.
+        lineage: number of newest steps for which `batch.origin` returns episode and time.
+
+    Attributes:
+        num_stale: number of priorities that were set for steps that had been evicted. They were ignored.
     """
 
     def __init__(
@@ -67,7 +75,6 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.unit = unit
         self.period = period
         self.num_stale = 0
-        """How many priorities came for steps that were no longer there."""
         self.set_beta(beta)
         super().__init__(capacity, seed=seed, path=path, resume=resume, limit=limit, lineage=lineage)
 
@@ -76,19 +83,20 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = self._num_gone = self._ring.head  # steps with smaller numbers have their priorities, or none
 
     def set_beta(self, beta: float) -> None:
-        """Let the weights of later draws correct more (1: fully) or less (0: not at all)."""
+        """Set the exponent of importance weights of later batches: 1 corrects fully for the priorities, 0 not at all.
+        """
         self.beta = checked_number("beta", beta, 0.0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tracks, links and priorities."""
+        """Size of all tracks, links and priorities in bytes."""
         return super().nbytes + self._tree.nbytes + self._given.nbytes
 
     def _prioritize_new_steps(self) -> None:
-        """Give the steps added since the last call the highest priority; those in whose place they are, lose theirs."""
+        """Set new steps to the highest priority so far, and evicted steps to 0."""
         ring = self.get_ring()
         head, tail = ring.head, ring.tail
-        if tail > max(self._num_gone, head - self.capacity):  # evicted, and nothing came in their place
+        if tail > max(self._num_gone, head - self.capacity):  # steps were evicted that no new step replaces
             for first, last in self._position_ranges(max(self._num_gone, head - self.capacity), tail):
                 self._given.unset(first, last)
                 self._tree.fill(first, last, 0.0)
@@ -108,7 +116,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = head
 
     def _position_ranges(self, number: int, stop: int) -> list[tuple[int, int]]:
-        """The positions of the steps with numbers [number, stop), at most `capacity`: one or two, none empty."""
+        """Return the positions of the steps [number, stop), at most `capacity`, as one or two ranges. None of them is
+        empty.
+        """
         first = number % self.capacity
         last = first + stop - number
         if last <= self.capacity:
@@ -116,7 +126,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return [(first, self.capacity), (0, last - self.capacity)]
 
     def _scaled_priority(self, priorities: Any) -> Any:
-        """p ** alpha, at least so much that a sum of nothing else is not zero."""
+        """Return p ** alpha, and at least `_LEAST`, so that a sum of the smallest values is not zero."""
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
@@ -150,27 +160,34 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     @locked
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of the steps with these numbers (`batch.indices`), arrays of one shape.
+        """Set the priorities of the steps `indices` (`batch.indices`), two arrays of one shape.
 
-        Steps that are no longer there are counted in `num_stale` and otherwise ignored; -1, padding, is ignored.
+        Evicted steps are counted in `num_stale` and otherwise ignored. Index -1 (padding) is ignored.
+
+        Args:
+            indices: step indices, ints of any shape.
+            priorities: numbers of the same shape, finite and not negative. Tensors are allowed.
 
         Raises:
-            ShapeMismatch: another number of priorities than of indices.
-            WrongType: indices that are no ints.
-            InvalidArgument: a priority is negative or not finite.
-            StepOutOfRange: a step was never added. Nothing is changed, as with the others.
+            ShapeMismatch: the shapes differ.
+            WrongType: indices that are no ints, or priorities that are no numbers.
+            InvalidArgument: a priority is negative or not finite, or belongs to a step where no sequence of `period`
+                begins.
+            StepOutOfRange: a step was never added.
         """
         self.set_checked_priorities(*self.checked_priorities(indices, priorities))
 
     def checked_priorities(self, indices: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the step indices, their priorities and their shares, p ** alpha. Nothing is changed."""
+        """Return the step indices, their priorities, and p ** alpha, after all checks of `update_priorities`. Nothing
+        is changed.
+        """
         numbers, given = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != given.shape:
             raise ShapeMismatch(f"{given.shape} priorities for {numbers.shape} indices; give one for each")
         if not numbers.size:
             return numbers, given, given
         least, most = given.min(), given.max()
-        if not (least >= 0 and most < np.inf):  # nor is one of them NaN
+        if not (least >= 0 and most < np.inf):  # also False for NaN
             raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
         ring, newest = self.get_ring(), numbers.max()
         if newest >= ring.head:
@@ -185,7 +202,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return numbers, given, self._scaled_priority(given) if is_safe else self._finite_shares(given)
 
     def set_checked_priorities(self, numbers: np.ndarray, given: np.ndarray, shares: np.ndarray) -> None:
-        """Set what `checked_priorities` returned."""
+        """Set the priorities that `checked_priorities` returned."""
         tail = self.get_ring().tail
         if numbers.size and numbers.min() < tail:
             there = numbers >= tail
@@ -199,7 +216,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._tree.set(slots, shares.ravel())
 
     def _finite_shares(self, given: np.ndarray) -> np.ndarray:
-        """The shares of priorities so large that a buffer full of them might have no finite sum."""
+        """Return p ** alpha of large priorities. `InvalidArgument` if a buffer full of them could have an infinite
+        sum.
+        """
         with np.errstate(over="ignore"):
             shares = self._scaled_priority(given)
         if not shares.max() < _MOST / self.capacity:
@@ -210,7 +229,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     @locked
     def priorities(self, indices: np.ndarray) -> np.ndarray:
-        """p ** alpha of the steps with these numbers, which must be there."""
+        """Return p ** alpha of the steps `indices`, float64 of the same shape.
+
+        Raises:
+            StepOutOfRange: a step is not stored.
+        """
         numbers = checked_step_indices(indices)
         self._prioritize_new_steps()
         if numbers.size and (numbers.min() < self.get_ring().tail or numbers.max() >= self.get_ring().head):
@@ -251,12 +274,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 
 _MOST = float(np.finfo(np.float64).max)
-_LARGE = 1e200  # shares up to this one have a finite sum, however many there are
-_LEAST = 1e-290  # far above the smallest float, so that sums, draws and weights of such shares are still exact
+_LARGE = 1e200  # the sum of such shares is finite for every capacity
+_LEAST = 1e-290  # far above the smallest float, so that sums and weights of such shares are still exact
 
 
 def _as_numbers(priorities: Any) -> np.ndarray:
-    """Priorities as float64, of tensors of any precision too; `WrongType` for what are no numbers."""
+    """Return priorities as float64, also those of tensors of any precision. `WrongType` if they are no numbers."""
     given = priorities.detach().double().cpu() if hasattr(priorities, "detach") else priorities
     try:
         array = np.asarray(given)

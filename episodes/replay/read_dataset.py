@@ -1,4 +1,4 @@
-"""A data set's chunks as those that a ring goes on with: snapshots may repeat steps, and have gaps between them."""
+"""Chunks of a data set as chunks that a ring continues with. Snapshots may repeat steps, and have gaps between them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from episodes.replay.ring.linked_ring import LinkedRing
 
 
 def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
-    """The chunks of the pack, in packs to be added one after another.
+    """Yield the chunks as packs that can be added in order, without steps that the ring has already.
 
-    Steps that were read before are left out. Where steps are missing between two chunks of an episode, because they
-    were evicted before a snapshot, the later chunk becomes an episode of its own beside the earlier one, with its id.
+    If steps are missing between two chunks of an episode, because they were evicted before a snapshot, the later chunk
+    becomes a separate entry with the same id:
 
         read before      t = 0..9
         chunk            t = 6..14     10..14 are new
@@ -25,7 +25,7 @@ def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
     begin = 0
     while begin < len(pack):
         seen: dict[str, int] = {}
-        skipped: list[int] = []  # steps of each chunk that are left out
+        skipped: list[int] = []  # number of steps of each chunk that the ring has already
         for id_, t_started, length in chunks[begin:]:
             t_next = seen.get(id_, _t_next(ring, id_))
             if t_next is not None and t_started > t_next and length:
@@ -42,11 +42,11 @@ def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
         begin = end
 
 
-_NEVER = sys.maxsize  # later than any step
+_NEVER = sys.maxsize  # later than the time of any step
 
 
 def _t_next(ring: LinkedRing, id_: str) -> int | None:
-    """The time of the step that an episode goes on with, never after its end; None for one that is not there."""
+    """Return the time of the next step of an episode, a very late one if it ended, or None if it is not stored."""
     entries = ring.table.find([id_])
     if entries[0] < 0:
         return None
@@ -54,7 +54,8 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
 
 
 def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
-    """The pack without the first steps [n] of its chunks, and without the chunks that have no step then."""
+    """Return the pack without the first `skipped` [n] steps of its chunks, and without chunks that have no step left.
+    """
     if skipped.any():
         pack = pack.move_starts(skipped)
     return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))

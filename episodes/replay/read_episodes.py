@@ -1,4 +1,4 @@
-"""Episodes of a linked ring as `SingleAgentEpisode`s: views where their steps lie in a row."""
+"""Episodes of a linked ring as `SingleAgentEpisode`s. They are views if their steps are contiguous in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:
-    """What is stored of the episode of a table's entry."""
+    """Return the stored part of the episode of a table entry."""
     table = ring.table
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
@@ -42,7 +42,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
-    """The positions of an episode's steps: a slice where they lie in a row."""
+    """Return the positions of an episode's steps, a slice if they are contiguous."""
     start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) + 1
     count = int(ring.links.t[stop - 1]) + 1 - int(ring.links.t[start])
     if stop - start == count:
@@ -59,7 +59,7 @@ def _follow(following: np.ndarray, slot: int, count: int) -> np.ndarray:
 
 
 def observation_rows(ring: LinkedRing, slots: slice | np.ndarray) -> slice | np.ndarray:
-    """The positions of the observations of an episode's steps, and of the one after: a slice where they can be."""
+    """Return the positions of the observations of an episode's steps, and of the one after, a slice if possible."""
     next_rows = ring.links.next_row[slots]
     first = int(ring.links.row[slots][0])
     stop = int(next_rows[-1]) + 1

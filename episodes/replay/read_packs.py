@@ -1,4 +1,4 @@
-"""All episodes of a linked ring as packs: a few gathers each, however the steps lie in the ring."""
+"""All episodes of a linked ring as packs, with a few gathers each."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: int = 0) -> Iterator[EpisodePack]:
-    """What is stored of all episodes, the one with the oldest step first.
+    """Yield the stored episodes as packs, the episode with the oldest step first.
 
     Args:
-        spaces: the observation and the action space of the packs.
-        most_steps: in one pack, but for an episode that is longer.
-        first: number of the oldest step that they have: of an episode that began before, the steps from there on.
+        ring: ring of the steps.
+        spaces: observation space and action space of the packs.
+        most_steps: maximum number of steps in a pack. A longer episode has a pack to itself.
+        first: index of the oldest step to include. Of an episode that began before, the steps from there on.
     """
     first = max(ring.tail, first)
     slots = positions(first, ring.head - first, ring.capacity)
     entry_of = ring.links.entry[slots]
     lengths, ranks = np.bincount(entry_of, minlength=len(ring.table.first)), np.zeros(len(ring.table.first), np.int64)
-    ranks[entry_of[::-1]] = np.arange(len(slots))[::-1]  # where the first step of each is
+    ranks[entry_of[::-1]] = np.arange(len(slots))[::-1]  # index of the first step of each entry
     entries = np.flatnonzero(lengths)
     entries = entries[ranks[entries].argsort()]
     ranks[entries] = np.arange(len(entries))
@@ -45,7 +46,7 @@ def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: 
 
 
 def entries_in_order(ring: LinkedRing) -> np.ndarray:
-    """The entries [n] of all episodes, the one with the oldest step first."""
+    """Return the table entries [n] of all episodes, the one with the oldest step first."""
     entries = np.array(ring.table.order, np.int64)
     return entries[np.argsort(ring.slot_numbers(ring.table.first[entries]))]
 

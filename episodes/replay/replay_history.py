@@ -1,4 +1,4 @@
-"""The history of observations in a linked ring: what views of drawn steps look at."""
+"""History of observations in a linked ring, for views of sampled steps."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ __all__ = ["BoundViews", "ReplayHistory"]
 
 
 class BoundViews(Protocol):
-    """What the module sees of a history: `connectors.views.Views`, say."""
+    """Views that know their spaces, for example `connectors.views.Views`."""
 
-    given: HistorySpaces  # of what is stored
-    lookback: int  # how many steps back it looks
+    given: HistorySpaces  # spaces of stored observations and actions
+    lookback: int  # number of steps that the views look back
 
     def __call__(self, history: History) -> dict[str, Any]: ...
 
 
 class ReplayHistory(History):
-    """Observations [B] of steps in a ring.
+    """Observations [B] of steps in a ring, and the steps before them.
 
-    A row is the position of an observation and that of the step that led to it. What comes before is found by following
-    the links back. Behind the oldest step that is there lies the row of zeros that every ring has at its end: nothing
-    has to be masked.
+    A row is the position of an observation, and the position of the step that led to it. Earlier steps are found by
+    their `previous` links. Before the oldest stored step there is the row of zeros at the end of each ring, so nothing
+    has to be masked:
 
-        step      ...  p[2]  p[1]  p[0]                 p[0] = last, p[j + 1] = the step before p[j], or `capacity`
-        observation   o      o     o    rows            the observation before step p[j] is that of its `row` link
+        step      ...  p[2]  p[1]  p[0]                 p[0] = last, p[j + 1] = step before p[j], or `capacity`
+        observation   o      o     o    rows            the observation before step p[j] is at its `row` link
 
-    Steps that were evicted are not there: an episode that lost its beginning begins later.
+    Args:
+        ring: ring of the steps.
+        rows: positions of the observations, [B]. None: those before the steps `slots`, and then those after them.
+        last: positions of the steps that led to the observations, [B], or None if `rows` is None.
+        slots: positions of steps that begin or end at the observations.
+        spaces: spaces of the stored observations and actions.
+        lookback: number of steps that views may look back.
     """
 
     def __init__(
@@ -50,14 +56,15 @@ class ReplayHistory(History):
         super().__init__(spaces, lookback)
         self.ring = ring
         self._given = None if rows is None else (rows, slots)
-        self._steps = slots  # without rows, those before these [B / 2], and then those after them: looked up when asked
+        self._steps = slots  # without rows: B / 2 steps, whose observations are looked up when they are read
         self._path = [] if last is None else [last]
 
     @classmethod
     def around(
         cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
     ) -> ReplayHistory:
-        """The observations before the steps at positions `slots` [n], then those after the steps at `last` [m]."""
+        """Return the observations before the steps at positions `slots` [n], then those after the steps at `last` [m].
+        """
         if last is slots:
             return cls(ring, None, None, slots, spaces, lookback)
         rows = np.concatenate([ring.links.row[slots], ring.links.next_row[last]])
@@ -69,12 +76,12 @@ class ReplayHistory(History):
 
     @property
     def _rows(self) -> np.ndarray:
-        """Positions [B] of the observations."""
+        """Positions of the observations, [B]."""
         return self._found[0]
 
     @property
     def _slots(self) -> np.ndarray:
-        """The steps [B] that begin or end at them."""
+        """Positions of the steps that begin or end at the observations, [B]."""
         return self._found[1]
 
     @cached_property
@@ -85,7 +92,7 @@ class ReplayHistory(History):
         return np.concatenate([links.row[steps], links.next_row[steps]]), np.concatenate([steps, steps])
 
     def _step(self, j: int) -> np.ndarray:
-        """Positions [B] of the step j + 1 steps before each observation."""
+        """Return the positions [B] of the step j + 1 steps before each observation."""
         if not self._path:
             self._path.append(np.concatenate([_before(self.ring, self._steps), self._steps]))
         while len(self._path) <= j:
@@ -116,11 +123,11 @@ class ReplayHistory(History):
         return self.ring.observations.take(rows)
 
     def _rows_at_both_ends(self, k: int) -> np.ndarray:
-        """Positions [B, k] of the last observations: those before a step are those after it, and one older."""
+        """Return the positions [B, k] of the last k observations. Both ends of a step share all but one of them."""
         links, steps = self.ring.links, self._steps
         path = walk(links.previous, steps, k - 1)[::-1]
         rows = np.array([*[links.row[slots] for slots in path], links.next_row[steps]])  # [k + 1, B / 2]
-        if k > 1 and np.count_nonzero(path[0] == path[1]):  # else no way is as short
+        if k > 1 and np.count_nonzero(path[0] == path[1]):  # some episodes begin within these steps
             rows[: k - 1][np.equal(path[:-1], path[1:])] = self.ring.num_rows
         older, right = rows.strides
         ends = np.ndarray((2, len(steps), k), rows.dtype, rows, strides=(older, right, older))
@@ -156,7 +163,7 @@ class ReplayHistory(History):
         return _objects([facts.module_id for facts in self._facts])
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """What is stored of the episode of row i, up to its observation."""
+        """Return the stored part of the episode of row i, up to its observation."""
         entry = int(self.ring.links.entry[self._slots[i]])
         return episode_at(self.ring, entry, self.spaces.observation_space, self.spaces.action_space)[
             : int(self.depth[i])
@@ -164,7 +171,7 @@ class ReplayHistory(History):
 
 
 def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
-    """Positions of the steps before those at `slots`; the position of padding where there is none."""
+    """Return the positions of the steps before those at `slots`, or of padding at the beginning of an episode."""
     before = ring.links.previous[slots]
     np.copyto(before, ring.capacity, where=before == slots)
     return before

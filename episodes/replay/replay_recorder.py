@@ -1,8 +1,9 @@
-"""`ReplayRecorder`: the rows of a vector environment go straight into a replay buffer, with no pack in between.
+"""`ReplayRecorder`: writes vector steps into a replay buffer, without building packs or episodes in between.
 
-It follows the same three autoreset modes as `VectorRecorder`. Rows are staged, one copy a column, and laid into the
-linked ring many at a time, as soon as anybody asks: a draw, another writer, or the stage when it is full. What rows
-mean, how their steps are linked and what makes way for them is worked out in a few numpy calls for all of them.
+It supports the same three autoreset modes as `VectorRecorder`. Rows are staged, with one copy per column, and written
+to
+the ring many at a time: when the buffer is read, when other steps are added, or when the stage is full. A few numpy
+calls then compute for all rows which of them are steps, how the steps are linked, and which steps they evict.
 """
 
 from __future__ import annotations
@@ -44,13 +45,23 @@ _NO_ENVIRONMENTS = np.zeros(0, np.intp)
 
 
 class ReplayRecorder:
-    """Writes what `num_envs` environments do into a buffer; made by `EpisodeReplayBuffer.recorder`.
+    """Recorder of `num_envs` environments that writes into a replay buffer. Created by `EpisodeReplayBuffer.recorder`.
 
-    `reset` and `step` take what those of `VectorRecorder` take. Other episodes may be added to the buffer meanwhile.
-    A call that raises leaves the buffer's steps as they were. After `clear` or `set_state` of the buffer, `reset`.
+    `reset` and `step` have the arguments of `VectorRecorder.reset` and `VectorRecorder.step`. Other episodes may be
+    added to the buffer between two steps. A call that raises an error changes nothing. Call `reset` after `clear` or
+    `set_state` of the buffer.
+
+    Args:
+        ring: ring of the buffer.
+        num_envs: number of environments N.
+        autoreset_mode: how the vector environment resets its environments.
+        observation_space: space of one environment's observations, or None.
+        action_space: space of one environment's actions, or None.
+        len_lookback_buffer: number of past rows that are kept for `episodes.recent`.
+        keys: names of the extra model outputs to store. None for all.
 
     Attributes:
-        keys: the extra model outputs that are stored; None for all.
+        keys: names of the extra model outputs that are stored. None for all.
     """
 
     def __init__(
@@ -93,18 +104,18 @@ class ReplayRecorder:
 
     @property
     def episodes(self) -> OngoingEpisodes:
-        """The ongoing episodes, read from the buffer."""
+        """Ongoing episodes of the environments, read from the buffer."""
         return OngoingEpisodes(self)
 
     def seed(self, seed: Any) -> None:
-        """Let the ids of the episodes to come follow from a seed, or from a generator that is drawn from."""
+        """Generate the ids of later episodes from a seed, or from a generator."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._ring.table.names.begin(np.random.default_rng(seed))
 
     @property
     def policy_version(self) -> int | None:
-        """Of the policy that acts in the steps to come, 0 or more; None: not told."""
+        """Version of the policy that makes the next steps, or None if it is unknown."""
         return self._staged.version
 
     @policy_version.setter
@@ -117,14 +128,15 @@ class ReplayRecorder:
 
     @property
     def is_reset(self) -> bool:
-        """Whether steps may follow: not before the first reset, nor after `clear` or `set_state` of the buffer.
+        """Whether `step` may be called.
 
-        Nor when so many other steps were added since that the ongoing episodes are no longer there.
+        False before the first reset, after `clear` or `set_state` of the buffer, and after other steps have evicted the
+        ongoing episodes.
         """
         ring = self._ring
         with ring.lock:
             if ring.staged is self._staged and ring.work is None:
-                return self._generation == ring.generation  # whoever writes lays the staged rows down first: nobody did
+                return self._generation == ring.generation  # other writers flush staged rows first, so there was none
             ring.flush_staged()
             behind = self._staged.tails
             alone = (ring.head, ring.rows_head) == (behind.head, behind.rows_head)
@@ -136,7 +148,7 @@ class ReplayRecorder:
 
     @property
     def _can_write_directly(self) -> bool:
-        """Whether nothing is staged, and nobody has written since this recorder's last rows were laid down."""
+        """Whether no rows are staged, and no other steps were written since the last rows of this recorder."""
         ring, behind = self._ring, self._staged.tails
         if (
             ring.staged is not None
@@ -150,9 +162,16 @@ class ReplayRecorder:
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
-        """Begin new episodes with the observations [N, ...], in all environments or in those of the bool mask [N].
+        """Start new episodes with the observations [N, ...]. Ongoing episodes in these environments end as cut chunks.
 
-        An episode that was going on there stops as a cut chunk.
+        Args:
+            observations: nested arrays [N, ...].
+            infos: infos of the vector environment.
+            reset_mask: environments that are reset, bool [N]. None for all.
+
+        Raises:
+            EpisodeStateError: the first reset is not of all environments, or other episodes can no longer continue.
+            TrackMismatch, ShapeMismatch: the observations differ from the stored ones.
         """
         with self._ring.lock:
             self._ring.flush_staged()
@@ -205,7 +224,23 @@ class ReplayRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Store a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got."""
+        """Store a vector step: the result of `step` of the environment, [N, ...] each, and its actions.
+
+        Args:
+            observations: nested arrays [N, ...].
+            actions: nested arrays [N, ...].
+            rewards: numbers [N].
+            terminateds: bool [N].
+            truncateds: bool [N].
+            infos: infos of the vector environment.
+            extra_model_outputs: nested arrays [N, ...] by name.
+            final_observations: last observations [k, ...] of the k environments whose episodes end, in order. By
+                default `infos["final_obs"]` (same-step autoreset only).
+
+        Raises:
+            EpisodeStateError: a reset is missing, or the ongoing episodes were evicted.
+            TrackMismatch, ShapeMismatch: the items differ from the stored ones.
+        """
         ring = self._ring
         with ring.lock:
             plain = self._plain
@@ -285,7 +320,7 @@ class ReplayRecorder:
         return StagedRow(staged.infos.add(infos), staged.infos.add(last_infos), finals)
 
     def _recent_rows(self) -> RecentRows:
-        """The newest rows, for who looks back at them; from now on each row may have to be kept."""
+        """Return the newest rows, for views that look back. From now on each row may have to be kept."""
         if self._newest is not None:
             self._recent.commit(self._newest, _NOTHING)
         self._newest = self._plain = None
@@ -300,7 +335,7 @@ class ReplayRecorder:
 
     @property
     def newest(self) -> Row:
-        """Which environments stepped, ended and began with the newest row."""
+        """Classification of the newest row: which environments stepped, ended and began."""
         with self._ring.lock:
             self._staged.classify()
             newest = self._staged.classified.newest
@@ -310,26 +345,27 @@ class ReplayRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """See `OngoingEpisodes.ages`."""
+        """Number of steps of each environment's episode, int [N]."""
         with self._ring.lock:
             return self._staged.classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """See `OngoingEpisodes.depths`."""
+        """Number of steps of each episode that `recent` can return, int [N]."""
         rows = self._recent_rows().keep_earlier_rows()
         return np.minimum(self.ages, rows.lookback_at(rows.num_rows - 1))
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """See `OngoingEpisodes.recent`; of extra model outputs also those that are not stored."""
+        """Return the newest `num_items` rows of a track, see `OngoingEpisodes.recent`. Extra outputs need not be
+        stored.
+        """
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         return self._recent_rows().recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """What is stored of the ongoing episode of an environment, as it is now.
-
-        What is written to its `custom_data` arrives in the buffer.
+        """Return the stored part of an environment's ongoing episode. Changes of its `custom_data` are stored in the
+        buffer.
         """
         with self._ring.lock:
             if not self.is_reset:
@@ -338,7 +374,7 @@ class ReplayRecorder:
             return self._stored_episode(env) if self.ages[env] else self._episode_without_steps(env)
 
     def _episode_without_steps(self, env: int) -> SingleAgentEpisode:
-        """An episode without a step."""
+        """Return an ongoing episode that has no step yet."""
         ring, row = self._ring, self._staged.tails.rows[env : env + 1]
         infos = ring.infos.infos(row.tolist())
         if env not in self._staged.unstarted:
@@ -355,7 +391,9 @@ class ReplayRecorder:
         return episode
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """What is stored of the episodes that ended with the newest step; what `custom_data` gets arrives there."""
+        """Return the stored episodes that ended with the newest step. Changes of their `custom_data` are stored in the
+        buffer.
+        """
         with self._ring.lock:
             self._ring.flush_staged()
             return [self._stored_episode(env) for env in self.newest.ended.tolist()]
@@ -367,7 +405,7 @@ class ReplayRecorder:
         return episode
 
     def hand_over_to(self, recorder: VectorRecorder) -> None:
-        """Let another recorder go on with the ongoing episodes; this one may only be reset then."""
+        """Continue the ongoing episodes in another recorder. This recorder can only be reset afterwards."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._hand_over_to(recorder)
@@ -390,7 +428,7 @@ class ReplayRecorder:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _arrays(self, name: str, items: Any) -> Any:
-        """The rows as arrays: flags as bools, observations and actions with the dtypes of their spaces."""
+        """Return a row as arrays [N, ...]: flags as bool, observations and actions with the dtypes of their spaces."""
         dtypes = self._dtypes.get(name)
         is_known = dtypes is not None and nested.same_structure(items, dtypes)
         if not is_known and name in self._dtypes:
@@ -415,7 +453,9 @@ class ReplayRecorder:
         return arrays
 
     def _check_can_continue(self, num_steps: int) -> bool:
-        """Whether somebody else wrote since; if so, see that the ongoing episodes can go on from what they were."""
+        """Raise `EpisodeStateError` if the ongoing episodes cannot continue. Return True if other steps were added
+        meanwhile.
+        """
         ring, behind = self._ring, self._staged.tails
         if (ring.head, ring.rows_head) == (behind.head, behind.rows_head):
             return False
@@ -426,13 +466,13 @@ class ReplayRecorder:
         return True
 
     def _why_cannot_continue(self, num_steps: int) -> str:
-        """Why the ongoing episodes cannot go on with `num_steps` more; empty when they can."""
+        """Return the reason why the ongoing episodes cannot continue with `num_steps` more steps, or an empty text."""
         ring, behind = self._ring, self._staged.tails
         going_on = (behind.previous != NONE).nonzero()[0]
         newest = behind.previous[going_on]
         tail = max(ring.head + num_steps - ring.capacity, ring.tail)
         if (newest < tail).any() or behind.rows.min() < ring.first_row:
-            return "so many steps were added since the last vector step that the ongoing episodes are no longer there"
+            return "steps added since the last vector step have evicted the ongoing episodes, which are no longer there"
         if (ring.table.last[behind.entries[going_on]] != newest % ring.capacity).any():
-            return "a chunk that was added since the last vector step goes on with an episode of this recorder"
+            return "a chunk that was added since the last vector step continues an episode of this recorder"
         return ""

@@ -1,4 +1,4 @@
-"""Columns of batches out of a linked ring: one gather each."""
+"""Columns of batches from a linked ring: one gather for each column."""
 
 from __future__ import annotations
 
@@ -23,17 +23,23 @@ KEYS_OF_STEPS = (
     Columns.AGENT_ID,
     Columns.MODULE_ID,
 )
-"""Names of columns that draws have on request, beside those of transitions, infos and tracks."""
+"""Names of further columns that can be sampled, in addition to those of transitions, infos and tracks."""
 _OF_LAST = frozenset((Columns.NEXT_OBS, TERMINATEDS, TRUNCATEDS))
 
 
 def n_step_columns(
     ring: LinkedRing, slots: np.ndarray, n_step: int | np.ndarray, gamma: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The n-step windows from the positions `slots` [n] on: up to `n_step` steps, which stop where the episode does.
+    """Follow the next links of steps, and sum their rewards.
 
-    `n_step` is one number, or one for each [n]. The positions [n] of the last steps, and columns [n]: the discounted
-    sums of rewards, and how many steps they are.
+    Args:
+        ring: ring of the steps.
+        slots: positions of the first steps, [n].
+        n_step: maximum number of steps, one int or int [n]. Windows end with their episodes.
+        gamma: discount factor.
+
+    Returns:
+        The positions [n] of the last steps, and columns: the discounted sums of rewards, and the numbers of steps.
     """
     if isinstance(n_step, int):
         path = link_traversal.walk_to_ends(ring.links.next, slots, n_step - 1)
@@ -49,7 +55,7 @@ def n_step_columns(
 
 @lru_cache(maxsize=16)
 def _counts(most: int) -> np.ndarray:
-    """1, 2, ... `most`."""
+    """Return 1, 2, ... `most`, int32."""
     return np.arange(1, most + 1, dtype=np.int32)
 
 
@@ -61,9 +67,15 @@ def columns_of(
     known: Mapping[str, np.ndarray] | None = None,
     views: BoundViews | None = None,
 ) -> dict[str, Any]:
-    """The columns of these names, for draws from the step at a position of `slots` [...] to that at one of `last`.
+    """Return columns of windows that begin with the steps at `slots` [...] and end with the steps at `last` [...].
 
-    Those that are `known` are taken from there. With views, "obs" and "new_obs" are all columns that they make.
+    Args:
+        ring: ring of the steps.
+        keys: names of the columns.
+        slots: positions of the first steps.
+        last: positions of the last steps.
+        known: columns that need not be computed.
+        views: functions that compute the policy's columns. They replace "obs" and "new_obs".
     """
     if views is not None:
         seen = _view_columns(ring, keys, slots, last, views)
@@ -85,7 +97,7 @@ def columns_of(
 def _view_columns(
     ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
 ) -> dict[str, Any]:
-    """What the module sees before the steps at `slots` [...] and, as "new_<column>", after those at `last` [...]."""
+    """Return the columns of the views before the steps at `slots` and, as "new_<column>", after the steps at `last`."""
     steps = slots.ravel()
     ends = steps if last is slots else last.ravel()
     before = steps if Columns.OBS in keys else steps[:0]
@@ -106,7 +118,7 @@ def _view_columns(
 
 
 def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
-    """The rows of a nested column in this shape, zeros where they are padded."""
+    """Return the rows of a nested column in this shape, with zeros where `padded` is True."""
 
     def reshape(leaf: np.ndarray) -> np.ndarray:
         own = leaf.reshape(*shape, *leaf.shape[1:])
@@ -135,7 +147,7 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
 
 
 def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
-    """A column [...] of what is known of the steps' episodes."""
+    """Return a column [...] of a fact of the steps' episodes. Padding has None, or "" for ids."""
     there = (slots < ring.capacity).ravel().tolist()
     steps = zip(ring.links.entry[slots].ravel().tolist(), there, strict=True)
     if key == Columns.EPS_ID:
@@ -146,7 +158,7 @@ def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
 
 
 def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
-    """The infos [...] after the steps; empty ones on padding."""
+    """Return the info dicts [...] after the steps. Padding has empty dicts."""
     found = np.full(slots.shape, None, object)
     rows = ring.links.next_row[slots].astype(np.int64).ravel()
     infos = ring.info_columns.dicts(ring, rows)
@@ -158,7 +170,7 @@ def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
 
 
 def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
-    """The recurrent states [n, ...] that the steps were made from; zeros where an episode begins."""
+    """Return the recurrent states [n, ...] before the steps at `slots` [n]. They are zeros where an episode begins."""
     before = ring.links.previous[slots]
     states = ring.tracks[Columns.STATE_OUT].take(before)
     blank(states, before == slots)
@@ -166,6 +178,6 @@ def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
 
 
 def blank(column: Any, gone: np.ndarray) -> None:
-    """Put zeros (None among objects, empty strings among strings) where the mask [n] is True."""
+    """Write zeros (None in object arrays, "" in arrays of strings) where the mask [n] is True."""
     for leaf in nested.leaves(column):
         leaf[gone] = None if leaf.dtype == object else np.zeros((), leaf.dtype)

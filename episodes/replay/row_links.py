@@ -1,7 +1,7 @@
-"""Staged rows of N environments as steps of a ring: which of them are steps, and how they are linked.
+"""Links of staged rows: which rows of N environments are steps, and how these steps are linked in the ring.
 
-`LinkedRun`: one row, or rows in which nothing ends but with the last one, for callers that draw after every few rows.
-`LinkedRows`: any rows. Both answer the same.
+`LinkedRun`: one row, or rows in which no episode ends but with the last one. It is fast for callers that sample after
+every few rows. `LinkedRows`: any rows. Both have the same methods.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.step_links import ENTRY, NEXT, NEXT_ROW, PREVIOUS, ROW, T
 from episodes.replay.ring.track_ring import UNCHECKED, positions
 
-_FEW_CHUNKS = np.iinfo(np.int16).max  # whose numbers are compared in a quarter of the time
+_FEW_CHUNKS = np.iinfo(np.int16).max  # comparing int16 takes a quarter of the time
 
 
 class EnvTails(NamedTuple):
-    """What is in the ring of N environments, from which their next steps go on; numbers, not positions."""
+    """Newest step, newest observation row and table entry of N environments in the ring, int [N] each, as indices."""
 
-    previous: np.ndarray  # [N] their newest steps; NONE where the next one is an episode's first
-    rows: np.ndarray  # [N] their newest observations
-    entries: np.ndarray  # [N] their episodes in the table, once they have steps
-    head: int  # of the ring, when they were written: another one now says that somebody else wrote
+    previous: np.ndarray  # [N] newest steps, NONE if the next step is the first of an episode
+    rows: np.ndarray  # [N] newest observations
+    entries: np.ndarray  # [N] table entries of the episodes, if they have steps
+    head: int  # of the ring after these steps; a higher head means that other steps were added
     rows_head: int
     boundaries: Boundaries
 
 
 class LinkedRun:
-    """K staged rows of N environments whose steps are those of the same environments: only with the last one some end.
+    """Staged rows whose steps belong to the same environments in each row. Episodes end in the last row only.
 
-    Rows that some environments spend on a reset are runs of their own, K = 1. See `LinkedRows` for what is said.
+    A row in which some environments are reset is a run of one row. See `LinkedRows` for the attributes.
+
+        env          0   1   2
+        row 0        s   s   s
+        row 1        s   s   s
+        row 2        s   s*  s        * the episode ends
     """
 
     __slots__ = ("_count", "_last", "first_steps", "num_rows", "num_steps", "step_rows")
@@ -55,15 +60,15 @@ class LinkedRun:
 
     @property
     def newest(self) -> slice:
-        """The newest steps of all episodes: those of the last row."""
+        """Newest steps of all episodes, a slice: the steps of the last row."""
         return slice(self.num_steps - len(self._last.stepped), None)
 
     def env_of(self, step: int) -> int:
-        """The environment of a step of the first row."""
+        """Return the environment of a step of the first row."""
         return int(self._last.stepped[step])
 
     def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
-        """The steps [k] that have a flag, bool [K, N] of the rows."""
+        """Return the steps [k] with a flag, from the flags of the rows, bool [K, N]."""
         last = flags[-1] if self.step_rows is None else flags[-1][self.step_rows]
         return last.nonzero()[0] + (self.num_steps - len(last))
 
@@ -76,7 +81,16 @@ class LinkedRun:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """The links [6, S] of the steps, written `into` [6, at least S], and what is behind those that come after."""
+        """Write the links of the steps into `into`. Return them [6, S], and the tails after these rows.
+
+        Args:
+            reservation: where the steps and rows are written.
+            behind: tails before these rows.
+            boundaries: boundaries after these rows.
+            opened: table entries of new episodes.
+            ring: ring that the steps are written to.
+            into: memory [6, at least S].
+        """
         count, envs, num_steps, num_rows = self._count, self._last.stepped, self.num_steps, self.num_rows
         width, num_envs, links = len(envs), len(behind.rows), into[:, :num_steps]
         rows, steps = (
@@ -113,24 +127,28 @@ class LinkedRun:
 
 @dataclass(slots=True, eq=False)
 class LinkedRows:
-    """K staged rows of N environments as steps and observation rows; numbers of steps are places among them.
+    """K staged rows of N environments as steps and observation rows.
 
         rows of the stage      0..N-1   N..2N-1  ...           a row and environment is one number: k * N + n
         steps                  those of them that are no resets: `live`
         observation rows       all of them; with same-step autoreset, after each row the first observations of the
-                               episodes that begin there, the last ones (`finals`) standing in the row itself
+                               episodes that begin there, and the last observations (`finals`) in the row itself
 
     Attributes:
-        rows: what the rows are.
+        rows: classification of the rows.
         grid: numbers of all rows and environments.
-        live: [S] those that are steps; `everyone` if all are.
-        ranks: [K * N] how many steps come before each, which is the number of one that is a step.
-        begun: [F] which rows and environments are the first steps of episodes, and `first_steps` [F] which steps.
-        chunks: [K, N] whose each is: n for what environment n did before the rows, N + f for the f-th that began.
-        ends: [E] rows and environments that end episodes; `ended` likewise, if their last observations lie apart.
-        next_rows: [K * N] where the observation after each comes among those written.
-        firsts: [E] where the first observations of the next episodes come.
-        sources: [R] which observations these are, of all rows' and then the last ones that lie apart; None as they are.
+        live: rows and environments that are steps, [S].
+        everyone: whether all are steps.
+        ranks: number of steps before each row and environment, [K * N]: the index of a step among the new ones.
+        begun: rows and environments with first steps of episodes, [F].
+        first_steps: the same first steps as step indices, [F].
+        chunks: chunk of each row and environment, [K, N]: n continues the episode of environment n, N + f is the f-th
+            new one.
+        ends: rows and environments that end episodes, [E].
+        ended: the same, if their last observations are not in the row, else empty.
+        next_rows: index of the observation after each row and environment, among the written rows, [K * N].
+        firsts: indices of the first observations of the next episodes, [E].
+        sources: which observations are written, of all rows and then of `finals`, [R]. None for all rows in order.
     """
 
     rows: Rows
@@ -149,6 +167,13 @@ class LinkedRows:
 
     @classmethod
     def of(cls, rows: Rows, behind: EnvTails, last_lies_apart: bool) -> LinkedRows:
+        """Return the links of classified rows.
+
+        Args:
+            rows: classification of the rows.
+            behind: tails before these rows.
+            last_lies_apart: whether last observations are not in the rows (same-step autoreset).
+        """
         stepped, ended = rows
         grid = _grid(*stepped.shape)
         fresh = np.empty(stepped.shape, bool)
@@ -189,7 +214,7 @@ class LinkedRows:
 
     @property
     def step_rows(self) -> np.ndarray | None:
-        """Which rows and environments are steps; None for all."""
+        """Rows and environments that are steps, or None for all."""
         return None if self.everyone else self.live
 
     @property
@@ -202,16 +227,16 @@ class LinkedRows:
 
     @property
     def newest(self) -> np.ndarray:
-        """The newest steps of all episodes: the last ones of those that ended, and those of the last row."""
+        """Newest steps of all episodes: the last steps of those that ended, and the steps of the last row."""
         last = np.count_nonzero(self.rows.stepped[-1])
         return np.concatenate([self.ranks.take(self.ends), self.grid.places[self.num_steps - last : self.num_steps]])
 
     def env_of(self, step: int) -> int:
-        """The environment of a step of the first row."""
+        """Return the environment of a step of the first row."""
         return int(self.live[step])
 
     def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
-        """The steps [k] that have a flag, bool [K, N] of the rows."""
+        """Return the steps [k] with a flag, from the flags of the rows, bool [K, N]."""
         return self.ranks.take(self.ends[flags.ravel()[self.ends]])
 
     def links(
@@ -223,7 +248,9 @@ class LinkedRows:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """The links [6, S] of the steps, written `into` [6, at least S], and what is behind those that come after."""
+        """Write the links of the steps into `into`. Return them [6, S], and the tails after these rows. See
+        `LinkedRun.links`.
+        """
         num_envs, live, split = len(behind.rows), self.live, self.num_in_first_row
         later, first_envs = live[split:] - num_envs, live[:split]
         links = into[:, : len(live)]
@@ -256,7 +283,7 @@ class LinkedRows:
 
 
 class _Grid(NamedTuple):
-    """Numbers of K rows of N environments, which are the same each time."""
+    """Numbers of K rows of N environments. They are cached, since K and N seldom change."""
 
     places: np.ndarray  # [K * N] k * N + n
     row_of: np.ndarray  # [K * N] k
@@ -270,7 +297,9 @@ def _grid(count: int, num_envs: int) -> _Grid:
 
 
 def _positions(offsets: np.ndarray, number: int, size: int, most: int, into: np.ndarray) -> np.ndarray:
-    """Where the offsets < `most` from a number on are in a ring, written `into`. Dividing each one would cost 5 ns."""
+    """Write the ring positions of the rows `number + offsets`, offsets below `most`, to `into`. Avoid a division if
+    possible.
+    """
     start = number % size
     np.add(offsets, start, out=into)
     if start + most > size:
@@ -279,9 +308,9 @@ def _positions(offsets: np.ndarray, number: int, size: int, most: int, into: np.
 
 
 def _running_max(chunks: np.ndarray) -> np.ndarray:
-    """Of each column [K] the highest number up to each row, in log2 K passes: `maximum.accumulate` takes 3 times that.
+    """Return the maximum of each column up to each row, [K, N], in log2 K passes. The argument is overwritten.
 
-    What is given is written over.
+    `maximum.accumulate` takes three times as long.
     """
     shift, other = 1, np.empty_like(chunks)
     while shift < len(chunks):

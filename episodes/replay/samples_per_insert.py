@@ -1,4 +1,4 @@
-"""How often a stored step is drawn: counted by every buffer, and kept within bounds by a loop that asks."""
+"""Limits on how often a stored step is sampled, and the counts of samples and added steps of a buffer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from episodes.errors import InvalidArgument, WrongType
 
 @dataclass(frozen=True, slots=True)
 class SamplesPerInsert:
-    """A limit on samples per insert (Reverb's `SampleToInsertRatio`), asked by `buffer.may_sample` and `may_add`.
+    """Limit on samples per added step, read through `buffer.may_sample` and `buffer.may_add` (Reverb:
+    `SampleToInsertRatio`).
 
-    At most `ratio` samples are due for each step that was added after the first `min_size`:
+    At most `ratio` samples are allowed for each step added after the first `min_size`:
 
-        due = ratio * (num_added - min_size) - num_sampled
+        num_allowed = ratio * (num_added - min_size) - num_sampled
 
     Args:
-        ratio: samples for each step.
-        min_size: nothing is drawn before so many steps are there.
-        slack: as soon as more than so many samples are due, adding waits for drawing; it never does by default. Give
-            at least the size of a draw: with less, both may wait for each other.
+        ratio: samples per added step.
+        min_size: nothing may be sampled before this number of steps is stored.
+        slack: steps may not be added while more than `slack` samples are allowed. By default they always may. Give at
+            least the size of a batch; with less, adding and sampling may wait for each other.
 
     >>> limit = SamplesPerInsert(8, min_size=1000, slack=512)
     >>> limit.may_sample(256, size=1032, num_added=1032, num_sampled=0), limit.may_add(num_added=1100, num_sampled=0)
@@ -38,24 +39,24 @@ class SamplesPerInsert:
             raise InvalidArgument(f"{self}: give a finite ratio > 0, min_size >= 1 and slack >= 0")
 
     def num_allowed(self, num_added: int, num_sampled: int) -> float:
-        """How many samples may be drawn now."""
+        """Return the number of samples that the ratio still allows."""
         return self.ratio * max(num_added - self.min_size, 0) - num_sampled
 
     def may_sample(self, n: int, *, size: int, num_added: int, num_sampled: int) -> bool:
-        """Whether `n` samples may be drawn of a buffer that holds `size` steps."""
+        """Return True if `n` samples may be taken from a buffer with `size` steps."""
         return size >= self.min_size and self.num_allowed(num_added, num_sampled) >= n
 
     def may_add(self, *, num_added: int, num_sampled: int) -> bool:
-        """Whether steps may be added."""
+        """Return True if steps may be added."""
         return self.num_allowed(num_added, num_sampled) <= self.slack
 
 
 class SampleCounts:
-    """What a buffer counts of its steps.
+    """Base class of buffers that count their samples.
 
     Attributes:
-        limit: None for no limit.
-        num_sampled: how many steps were ever drawn to learn from.
+        limit: limit on samples per added step, or None.
+        num_sampled: number of steps sampled so far.
     """
 
     limit: SamplesPerInsert | None = None
@@ -67,36 +68,36 @@ class SampleCounts:
     @property
     @abstractmethod
     def num_added(self) -> int:
-        """The number of steps ever added."""
+        """Number of steps added so far, evicted steps included."""
 
     @property
     def num_evicted(self) -> int:
-        """The number of steps that were added and are no longer there."""
+        """Number of evicted steps."""
         return self.num_added - len(self)
 
     @property
     def samples_per_insert(self) -> float:
-        """How often an added step was drawn, on average."""
+        """Average number of times that an added step was sampled."""
         return self.num_sampled / max(self.num_added, 1)
 
     @property
     def counts(self) -> str:
-        """All counts, in words."""
+        """Text with all counts."""
         counted = f"{self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled"
         return f"{counted}: {self.samples_per_insert:.3g} per insert"
 
     def may_sample(self, n: int = 1) -> bool:
-        """Whether `n` steps may be drawn now: there are some, and the `limit` allows it."""
+        """Return True if `n` steps may be sampled now: the buffer is not empty, and `limit` allows it."""
         limit, counts = self.limit, {"num_added": self.num_added, "num_sampled": self.num_sampled}
         return len(self) > 0 and (limit is None or limit.may_sample(n, size=len(self), **counts))
 
     def may_add(self) -> bool:
-        """Whether steps may be added now, as the `limit` sees it."""
+        """Return True if `limit` allows to add steps now."""
         return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)
 
 
 def checked_limit(limit: Any) -> SamplesPerInsert | None:
-    """The limit, or None; `WrongType` for anything else."""
+    """Return the limit. `WrongType` unless it is a `SamplesPerInsert` or None."""
     if limit is not None and not isinstance(limit, SamplesPerInsert):
         raise WrongType(f"limit={limit!r}: give a SamplesPerInsert, or None for no limit")
     return limit

@@ -9,11 +9,11 @@ from episodes.replay.ring.track_ring import positions
 
 
 class SequenceGrid:
-    """The steps whose time `t` in their episode is a multiple of `period`, in order of arrival.
+    """Indices of the stored steps with a time `t` divisible by `period`, in the order in which they were added.
 
-    It looks at each step once, when somebody draws after the step came: a draw costs the same however much is stored.
+    Each step is looked at once, when sequences are sampled after it was added.
 
-        numbers   3 9 15 20 | 24 29 31 40 | .  .        step numbers; those before `_first` were evicted
+        numbers   3 9 15 20 | 24 29 31 40 | .  .        step indices; those before `_first` were evicted
                               ^_first       ^_stop
     """
 
@@ -21,11 +21,11 @@ class SequenceGrid:
         self.period = period
         self._numbers = np.zeros(64, np.int64)
         self._first = self._stop = 0
-        self._seen = 0  # steps with smaller numbers were looked at
+        self._seen = 0  # steps with smaller indices were looked at
         self._generation = -1  # of the ring
 
     def stored_starts(self, ring: LinkedRing) -> np.ndarray:
-        """The numbers [k] of those that are stored: a view."""
+        """Return the indices [k] of the stored steps of the grid, a view."""
         if self._generation != ring.generation:
             self._first = self._stop = self._seen = 0
             self._generation = ring.generation

@@ -1,7 +1,12 @@
-"""`StagedRows`: the newest rows of N environments, one small copy a column, until they are laid into a ring at once.
+"""`StagedRows`: columns of the newest rows of N environments, before they are written to the ring.
 
-One assignment for each column is all that a vector step costs here; what a step means, how it is linked and what makes
-way for it is worked out for many rows together.
+A vector step costs one assignment per column here. Links, evictions and classifications are computed for many rows at
+once.
+
+                 env 0   env 1   ...   env N-1
+    row 0          .       .             .         one array [size, N, ...] per column
+    row 1          .       .             .
+    ...
 """
 
 from __future__ import annotations
@@ -16,20 +21,29 @@ from episodes.replay.ring.linked_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACK
 from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.tracks import nested
 
-_MOST_STEPS = 32_768  # what is done once for all of them takes as long as some 4,000; twice as many gain nothing
+_MOST_STEPS = 32_768  # the fixed cost of a flush is that of 4,000 steps, so larger stages gain nothing
 _MOST_ROWS = 4096
 _MOST_BYTES = 1 << 20
 _FEW_NUMBERS = 16
-_ALL = slice(None)  # one that is there already
-_REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # by a row that is no plain arrays, or others
+_ALL = slice(None)
+_REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # errors for rows that do not fit
 
 
 class StagedRows:
-    """Room for `size` rows like those given, nested arrays [N, ...]; rows so large that one fills it are not copied.
+    """Columns with room for `size` rows like the given one, nested arrays [N, ...].
+
+    A row that is so large that it fills the stage is not copied.
+
+    Args:
+        observations: nested arrays [N, ...] of a row.
+        tracks: nested arrays [N, ...] of the row's step tracks, by name.
+        most_rows: upper bound of `size`.
 
     Attributes:
-        observations, tracks: nested arrays [size, N, ...].
-        links: room [6, size * N] for the links of their steps; new memory for each stage would cost more than they do.
+        observations: nested arrays [size, N, ...].
+        tracks: nested arrays [size, N, ...] by name.
+        links: memory [6, size * N] for the links of the steps. It is reused, since allocating it costs more than they
+            do.
     """
 
     def __init__(self, observations: Any, tracks: dict[str, Any], most_rows: int) -> None:
@@ -40,8 +54,8 @@ class StagedRows:
         num_envs = len(tracks[REWARDS])
         self.size = max(1, min(most_rows, _MOST_ROWS, _MOST_STEPS // num_envs, _MOST_BYTES // max(row_bytes, 1)))
         self.links = np.empty((NUM_LINKS, self.size * num_envs), np.int64)
-        self._views: list[tuple[Any, ...]] = []  # of each row, as far as memoryviews take them, and arrays [N, ...]
-        self._actions: Any = None  # dtype and shape of actions [N, ...] that are not numbers
+        self._views: list[tuple[Any, ...]] = []  # of each row: arrays, and memoryviews of columns of numbers
+        self._actions: Any = None  # dtype and shape of actions [N, ...] with several numbers each
         self.observations, self.tracks = observations, tracks
         if self.size > 1:
             self.observations, self.tracks = nested.map_leaves(self._empty_like, rows)
@@ -50,7 +64,7 @@ class StagedRows:
             self._create_views(plain, tracks[ACTIONS])
 
     def _create_views(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
-        """Make the views of all rows, and those of the first one."""
+        """Create views of all rows for `put_arrays`, and the result of `first_rows` for one row."""
         if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
             return
         views = [[array[k] for array in plain] for k in range(self.size)]
@@ -62,23 +76,25 @@ class StagedRows:
         self._views = [(*row[:first_number], *map(memoryview, row[first_number:])) for row in views]
 
     def _empty_like(self, leaf: np.ndarray) -> np.ndarray:
-        """Room for rows that lie in memory as this one does: an array that is the transpose of another is common."""
+        """Return memory for rows with the memory layout of `leaf`. Arrays that are the transpose of another one are
+        common.
+        """
         if leaf.ndim > 1 and leaf.flags.f_contiguous and not leaf.flags.c_contiguous:
             return np.empty((self.size, *leaf.shape[::-1]), leaf.dtype).transpose(0, *range(leaf.ndim, 0, -1))
         return np.empty((self.size, *leaf.shape), leaf.dtype)
 
     @property
     def is_plain(self) -> bool:
-        """Whether rows are plain arrays without extra model outputs."""
+        """Whether `put_arrays` can be used: all tracks are plain arrays, and there are no extra model outputs."""
         return bool(self._views)
 
     def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
-        """Whether rows are of the kind that there is room for."""
+        """Return True if a row has the structure, dtypes and shapes of the staged rows."""
         rows = (observations, tracks)
         return nested.same_structure(rows, self._structure) and _dtypes_and_shapes(rows) == self._leaves
 
     def put(self, k: int, observations: Any, tracks: dict[str, Any]) -> None:
-        """Copy such a row into place k."""
+        """Copy a row that fits into row k."""
         if self.size == 1:
             self.observations, self.tracks = nested.map_leaves(lambda leaf: leaf[None], (observations, tracks))
             return
@@ -87,10 +103,10 @@ class StagedRows:
             _put(self.tracks[name], k, items)
 
     def put_arrays(self, k: int, observations: Any, actions: Any, rewards: Any, ends: Any, cuts: Any) -> bool:
-        """Copy a row into place k if it is of the very kind, plain arrays and no extra model outputs; else False.
+        """Copy plain arrays without extra model outputs into row k. Return False if they do not fit.
 
-        A memoryview refuses numbers of another shape or dtype, in the time that numpy needs to tell them. A tenth of a
-        microsecond for each column is all there is to save: hence no loop.
+        A memoryview rejects other shapes and dtypes in the time that numpy needs to compare them. There is no loop,
+        since it would cost as much as the copies.
         """
         try:
             if observations.shape != self._shape or observations.dtype != self._dtype:
@@ -111,30 +127,31 @@ class StagedRows:
         return True
 
     def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
-        """Observations [count * N, ...] and tracks [count * N, ...] of the first rows."""
+        """Return the observations [count * N, ...] and the tracks [count * N, ...] of the first rows."""
         if count > 1 or not self._views:
             return flatten_rows(self.observations, count), self.steps(count)
         return self._first
 
     def dones(self, start: int, stop: int) -> np.ndarray:
-        """Where an ending flag is set in the rows, bool [k, N]."""
+        """Return where an episode may end in the rows [start, stop), bool [k, N]."""
         return self.tracks[TERMINATEDS][start:stop] | self.tracks[TRUNCATEDS][start:stop]
 
     def steps(self, num_rows: int) -> dict[str, Any]:
-        """The tracks of the first rows but for the flags, nested arrays [num_rows * N, ...]."""
+        """Return the tracks of the first rows without the flags, nested arrays [num_rows * N, ...]."""
         return {name: flatten_rows(items, num_rows) for name, items in self.tracks.items() if name not in FLAGS}
 
 
 def flatten_rows(items: Any, num_rows: int) -> Any:
-    """The first rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
+    """Return the first rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
     if type(items) is np.ndarray:
         return _flatten(items[:num_rows])
     return nested.map_leaves(lambda leaf: _flatten(leaf[:num_rows]), items)
 
 
 def _flatten(rows: np.ndarray) -> np.ndarray:
-    """Rows [k, N, ...] as [k * N, ...]. Of transposed ones with few numbers, one after the other is copied, in a third
-    of the time."""
+    """Return rows [k, N, ...] as [k * N, ...]. Transposed rows of few numbers are copied number by number, which is
+    faster.
+    """
     if rows.ndim == 3 and rows.shape[2] <= _FEW_NUMBERS and not rows.flags.c_contiguous:
         in_order = np.empty(rows.shape, rows.dtype)
         for i in range(rows.shape[2]):
@@ -152,7 +169,7 @@ def _put(staged: Any, k: int, items: Any) -> None:
 
 
 def cast_to_space(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The rows of a leaf with the dtype of their space; `TrackMismatch` where that would lose what they are."""
+    """Return rows with the dtype of their space. `TrackMismatch` if values could be lost."""
     if leaf.dtype == dtype:
         return leaf
     if not np.can_cast(leaf.dtype, dtype, "same_kind"):

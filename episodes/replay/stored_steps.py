@@ -1,4 +1,4 @@
-"""`StoredSteps`: the steps of a replay buffer by number: what the origin of its draws asks."""
+"""`StoredSteps`: steps of a replay buffer by index, for the origins of sampled batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class StoredSteps:
-    """What is stored now of the steps with these numbers; of one that was evicted, its name if there is a log."""
+    """Source of origins: the stored steps of a ring and, if there is a log, the ids and times of evicted steps."""
 
     def __init__(self, ring: LinkedRing) -> None:
         self._ring: Any = weakref.ref(ring)
 
     def step(self, number: int) -> StepOrigin:
-        """The step with this number."""
+        """Return the origin of the step with this index."""
         with self._ring_of(number) as ring:
             slot = number % ring.capacity
             table, entry = ring.table, int(ring.links.entry[slot])
@@ -37,12 +37,12 @@ class StoredSteps:
             return StepOrigin(owner.id_, t, owner.agent_id, owner.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """What is stored of the step's episode, as `sample_episodes` gives it."""
+        """Return the stored part of the step's episode, as `sample_episodes` does."""
         with self._ring_of(number) as ring:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Episodes and times of the steps with these numbers [n], as far as they are known."""
+        """Return the episodes and times of the steps `numbers` [n], as far as they are known."""
         ring = self._held()
         if ring is None:
             return StepLocations([None], *np.zeros((2, len(numbers)), np.int64))
@@ -54,7 +54,11 @@ class StoredSteps:
 
     @contextmanager
     def _ring_of(self, number: int) -> Iterator[LinkedRing]:
-        """The ring, locked, with the step in it."""
+        """Context manager that locks the ring, with the step in it.
+
+        Raises:
+            EpisodeStateError: the buffer or the step no longer exists.
+        """
         ring = self._held()
         if ring is None:
             raise EpisodeStateError(
@@ -86,9 +90,9 @@ class StoredSteps:
 
 
 def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What tells the steps' episodes apart, and their times; both [n].
+    """Return keys that distinguish the episodes of steps, and the times of the steps, int64 [n] each.
 
-    A key is the entry of an episode that is there, or -2 - the serial number of one that is gone, or -1: not known.
+    A key is the table entry of a stored episode, -2 minus the serial number of an evicted one, or -1 if it is unknown.
     """
     there = (numbers >= ring.tail) & (numbers < ring.head)
     slots = numbers % ring.capacity
@@ -109,7 +113,7 @@ def _key_of(ring: LinkedRing, key: int) -> EpisodeKey | None:
 
 
 def make_batch(columns: dict[str, Any], ring: LinkedRing, numbers: np.ndarray) -> Batch:
-    """A batch of the columns, which knows the numbers of its steps [B] or [B, W]."""
+    """Return a batch of the columns, with the origin of its steps, step indices [B] or [B, W]."""
     source = ring.source
     if source is None:
         source = ring.source = StoredSteps(ring)

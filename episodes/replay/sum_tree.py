@@ -1,9 +1,14 @@
-"""`SumTree`: numbers that are drawn in proportion to their size, and changed, many at a time.
+"""`SumTree`: numbers that are sampled in proportion to their values, and changed, many at a time.
 
-A wide tree: each node has 16 children, and the root as many as are left when they are at most 512, so a million
-leaves are four levels. What is done at a level is a few numpy calls for all draws at once: one small matrix product
-adds up what lies before each child, and the child that a draw falls into is found by counting, eight comparisons in
-one machine word.
+Each node of the tree has 16 children. The root has up to 512, so a tree of a million leaves has four levels:
+
+    root            sum of 16 | sum of 16 | ...            at most 512 nodes
+    ...
+    leaves          v0 v1 ... v15 | v16 ... v31 | ...
+
+Each level takes a few numpy calls for all samples at once. A small matrix product sums the values before each child.
+The
+child of a sample is found by counting: eight comparisons per machine word.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import numpy as np
 _WIDTH = 16
 _SHIFT = 4
 _ROOT_WIDTH = 512
-_BEFORE = np.triu(np.ones((_WIDTH, _WIDTH)), 1)  # children @ _BEFORE: the sum of those before each
+_BEFORE = np.triu(np.ones((_WIDTH, _WIDTH)), 1)  # children @ _BEFORE: sum of the children before each
 _ONES = np.ones(_WIDTH)
 _EACH_BYTE = np.uint64(0x0101010101010101)
 _TOP_BYTE = np.uint64(56)
@@ -30,14 +35,14 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._levels = [_zeros(size)]  # the leaves first; each level holds the sums of 16 of the level before
+        self._levels = [_zeros(size)]  # the leaves first; each level has the sums of 16 nodes of the level before
         while len(self._levels[-1]) > _ROOT_WIDTH:
             self._levels.append(_zeros(len(self._levels[-1]) // _WIDTH))
-        self._begins = np.zeros(len(self._levels[-1]) + 1)  # of the root's children, laid end to end; then the total
+        self._begins = np.zeros(len(self._levels[-1]) + 1)  # cumulative sums of the root's children
 
     @property
     def total(self) -> float:
-        """The sum of all."""
+        """Sum of all leaves."""
         return float(self._begins[-1])
 
     @property
@@ -45,7 +50,7 @@ class SumTree:
         return sum(level.nbytes for level in self._levels)
 
     def set(self, leaves: np.ndarray, values: np.ndarray | float) -> None:
-        """Change the leaves [n]; of leaves that occur twice, the last value counts."""
+        """Set the leaves [n] to values. If a leaf occurs twice, the last value counts."""
         self._levels[0][leaves] = values
         for level, above in zip(self._levels, self._levels[1:], strict=False):
             leaves = leaves >> _SHIFT
@@ -61,24 +66,24 @@ class SumTree:
         self._levels[-1].cumsum(out=self._begins[1:])
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
-        """The values [n] of the leaves."""
+        """Return the values [n] of the leaves."""
         return self._levels[0].take(leaves)
 
     def leaves(self) -> np.ndarray:
-        """A copy [size] of all values."""
+        """Return a copy of all values, float64 [size]."""
         return self._levels[0][: self.size].copy()
 
     def get_state(self) -> list[np.ndarray]:
-        """Copies of all levels, the leaves first."""
+        """Return copies of all levels, the leaves first."""
         return [level.copy() for level in self._levels]
 
     def set_state(self, state: list[np.ndarray]) -> None:
-        """Be as a tree of the same size was."""
+        """Restore the state of a tree of the same size."""
         self._levels = [level.copy() for level in state]
         self._levels[-1].cumsum(out=self._begins[1:])
 
     def find(self, amounts: np.ndarray) -> np.ndarray:
-        """The leaf [n] in which each amount [n] falls when all leaves are laid end to end, 0 <= amount < total."""
+        """Return the leaf [n] that contains each amount [n], 0 <= amount < total, if all leaves are put end to end."""
         nodes = self._begins.searchsorted(amounts, "right") - 1
         amounts = amounts - self._begins.take(nodes)
         firsts = np.arange(0, len(amounts) * _WIDTH, _WIDTH)
@@ -90,9 +95,9 @@ class SumTree:
         return nodes
 
     def draw(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """`n` leaves, each drawn in proportion to its value; the total must not be 0."""
+        """Return `n` random leaves, sampled in proportion to their values. The total must not be 0."""
         leaves = self.find(generator.random(n) * self.total)
-        # Sums are rounded, so that once in a very long while a draw falls just past the last leaf of a node.
+        # Sums are rounded, so a sample can fall just past the last leaf of a node, though very rarely.
         while len(missed := (self.get(leaves) == 0).nonzero()[0]):
             leaves[missed] = self.find(generator.random(len(missed)) * self.total)
         return leaves
@@ -103,6 +108,6 @@ def _zeros(size: int) -> np.ndarray:
 
 
 def _count(flags: np.ndarray) -> np.ndarray:
-    """How many of each row's 16 flags are True, [n]; at least one is, the first."""
+    """Return the number of True flags in each row of 16, [n]. The first flag is always True."""
     words = flags.view(np.uint64)
     return (((words[:, 0] + words[:, 1]) * _EACH_BYTE) >> _TOP_BYTE).view(np.int64)
