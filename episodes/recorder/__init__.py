@@ -1,4 +1,4 @@
-"""Rows of vector environments into packs."""
+"""Recorders that turn vector steps into packs."""
 
 from __future__ import annotations
 

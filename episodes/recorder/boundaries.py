@@ -1,14 +1,14 @@
-"""Where episodes end and begin in the rows of N environments: the one home of the three autoreset modes.
+"""Episode boundaries in the rows of N environments: the state machine of the three autoreset modes.
 
-Row r is what `step` of a vector environment returned; an episode of environment n ends there (its flag is set):
+Row r is the result of one `step` of a vector environment. The table is for an episode that ends in it:
 
     mode       row r                                                      row r + 1
-    NEXT_STEP  a step; its observation is the last one                    a reset and no step: its action was ignored,
+    NEXT_STEP  a step, its observation is the last one                    a reset and no step: its action was ignored,
                                                                           its reward and flags mean nothing
-    SAME_STEP  a step; its observation is the next episode's first one,   a step
-               the last one lies apart, in infos["final_obs"]
-    DISABLED   a step; its observation is the last one                    comes only after `reset`, which puts the
-                                                                          first observation in its place
+    SAME_STEP  a step, its observation is the next episode's first one,   a step
+               the last one is in infos["final_obs"]
+    DISABLED   a step, its observation is the last one                    comes only after `reset`, which replaces the
+                                                                          observation by the first one
 """
 
 from __future__ import annotations
@@ -29,34 +29,38 @@ _NONE = np.zeros(0, np.intp)
 
 
 class Row(NamedTuple):
-    """What a row of N environments is to each of them: environments, int [k], ascending."""
+    """Classification of a row of N environments: lists of environments, int [k], ascending."""
 
-    stepped: np.ndarray  # the row is a step of theirs
-    reset: np.ndarray  # the row is their reset, and no step: all others
-    ended: np.ndarray  # their episode ended with this step
-    begun: np.ndarray  # the row's observation is the first one of their next episode
+    stepped: np.ndarray  # the row is a step of these environments
+    reset: np.ndarray  # the row is a reset of all others
+    ended: np.ndarray  # an episode ended with this step
+    begun: np.ndarray  # the row's observation is the first one of the next episode
 
 
 class Rows(NamedTuple):
-    """What K rows of N environments are."""
+    """Classification of K rows of N environments."""
 
-    stepped: np.ndarray  # bool [K, N], the row is a step, and no reset
-    ended: np.ndarray  # bool [K, N], an episode ended with it
+    stepped: np.ndarray  # bool [K, N], the row is a step and no reset
+    ended: np.ndarray  # bool [K, N], an episode ended with the row
 
 
 class Boundaries:
-    """Follows N environments, a row at a time (`classify`, `commit`) or many at once (`classify_rows`, `commit_rows`).
+    """State of N environments: it classifies rows one by one (`classify`, `commit`) or many at once (`classify_rows`).
 
-    Nothing is done per environment. Who must know each row as it comes (which environments stepped, whose last
-    observation lies apart) looks at each, 3 us; who only keeps rows asks about many of them at a time.
+    No Python code runs per environment. Classifying one row takes about 3 us. Recorders that only store rows classify
+    many at a time.
 
     Attributes:
         mode: the autoreset mode.
-        last_lies_apart: the rows do not hold the last observations of episodes that end (same-step autoreset).
-        waiting: environments [k] whose episode ended and whose next one has not begun: their next row is a reset
+        last_lies_apart: whether last observations of episodes are not in the rows (same-step autoreset).
+        waiting: environments [k] whose episode has ended and whose next one has not begun: their next row is a reset
             (next-step autoreset), or `reset` must come before it (disabled).
-        num_rows: so far.
-        num_steps: of all environments so far, resets not counted.
+        num_rows: number of rows so far.
+        num_steps: number of steps so far over all environments, without resets.
+
+    Args:
+        num_envs: number of environments N.
+        mode: the autoreset mode, or its name.
     """
 
     def __init__(self, num_envs: int, mode: AutoresetMode | str) -> None:
@@ -65,38 +69,42 @@ class Boundaries:
         self.last_lies_apart = self.mode is AutoresetMode.SAME_STEP
         self.waiting = _NONE
         self.num_rows = self.num_steps = 0
-        self._first_rows = np.zeros(num_envs, np.int64)  # rows so far when the episode began; replaced, never changed
-        self._plain = Row(np.arange(num_envs), _NONE, _NONE, _NONE)  # a step of all, where nothing ends: most rows
+        self._first_rows = np.zeros(num_envs, np.int64)  # row at which each episode began; never changed in place
+        self._plain = Row(np.arange(num_envs), _NONE, _NONE, _NONE)  # most rows: all step, and no episode ends
 
     @property
     def ages(self) -> np.ndarray:
-        """Steps so far [N] of the episodes; one that ended counts until its reset."""
+        """Number of steps of each environment's episode, int [N]. An ended episode counts until its reset."""
         return self.num_rows - self._first_rows
 
     def copy(self) -> Boundaries:
-        """A machine of its own that goes on from here."""
-        other = Boundaries.__new__(Boundaries)
-        other.__dict__.update(self.__dict__)
-        return other
+        """Return an independent copy."""
+        copy = Boundaries.__new__(Boundaries)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def resume(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
-        """Follow episodes of these ages [N], those of the environments `waiting` [k] having ended."""
+        """Set the number of steps of each episode, `ages` [N]. Episodes in the environments `waiting` have ended."""
         self.waiting = waiting
         self._first_rows = self.num_rows - np.asarray(ages, np.int64)
 
     def reset(self, mask: np.ndarray) -> None:
-        """New episodes begin in the environments of the mask, bool [N]."""
+        """Start new episodes in the environments of the mask, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
         self._begin(mask, self.num_rows)
 
     def _begin(self, envs: np.ndarray, rows: Any) -> None:
-        """The next rows [k] of the environments (a mask, or [k]) are the first ones of episodes."""
+        """Set the row number `rows` at which the episodes of the environments `envs` (a mask, or [k]) begin."""
         first_rows = self._first_rows.copy()
         first_rows[envs] = rows
         self._first_rows = first_rows
 
     def checked_mask(self, mask: Any) -> np.ndarray:
-        """The environments of a reset, bool [N]; all of them for None."""
+        """Return the environments of a reset, bool [N]. None means all environments.
+
+        Raises:
+            InvalidArgument: the mask is no bool array [N].
+        """
         if mask is None:
             return np.ones(self.num_envs, bool)
         try:
@@ -110,7 +118,7 @@ class Boundaries:
     # --- row by row ----------------------------------------------------------------------------------------------
 
     def check_step_may_come(self) -> None:
-        """Raise `EpisodeStateError` where environments must be reset first (disabled autoreset)."""
+        """Raise `EpisodeStateError` if environments must be reset before the next step (disabled autoreset)."""
         if len(self.waiting) and self.mode is AutoresetMode.DISABLED:
             raise EpisodeStateError(
                 f"step, but episodes of environments {self.waiting.tolist()} have ended and autoreset is disabled; "
@@ -118,7 +126,9 @@ class Boundaries:
             )
 
     def classify(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
-        """What a row with these flags, bool [N], is. Nothing is remembered until `commit`, so that a row may fail."""
+        """Classify a row by its flags, bool [N]: which environments stepped, were reset and ended. `commit` records
+        it.
+        """
         reset, done = self.waiting, terminateds | truncateds
         if not len(reset):
             if not np.count_nonzero(done):
@@ -133,16 +143,16 @@ class Boundaries:
         return Row(stepped, reset, ended, ended if self.last_lies_apart else reset)
 
     def commit(self, row: Row) -> None:
-        """The row was recorded."""
+        """Record a classified row."""
         num_steps = self.num_steps + len(row.stepped)
         if row is not self._plain:
             self._begin(row.begun, self.num_rows + 1)
             self.waiting = _NONE if self.last_lies_apart else row.ended
-        self.num_rows += 1  # no call since `waiting`, so that an interrupt leaves all or nothing
+        self.num_rows += 1
         self.num_steps = num_steps
 
     def commit_steps(self, num_rows: int) -> None:
-        """So many rows were recorded that are steps of all, and in which nothing ended."""
+        """Record `num_rows` rows that are steps of all environments, and in which no episode ended."""
         num_steps = self.num_steps + num_rows * self.num_envs
         self.num_rows += num_rows
         self.num_steps = num_steps
@@ -150,7 +160,7 @@ class Boundaries:
     # --- many rows at once ---------------------------------------------------------------------------------------
 
     def classify_rows(self, dones: np.ndarray) -> Rows:
-        """What the rows with these flags, bool [K, N], are. Nothing is remembered until `commit_rows`.
+        """Classify rows by their flags, bool [K, N]. `commit_rows` records them.
 
         >>> rows = Boundaries(1, "NextStep").classify_rows(np.array([[0], [1], [1], [0]], bool))
         >>> rows.stepped[:, 0].tolist(), rows.ended[:, 0].tolist()
@@ -161,33 +171,33 @@ class Boundaries:
         return Rows(np.ones_like(dones), dones)
 
     def last_row(self, rows: Rows) -> Row:
-        """What the last one of the rows is, as `classify` would have said."""
+        """Return the classification of the last of the rows, as `classify` would."""
         stepped, ended = rows.stepped[-1], rows.ended[-1].nonzero()[0]
         reset = (~stepped).nonzero()[0]
         return Row(stepped.nonzero()[0], reset, ended, ended if self.last_lies_apart else reset)
 
     def commit_rows(self, rows: Rows) -> None:
-        """The rows were recorded."""
+        """Record classified rows."""
         num_rows = len(rows.ended)
         if not num_rows:
             return
         begins = (rows.ended if self.last_lies_apart else ~rows.stepped).reshape(-1).nonzero()[0]
         at = begins // self.num_envs
-        envs = begins - at * self.num_envs  # `divmod` takes twice the time
-        self._begin(envs, self.num_rows + 1 + at)  # of several rows where episodes begin the last one stays
+        envs = begins - at * self.num_envs  # `np.divmod` takes twice the time
+        self._begin(envs, self.num_rows + 1 + at)  # for several beginnings in an environment, the last one counts
         waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
         num_steps = self.num_steps + rows.stepped.size - (0 if self.last_lies_apart else len(begins))
-        self.num_rows += num_rows  # no call from here on, so that an interrupt leaves all or nothing
+        self.num_rows += num_rows
         self.num_steps, self.waiting = num_steps, waiting
 
     def _with_reset_rows(self, dones: np.ndarray) -> Rows:
-        """Steps and ends of next-step autoreset, where the row after an ending is a reset whatever its flag says."""
+        """Return steps and ends for next-step autoreset. The row after an ending is a reset, even with a flag."""
         steps, ends = np.ones_like(dones), dones
         np.logical_not(dones[:-1], out=steps[1:])
         steps[:1, self.waiting] = False
-        if np.count_nonzero(dones > steps):  # flags on reset rows, rare: of flags in a row each second is a reset's
+        if np.count_nonzero(dones > steps):  # flags on reset rows: every second of consecutive flags is a reset's
             number = np.arange(len(dones))[:, None]
-            unflagged = np.maximum.accumulate(np.where(dones, -1, number), axis=0)  # the last row without a flag; -1
+            unflagged = np.maximum.accumulate(np.where(dones, -1, number), axis=0)  # the last row without a flag, or -1
             before = number - unflagged - 1 + (~steps[0] & (unflagged < 0))  # flags and resets right before this row
             ends = dones & (before % 2 == 0)
             np.logical_not(ends[:-1], out=steps[1:])
@@ -195,7 +205,7 @@ class Boundaries:
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """The autoreset mode itself; `InvalidArgument` lists the known ones."""
+    """Return the autoreset mode for a mode or its name. `InvalidArgument` lists the known ones."""
     try:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
@@ -204,49 +214,58 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The infos of the last observations of ended episodes, and those of the row: a vector info of same-step autoreset.
+    """Split a vector info of same-step autoreset into the infos of last observations and the infos of the row.
 
-    The statistics that Gymnasium's vector `RecordEpisodeStatistics` writes are those of the episodes that ended, though
-    they stand beside the infos of the next ones. Environments that give an "episode" themselves have it in both.
+    Statistics of Gymnasium's vector `RecordEpisodeStatistics` belong to the episodes that ended, although they are next
+    to the infos of the next ones. Environments that set "episode" themselves have it in both.
     """
-    last, told = dict(infos.get("final_info") or {}), infos.get("episode")
-    if "episode" in last or "_episode" not in infos or not isinstance(told, Mapping) or not told.keys() >= {"r", "l"}:
+    last, statistics_of_episode = dict(infos.get("final_info") or {}), infos.get("episode")
+    if (
+        "episode" in last
+        or "_episode" not in infos
+        or not isinstance(statistics_of_episode, Mapping)
+        or not statistics_of_episode.keys() >= {"r", "l"}
+    ):
         return last, dict(infos)
-    statistics = {"episode": told, "_episode": infos["_episode"]}
+    statistics = {"episode": statistics_of_episode, "_episode": infos["_episode"]}
     return last | statistics, {key: value for key, value in infos.items() if key not in statistics}
 
 
 def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any = None) -> Any:
-    """The true last observations, nested arrays [k, ...], of the k environments, out of a vector info.
-
-    `infos["final_obs"]` is an object array with holes, or dense: (nested) arrays [N, ...].
+    """Return the last observations of the environments `envs`, nested arrays [k, ...], from a vector info.
 
     Args:
-        space: of one environment's observations, as far as it is known.
+        infos: vector info. `infos["final_obs"]` is an object array with None for other environments, or (nested) arrays
+            [N, ...].
+        envs: environments whose episodes ended, int [k].
+        space: space of one environment's observations, or None.
+
+    Raises:
+        TrackMismatch: an observation is missing.
     """
-    given = infos.get("final_obs")
-    if given is None:
+    final = infos.get("final_obs")
+    if final is None:
         raise TrackMismatch(
             f"environments {envs.tolist()} ended with same-step autoreset, and infos has no 'final_obs' (it has "
             f"{list(infos)}): their last observations are lost; pass final_observations, or another autoreset_mode"
         )
-    if isinstance(given, list) and any(item is None for item in given):
-        given = objects(given)
-    if not isinstance(given, np.ndarray) or given.dtype != object:
-        rows = nested.map_leaves(np.asarray, as_rows(given, space))
+    if isinstance(final, list) and any(item is None for item in final):
+        final = objects(final)
+    if not isinstance(final, np.ndarray) or final.dtype != object:
+        rows = nested.map_leaves(np.asarray, as_rows(final, space))
         _check_rows(nested.first_leaf(rows), envs)
         return nested.take(rows, envs)
-    _check_rows(given, envs)
-    items = [given[env] for env in envs.tolist()]
+    _check_rows(final, envs)
+    items = [final[env] for env in envs.tolist()]
     missing = [env for env, item in zip(envs.tolist(), items, strict=True) if item is None]
     if missing:
         raise TrackMismatch(f"environments {missing} ended, and infos['final_obs'] has None for them")
     return stacked(items, space)
 
 
-def _check_rows(given: np.ndarray, envs: np.ndarray) -> None:
-    if len(given) <= envs[-1]:
+def _check_rows(final: np.ndarray, envs: np.ndarray) -> None:
+    if len(final) <= envs[-1]:
         raise TrackMismatch(
-            f"environments {envs.tolist()} ended, and infos['final_obs'] has {len(given)} rows; give one for each "
+            f"environments {envs.tolist()} ended, and infos['final_obs'] has {len(final)} rows; give one for each "
             "environment"
         )

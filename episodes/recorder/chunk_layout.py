@@ -1,9 +1,14 @@
-"""Where episodes lie in the rows of a vector environment: index arithmetic on whole arrays, no data.
+"""Chunks of episodes in the rows of a vector environment: index arithmetic on whole arrays, no data.
 
-Row 0 is where recording went on: the newest observations at the last take (or the reset). Each later row is a step
-of every environment but those whose reset it is. The next episode begins at row r + 1 (a reset), or at row r itself,
-because the last observation was put aside (`replaced`: same-step autoreset, and every call of reset). So a chunk is
-always one run of rows of one environment, and env after env the runs follow each other.
+Row 0 has the newest observations at the last take (or the reset). Each later row is a step of every environment that is
+not reset in it. The next episode begins at row r + 1 (a reset), or at row r itself if the last observation was stored
+elsewhere (`replaced`: same-step autoreset, and calls of reset). So a chunk is one contiguous run of rows of one
+environment, and the runs of all environments follow each other:
+
+    row          0  1  2  3  4  5
+    env 0        a  a  a* r  b  b         a* ends, r is the reset observation of b
+    env 1        c  c  c  c  c  c
+    chunks       a: rows 1..2, b: rows 4..5, c: rows 1..5
 """
 
 from __future__ import annotations
@@ -24,23 +29,23 @@ class Chunks:
 
     @property
     def start_rows(self) -> np.ndarray:
-        """The row [n] of each chunk's first observation, its lookback not counted."""
+        """Row of each chunk's first observation, without its lookback, int [n]."""
         return self.last_rows - self.lengths
 
     def places(self) -> list[tuple[int, int]]:
-        """(first row, environment) of each, which tells chunks apart between two takes."""
+        """Return (first row, environment) of each chunk, a key that is unique between two takes."""
         return list(zip(self.start_rows.tolist(), self.envs.tolist(), strict=True))
 
     def select(self, chosen: np.ndarray) -> Chunks:
-        """The chosen chunks (a bool mask or indices)."""
+        """Return the chosen chunks, by a bool mask or indices."""
         return Chunks(self.envs[chosen], self.last_rows[chosen], self.lengths[chosen], self.lookbacks[chosen])
 
     def step_index(self, num_envs: int) -> np.ndarray:
-        """row * N + env of each step, lookback included, [sum(L + T)]."""
+        """Return row * N + env of each step, lookback included, int [sum(L + T)]."""
         return _runs(self.start_rows - self.lookbacks + 1, self.lookbacks + self.lengths, self.envs, num_envs)
 
     def observation_index(self, num_envs: int) -> np.ndarray:
-        """row * N + env of each observation, lookback included, [sum(L + T + 1)]."""
+        """Return row * N + env of each observation, lookback included, int [sum(L + T + 1)]."""
         return _runs(self.start_rows - self.lookbacks, self.lookbacks + self.lengths + 1, self.envs, num_envs)
 
 
@@ -52,20 +57,21 @@ def _runs(first_rows: np.ndarray, sizes: np.ndarray, envs: np.ndarray, num_envs:
 
 
 def find_chunks(done: np.ndarray, replaced: np.ndarray, resets: np.ndarray, room: np.ndarray, *, base: int) -> Chunks:
-    """The chunks recorded since row `base`, ongoing ones included when they have a step.
+    """Return the chunks recorded since row `base`. Ongoing episodes are included if they have a step.
 
     Args:
-        done: [K + 1, N] bool from row `base` on: the step of this row ended an episode.
-        replaced: [K + 1, N] bool: the observation of this row is already the next episode's first.
-        resets: [K + 1, N] bool: this row is a reset and no step.
-        room: [N] int, how many lookback items a chunk that begins at row `base` gets.
+        done: whether the step of a row ended an episode, bool [K + 1, N] from row `base` on.
+        replaced: whether the observation of a row is already the next episode's first one, bool [K + 1, N].
+        resets: whether a row is a reset and no step, bool [K + 1, N].
+        room: number of lookback items for a chunk that begins at row `base`, int [N].
+        base: first row.
     """
     num_rows = len(done) - 1
     ends = done[1:] | replaced[1:]
     ends[-1:] = True
     ends &= ~resets[1:]
     envs, rows = np.divmod(ends.T.reshape(-1).nonzero()[0], max(num_rows, 1))
-    # Each run begins where the run before it ends, or at the base row; a row later when a reset row lies between.
+    # Each run begins at the end of the run before it, or at the base row, and one row later after a reset row.
     first = np.ones(len(envs), bool)
     np.not_equal(envs[1:], envs[:-1], out=first[1:])
     ends_at, starts = rows + 1, np.zeros(len(envs), np.intp)

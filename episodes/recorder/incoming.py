@@ -1,4 +1,4 @@
-"""`IncomingEpisodes`: whose observations are about to be recorded."""
+"""`IncomingEpisodes`: the episodes of observations that are about to be recorded."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ __all__ = ["IncomingEpisodes"]
 
 
 class IncomingEpisodes(Sequence[SingleAgentEpisode]):
-    """The episode that each new observation belongs to: the observation is its last one, and its last action led there.
+    """The episode of each new observation: the observation is its last one, reached by its last action.
 
-    What is in an episode is looked up when something of it is read, O(steps since the last take) each, until `close`:
-    who only wants the observation pays nothing for its episode. There are no extra model outputs. It is finalized where
-    the observation is like those that are recorded, and grows where it is to become like them.
+    An episode is built when it is first read, in O(steps since the last take), until `close` is called. So callers that
+    need only observations pay nothing for it. Episodes have no extra model outputs. An episode is finalized if the
+    observation fits the recorded ones, else it is a growing episode.
 
     Args:
-        episodes: the ongoing ones [N], without the new observations.
+        episodes: the ongoing episodes [N], without the new observations.
         observations: nested arrays [n, ...].
-        envs: [n] which environments they are of.
+        envs: environments of the observations, int [n].
         begun: environments [k] of these whose observation is the first one of an episode.
-        actions: nested arrays [N, ...], the last ones; likewise `rewards` [N].
-        infos: of the vector environment [N], those that came with the observations.
+        actions: the last actions, nested arrays [N, ...].
+        rewards: the last rewards [N].
+        infos: vector info [N] of the observations.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         self._begun = begun
         self._actions, self._rewards = actions, rewards
         self._infos = infos
-        self._told: InfoRows | None = None  # the infos by environment, once somebody looked
-        self._own: Any = None  # the ongoing episodes by environment, likewise
+        self._info_rows: InfoRows | None = None  # the infos, once an episode was read
+        self._ongoing: Any = None  # the ongoing episodes by environment, once an episode was read
         self._is_closed = False
 
     def close(self) -> None:
-        """The observations are recorded now: what was not read can no longer be."""
+        """Prevent later reads, because the observations are recorded."""
         self._is_closed = True
 
     def __len__(self) -> int:
@@ -68,7 +69,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         return _Incoming(self, range(len(self))[index])
 
     def read(self, i: int) -> SingleAgentEpisode:
-        """The episode of observation i, whole.
+        """Return the episode of observation i.
 
         Raises:
             EpisodeStateError: its observation is recorded already.
@@ -79,44 +80,44 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
             )
         env = int(self._envs[i])
         observation = _row(self._observations, i)
-        told = self._info(env)
+        infos = self._info(env)
         if env in self._begun:
-            return SingleAgentEpisode(observations=[nested.take(observation, 0)], infos=list(told))
-        if self._own is None:
-            self._own = self._episodes[:] if len(self._envs) > 1 else {env: self._episodes[env]}
-        own = self._own[env]
-        whole = self._continued(own, observation, _row((self._actions, self._rewards), env), told)
-        whole.custom_data = own.custom_data  # the same dict: what is written there is kept
+            return SingleAgentEpisode(observations=[nested.take(observation, 0)], infos=list(infos))
+        if self._ongoing is None:
+            self._ongoing = self._episodes[:] if len(self._envs) > 1 else {env: self._episodes[env]}
+        episode = self._ongoing[env]
+        whole = self._continued(episode, observation, _row((self._actions, self._rewards), env), infos)
+        whole.custom_data = episode.custom_data  # the same dict, so that changes are kept
         return whole
 
     @staticmethod
-    def _continued(own: SingleAgentEpisode, observation: Any, step: Any, told: Infos) -> SingleAgentEpisode:
-        """The episode with one step more: nested arrays [1, ...] of its observation, its action and reward."""
-        seen = own.get_observations()
-        if not _are_alike(seen, observation):
-            return _grown(own, observation, step, told)
-        observed = slice(own.lookback, own.lookback + len(own) + 1)
+    def _continued(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
+        """Return the episode with one more step: nested arrays [1, ...] of its observation, action and reward."""
+        recorded = episode.get_observations()
+        if not _are_alike(recorded, observation):
+            return _grown(episode, observation, step, infos)
+        observed = slice(episode.lookback, episode.lookback + len(episode) + 1)
         return SingleAgentEpisode.from_arrays(
-            nested.concatenate([seen, observation]),
-            nested.concatenate([own.get_actions(), step[0]]) if len(own) else step[0],
-            np.concatenate([own.get_rewards(), step[1]]) if len(own) else step[1],
-            infos=own.tracks.infos.view(observed).joined(InfoTrack(told)).whole(),
-            id_=own.id_,
-            t_started=own.t_started,
-            observation_space=own.observation_space,
-            action_space=own.action_space,
+            nested.concatenate([recorded, observation]),
+            nested.concatenate([episode.get_actions(), step[0]]) if len(episode) else step[0],
+            np.concatenate([episode.get_rewards(), step[1]]) if len(episode) else step[1],
+            infos=episode.tracks.infos.view(observed).joined(InfoTrack(infos)).whole(),
+            id_=episode.id_,
+            t_started=episode.t_started,
+            observation_space=episode.observation_space,
+            action_space=episode.action_space,
         )
 
     def _info(self, env: int) -> Infos:
-        """The info of the environment's observation, [1]."""
-        if self._told is None:
-            self._told = InfoRows(len(self._episodes))
-            self._told.add(self._infos or {})
-        return self._told.gather(np.array([(self._told.num_slots - 1) * len(self._episodes) + env]))
+        """Return the info of the environment's observation, [1]."""
+        if self._info_rows is None:
+            self._info_rows = InfoRows(len(self._episodes))
+            self._info_rows.add(self._infos or {})
+        return self._info_rows.gather(np.array([(self._info_rows.num_slots - 1) * len(self._episodes) + env]))
 
 
 class _Incoming(SingleAgentEpisode):
-    """An episode whose slots are empty until one of them is read."""
+    """Episode whose slots are empty until one of them is read."""
 
     __slots__ = ("_among", "_index")
 
@@ -127,7 +128,7 @@ class _Incoming(SingleAgentEpisode):
         if name not in SingleAgentEpisode.__slots__:
             raise AttributeError(f"an episode has no attribute {name!r}")
         whole = self._among.read(self._index)
-        for slot in SingleAgentEpisode.__slots__[1:]:  # the first is of weak references
+        for slot in SingleAgentEpisode.__slots__[1:]:  # without the slot of weak references
             setattr(self, slot, getattr(whole, slot))
         return getattr(self, name)
 
@@ -136,30 +137,30 @@ class _Incoming(SingleAgentEpisode):
         return restored, (SingleAgentEpisode, *parts)
 
 
-def _grown(own: SingleAgentEpisode, observation: Any, step: Any, told: Infos) -> SingleAgentEpisode:
-    """The episode with the step, growing: its last observation may have another shape than those before."""
+def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
+    """Return the episode with the step as a growing episode: its last observation may have another shape."""
     action, reward = nested.take(step, 0)
     return SingleAgentEpisode(
-        own.id_,
-        observations=[*own.observations, nested.take(observation, 0)],
-        infos=[*own.tracks.infos, *told],
-        actions=[*own.actions, action],
-        rewards=[*own.rewards, reward],
+        episode.id_,
+        observations=[*episode.observations, nested.take(observation, 0)],
+        infos=[*episode.tracks.infos, *infos],
+        actions=[*episode.actions, action],
+        rewards=[*episode.rewards, reward],
         len_lookback_buffer=0,
-        t_started=own.t_started,
-        observation_space=own.observation_space,
-        action_space=own.action_space,
+        t_started=episode.t_started,
+        observation_space=episode.observation_space,
+        action_space=episode.action_space,
     )
 
 
 def _row(rows: Any, i: int) -> Any:
-    """Row i of nested arrays, as nested arrays [1, ...]."""
+    """Return row i of nested arrays, as nested arrays [1, ...]."""
     return nested.map_leaves(lambda leaf: np.asarray(leaf)[i : i + 1], rows)
 
 
-def _are_alike(seen: Any, observation: Any) -> bool:
-    """Whether both are nested alike, arrays [*, ...] of the same dtypes and shapes."""
-    a, b = nested.flatten(seen), nested.flatten(observation)
+def _are_alike(recorded: Any, observation: Any) -> bool:
+    """Return True if both have the same structure, dtypes and item shapes."""
+    a, b = nested.flatten(recorded), nested.flatten(observation)
     return a.keys() == b.keys() and all(
         a[path].dtype == b[path].dtype and a[path].shape[1:] == b[path].shape[1:] for path in a
     )

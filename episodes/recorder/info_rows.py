@@ -1,14 +1,14 @@
-"""The infos that a recorder holds: columns from the first row on, no dict and no Python object per environment.
+"""Infos of vector environments as columns, without a dict or Python object per environment.
 
-Every vector info that is not empty has a slot; the empty one is slot 0, so that infos that come now and then cost
-nothing in between. Each key (nested ones by path) is a block:
+Every vector info that is not empty has a slot. Slot 0 is the empty info, so that rows without infos cost nothing. Each
+key (nested ones by path) is a block:
 
     path         values [slots, N, ...]     present [slots, N]
     "speed"      slot 0: unused             slot 0: all False
                  slot 1: [0.5, 0.7]         slot 1: [T, T]
                  slot 2: [0.9, 0.0]         slot 2: [T, F]       a vector info with "_speed": [T, F]
 
-What has no axis of environments (numbers, strings, dicts of them) is shared by all.
+A value without an axis of environments (a number, string or dict) belongs to all of them.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos
 
 _FIRST_CAPACITY = 32
-_FINAL = frozenset(("final_obs", "final_info", "_final_obs", "_final_info"))  # what a recorder reads itself
+_FINAL = frozenset(("final_obs", "final_info", "_final_obs", "_final_info"))  # keys that a recorder reads itself
 _NUMBERS = (bool, int, float)
 
 
 class InfoRows:
-    """Vector infos [slots, N] by path. Rows are copied; an `add` that raises leaves nothing behind."""
+    """Vector infos [slots, N] by path. Rows are copied. An `add` that raises an error changes nothing."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
         self.num_slots = 1
         self._capacity = _FIRST_CAPACITY
         self._blocks: dict[str, _InfoBlock] = {}
-        self._last_keys: list[tuple[str, str, _InfoBlock]] = []  # (key, mask's key) of the arrays that came last
+        self._last_keys: list[tuple[str, str, _InfoBlock]] = []  # (key, mask's key, block) of the last info's arrays
 
     def add(self, info: dict[str, Any]) -> int:
-        """Copy a vector info; its slot.
+        """Copy a vector info. Return its slot.
 
         Raises:
-            WrongType: a key is no string; the message names it.
-            TrackMismatch: an array that is not [N, ...]; names its key.
+            WrongType: a key is no string. The message names it.
+            TrackMismatch: an array is not [N, ...]. The message names its key.
         """
         if not info:
             return 0
@@ -55,17 +55,17 @@ class InfoRows:
         if at == self._capacity:
             self._resize(2 * self._capacity)
         try:
-            found = self._put_like_last(at, info) or self._put_all(at, info)
+            result = self._put_like_last(at, info) or self._put_all(at, info)
         except BaseException:
             self._clear_presence(slice(at, at + 1))
             raise
-        self.num_slots += found
-        return at if found else 0
+        self.num_slots += result
+        return at if result else 0
 
     def _put_like_last(self, at: int, info: dict[str, Any]) -> bool:
-        """Write an info of the same keys and kinds of arrays as the last one; False where it is another.
+        """Write an info with the keys and array kinds of the last info. Return False if its keys or arrays differ.
 
-        A key takes 0.6 us, half of what numpy takes: memoryviews refuse what is of another shape or dtype.
+        A key takes 0.6 us, half of what numpy takes: a memoryview accepts nothing of another shape or dtype.
         """
         num_keys, span = 0, slice(at * self.num_envs, (at + 1) * self.num_envs)
         for key, mask_key, block in self._last_keys:
@@ -86,8 +86,8 @@ class InfoRows:
         return num_keys == len(info)
 
     def _put_all(self, at: int, info: dict[str, Any]) -> bool:
-        """Write an info; whether there was anything in it."""
-        found = False
+        """Write an info. Return False if it is empty."""
+        result = False
         for path, value, mask in _leaves(info):
             row, plain = _row_of(path, value, self.num_envs)
             block = self._blocks.get(path)
@@ -95,50 +95,54 @@ class InfoRows:
                 block = self._blocks[path] = _InfoBlock(row, plain, self._capacity)
             block.put(at, row, plain)
             block.present[at] = True if mask is None else mask
-            found = True
+            result = True
         arrays = {key: self._blocks.get(nested.escape(key)) for key, value in info.items() if type(value) is np.ndarray}
         self._last_keys = [(key, "_" + key, block) for key, block in arrays.items() if block is not None]
-        return found
+        return result
 
     def gather(self, index: np.ndarray) -> Infos:
-        """The infos at slot * N + env, [k]."""
+        """Return the infos at slot * N + env, [k]."""
         columns: dict[str, Column] = {}
-        there = mask = None
+        presence = mask = None
         missing = index[:0]
         for path, block in self._blocks.items():
-            if there is None or not (block.present == there).all():  # keys that came together share a mask
-                found = block.present.reshape(-1).take(index)
-                there, missing = block.present, (~found).nonzero()[0]
+            if presence is None or not (block.present == presence).all():  # keys that came together share a mask
+                result = block.present.reshape(-1).take(index)
+                presence, missing = block.present, (~result).nonzero()[0]
                 if not len(missing):
                     mask = None
-                elif mask is None or not np.array_equal(found, mask):
-                    mask = _frozen(found)
+                elif mask is None or not np.array_equal(result, mask):
+                    mask = _frozen(result)
             if len(missing) < len(index):
                 columns[path] = block.column(index, mask, missing)
         return ColumnInfos(columns, len(index)) if columns else EmptyInfos(len(index))
 
     def keep(self, slots: np.ndarray) -> np.ndarray:
-        """Forget all but the slots [k]; where they are now, [k]."""
+        """Drop all slots but `slots` [k]. Return their new numbers, [k]."""
         move, moved = self.prepare_trim(slots)
         move()
         return moved
 
     def prepare_trim(self, slots: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
-        """What forgets all but the slots [k], and may be called twice; where they are then, [k]."""
+        """Return a function that drops all slots but `slots` [k], and their new numbers [k]. It may be called twice."""
         if self.num_slots == 1:
             return _nothing, slots
-        asked = slots.tolist()
-        kept = sorted({0, *asked})
-        moved = dict(zip(kept, range(len(kept)), strict=True))
-        there = [(block, block.values[kept], block.present[kept]) for block in self._blocks.values()]
-        return partial(self._put_first, there, len(kept), self.num_slots), np.array([moved[slot] for slot in asked])
+        asked_slots = slots.tolist()
+        kept_slots = sorted({0, *asked_slots})
+        moved = dict(zip(kept_slots, range(len(kept_slots)), strict=True))
+        presence = [(block, block.values[kept_slots], block.present[kept_slots]) for block in self._blocks.values()]
+        return partial(self._put_first, presence, len(kept_slots), self.num_slots), np.array(
+            [moved[slot] for slot in asked_slots]
+        )
 
-    def _put_first(self, there: list[tuple[_InfoBlock, np.ndarray, np.ndarray]], num_kept: int, num_slots: int) -> None:
-        for block, values, present in there:
+    def _put_first(
+        self, presence: list[tuple[_InfoBlock, np.ndarray, np.ndarray]], num_kept: int, num_slots: int
+    ) -> None:
+        for block, values, present in presence:
             block.values[:num_kept], block.present[:num_kept] = values, present
         self._clear_presence(slice(num_kept, num_slots))
         self.num_slots = num_kept
-        if num_kept > 1:  # keys that come no more are dropped
+        if num_kept > 1:  # drop keys that no slot has
             self._blocks = {path: block for path, block in self._blocks.items() if block.present.any()}
             self._last_keys = [usual for usual in self._last_keys if usual[-1].present.any()]
 
@@ -176,21 +180,21 @@ _NOTHING: dict[str, Any] = {}
 
 
 class _InfoBlock:
-    """The values of one path."""
+    """Values of one path."""
 
     __slots__ = ("dtype", "flags", "numbers", "plain", "present", "shape", "values")
 
     def __init__(self, row: np.ndarray, plain: bool, capacity: int) -> None:
-        self.plain = plain  # values are Python's, not numpy's
+        self.plain = plain  # whether values are Python's own numbers
         self.set_arrays(np.zeros((capacity, *row.shape), row.dtype), np.zeros((capacity, len(row)), bool))
 
     def set_arrays(self, values: np.ndarray, present: np.ndarray) -> None:
-        """Have these arrays of values and of where they are."""
-        self.numbers = self.flags = None  # so that an interrupt leaves none of the arrays before
+        """Use these arrays of values and of their presence."""
+        self.numbers = self.flags = None  # an interrupt must not leave views of the previous arrays
         self.values, self.present = values, present
         self.dtype, self.shape = values.dtype, values.shape[1:]
         is_flat = values.ndim == 2 and takes_memoryview(values.dtype)
-        self.numbers: Any = values.reshape(-1).data if is_flat else None  # one number an environment
+        self.numbers: Any = values.reshape(-1).data if is_flat else None  # one number per environment
         self.flags: Any = present.reshape(-1).data
 
     def __getstate__(self) -> Any:
@@ -201,7 +205,9 @@ class _InfoBlock:
         self.set_arrays(values, present)
 
     def put(self, at: int, row: np.ndarray, plain: bool) -> None:
-        """A row [N, ...]; of another kind of numbers or another shape than before: all values become objects."""
+        """Write a row [N, ...]. If it has another kind of numbers or another shape than before, all values become
+        objects.
+        """
         if self.dtype != object:
             if row.shape != self.shape or row.dtype.kind != self.dtype.kind or plain != self.plain:
                 self._convert_to_objects()
@@ -219,7 +225,13 @@ class _InfoBlock:
         self.plain = False
 
     def column(self, index: np.ndarray, mask: np.ndarray | None, missing: np.ndarray) -> TypedColumn:
-        """The values at slot * N + env [k], of which those of the mask are there and the `missing` ones [m] are not."""
+        """Return the values at slot * N + env, [k], with their presence.
+
+        Args:
+            index: slot * N + env of each value, int [k].
+            mask: whether each value exists, bool [k], or None for all.
+            missing: indices of the values that do not exist, int [m].
+        """
         values = self.values.reshape(self.present.size, *self.values.shape[2:]).take(index, axis=0)
         if len(missing):
             values[missing] = None if values.dtype == object else 0
@@ -227,7 +239,7 @@ class _InfoBlock:
 
 
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
-    """(path, value, mask [N] or None for all) of each key of a vector info."""
+    """Yield the path, the value and the mask [N] (None for all) of each key of a vector info."""
     for key, value in info.items():
         if not isinstance(key, str):
             where = f"infos[{prefix[:-1]!r}]" if prefix else "infos"
@@ -246,9 +258,9 @@ def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterat
 
 
 def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
-    """A value as a row [N, ...], and whether it holds Python's own numbers."""
+    """Return a value as a row [N, ...], and whether it has Python's own numbers."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()  # a torch simulator's
+        value = value.detach().cpu().numpy()  # from a simulator in torch
     if isinstance(value, np.ndarray) and value.ndim:
         if len(value) != num_envs:
             raise TrackMismatch(
@@ -264,7 +276,7 @@ def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
 
 
 def _nothing() -> None:
-    """There is nothing to move."""
+    """Do nothing, since no slot has to be moved."""
 
 
 def _longer(array: np.ndarray, capacity: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`OngoingEpisodes`: the episodes that a recorder is in the middle of, made only when someone looks."""
+"""`OngoingEpisodes`: the ongoing episodes of a recorder, built when they are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class Recording(Protocol):
-    """What `OngoingEpisodes` looks into: a recorder."""
+    """Recorder with ongoing episodes."""
 
     num_envs: int
 
@@ -28,13 +28,13 @@ class Recording(Protocol):
 
 
 class OngoingEpisodes(Sequence[SingleAgentEpisode]):
-    """The ongoing episode of each environment. It follows the recorder: nothing is copied until it is read."""
+    """Sequence of the ongoing episodes of all environments. Nothing is copied before an episode is read."""
 
     __slots__ = ("_read_all", "_recorder")
 
     def __init__(self, recorder: Recording, read_all: Callable[[], list[SingleAgentEpisode]] | None = None) -> None:
         self._recorder = recorder
-        self._read_all = read_all  # where reading all of them at once costs less than one by one
+        self._read_all = read_all  # reads all episodes at once, if that costs less than one by one
 
     def __len__(self) -> int:
         return self._recorder.num_envs
@@ -44,7 +44,9 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, env: slice) -> list[SingleAgentEpisode]: ...
     def __getitem__(self, env: int | slice) -> SingleAgentEpisode | list[SingleAgentEpisode]:
-        """The ongoing chunk of an environment, finalized: its steps since the last take, all there is as lookback."""
+        """Return the ongoing chunk of an environment, finalized: its steps since the last take, with all available
+        lookback.
+        """
         num_envs = len(self)
         if isinstance(env, slice):
             if self._read_all is not None:
@@ -57,22 +59,26 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
 
     @property
     def ages(self) -> np.ndarray:
-        """Steps so far [N] of the ongoing episodes (the newest ended one counts until its reset); 0 = just reset."""
+        """Number of steps of each environment's episode, int [N]: 0 after a reset. An ended episode counts until the
+        reset.
+        """
         return self._recorder.ages
 
     @property
     def depths(self) -> np.ndarray:
-        """How many of those steps [N] are at hand, those of the lookback included."""
+        """Number of these steps that `recent` can return, lookback included, int [N]."""
         return self._recorder.depths
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """The newest rows of a track, oldest first: nested arrays [k, N, ...], and whether they are valid, bool [k, N].
+        """Return the newest rows of a track, oldest first, [k, N, ...], and whether they are valid, bool [k, N].
 
-        Invalid are items from before the ongoing episode's start; they are zeros. An extra model output that was
-        never recorded gives None, and nothing is valid. What is asked for once is kept over every later take. The rows
-        are views where all are valid: read them before the recorder goes on.
+        Items from before the start of an ongoing episode are zeros and not valid. If an extra model output was never
+        recorded, return None, and nothing is valid. As many rows as were read once are kept over every later take. If
+        all
+        rows are valid they are views: read them before the next step is recorded.
 
         Args:
             track: "observations", "actions", "rewards", or the key of an extra model output.
+            num_items: number of rows k.
         """
         return self._recorder.recent(track, num_items)

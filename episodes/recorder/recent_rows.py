@@ -1,4 +1,4 @@
-"""`RecentRows`: the last few rows of N environments, for who looks back at them while they are recorded elsewhere."""
+"""`RecentRows`: the last few rows of N environments, for views, while the rows themselves are recorded elsewhere."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from gymnasium import spaces
 from episodes.recorder.recorded_rows import RecordedRows, ResetInfo
 from episodes.tracks import nested
 
-_FEWEST = 32  # rows that are there before the older ones are dropped, so that it happens rarely
+_FEWEST = 32  # older rows are dropped when there are this many, so that it happens rarely
 
 
 class RecentRows:
-    """The newest row and `depth` rows before it. Nothing is copied as long as nobody looks further back than it.
+    """The newest row of N environments, and `depth` earlier rows. Nothing is copied while only the newest row is read.
 
-    A `VectorRecorder` has its rows itself; a `ReplayRecorder`, whose rows are in a ring of another order, has these.
+    A `ReplayRecorder` needs it, since its rows are in a ring in another order. A `VectorRecorder` has its rows itself.
 
     Attributes:
-        depth: rows before the newest one that stay; asking for more of them raises it, for the rows to come.
+        depth: number of rows before the newest one that are kept. Reading more of them raises it for later rows.
     """
 
     def __init__(
         self, num_envs: int, observation_space: spaces.Space | None, action_space: spaces.Space | None, depth: int = 0
     ) -> None:
         self.depth = depth
-        self._resets: list[tuple[np.ndarray, dict[str, Any]]] = []  # environments [k] and infos, of the newest row
+        self._resets: list[tuple[np.ndarray, dict[str, Any]]] = []  # environments [k] and infos of resets in the row
         self._kinds = (num_envs, observation_space, action_space)
         self._kept: RecordedRows | None = None
-        self._observations: Any = None  # the newest
+        self._observations: Any = None  # of the newest row
         self._info: dict[str, Any] = {}
 
     @property
     def keeps_earlier_rows(self) -> bool:
-        """Whether rows must be written: somebody looks further back than the newest one."""
+        """Whether rows must be written, because views look further back than the newest row."""
         return self._kept is not None
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Begin with observations [N, ...] that no step led to."""
+        """Start with observations [N, ...] of a reset."""
         self._observations, self._info, self._kept = observations, info, None
         self._resets.clear()
         if self.depth:
             self._kept = self.rows()
 
     def replace(self, observations: Any, info: dict[str, Any], envs: np.ndarray) -> None:
-        """Put observations [N, ...] in place of the newest ones of the environments [k], which were reset."""
+        """Replace the newest observations of the reset environments `envs` [k] by rows of `observations` [N, ...]."""
         rows = nested.map_leaves(lambda leaf: leaf[envs], observations)
         self._observations = nested.with_rows(self._observations, envs, rows)
         self._resets.append((envs, info))
@@ -56,23 +56,23 @@ class RecentRows:
             self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
 
     def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
-        """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting them yet."""
-        kept = self.keep_earlier_rows()
-        kept.write(kept.num_rows, rows, extras, kept.num_rows - 1)
+        """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting the row yet."""
+        earlier = self.keep_earlier_rows()
+        earlier.write(earlier.num_rows, rows, extras, earlier.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
         """Count the row that was written."""
         self._observations, self._info = observations, info
         self._resets.clear()
-        kept = self._kept
-        if kept is None:
+        rows = self._kept
+        if rows is None:
             return
-        kept.commit(kept.infos.add(info))
-        if kept.num_rows >= max(_FEWEST, 2 * self.depth + 2):
-            kept.keep(kept.num_rows - 1 - self.depth)
+        rows.commit(rows.infos.add(info))
+        if rows.num_rows >= max(_FEWEST, 2 * self.depth + 2):
+            rows.keep(rows.num_rows - 1 - self.depth)
 
     def rows(self) -> RecordedRows:
-        """The rows that are there: the newest one alone where nobody looked further back."""
+        """Return the stored rows: only the newest one if no view has looked further back."""
         if self._kept is not None:
             return self._kept
         rows = RecordedRows(*self._kinds)
@@ -81,13 +81,13 @@ class RecentRows:
         return rows
 
     def keep_earlier_rows(self) -> RecordedRows:
-        """The rows, of which more are kept from now on."""
+        """Return the stored rows, and keep more of them from now on."""
         if self._kept is None:
             self._kept = self.rows()
         return self._kept
 
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """See `OngoingEpisodes.recent`."""
+        """Return the newest `num_items` rows of a track, see `OngoingEpisodes.recent`."""
         if track == "observations" and num_items == 1:
             newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)
             return newest, np.ones((1, len(ages)), bool)

@@ -1,4 +1,4 @@
-"""The rows that a recorder holds: one block a leaf, all of the same length."""
+"""`RecordedRows`: the rows of a recorder, one block per array."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from episodes.tracks.field import extra_field
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
 
 _FIRST_CAPACITY = 32
-_ARRAY: Any = np.ndarray  # looked up once
+_ARRAY: Any = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class LastObservations:
-    """True last observations of episodes whose row already holds the next episode's first."""
+    """Last observations of episodes whose row has the next episode's first observation already."""
 
     row: int
     envs: np.ndarray  # [k] int, ascending
@@ -31,18 +31,18 @@ class LastObservations:
     info_slot: int
 
 
-def last_observations_at(kept: Sequence[LastObservations], keys: np.ndarray, num_envs: int) -> tuple[np.ndarray, Any]:
-    """Which of those kept have the last observation of row * N + env [k], as numbers [k]; and these, [k, ...]."""
-    all_keys = np.concatenate([one.row * num_envs + one.envs for one in kept])
-    numbers = np.repeat(np.arange(len(kept)), [len(one.envs) for one in kept])
+def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, num_envs: int) -> tuple[np.ndarray, Any]:
+    """Return the last observations at row * N + env = `keys` [k], [k, ...], and the index in `stored` of each, [k]."""
+    all_keys = np.concatenate([entry.row * num_envs + entry.envs for entry in stored])
+    numbers = np.repeat(np.arange(len(stored)), [len(entry.envs) for entry in stored])
     order = np.argsort(all_keys)
     at = order[np.searchsorted(all_keys, keys, sorter=order)]
-    return numbers[at], nested.take(nested.concatenate([one.observations for one in kept]), at)
+    return numbers[at], nested.take(nested.concatenate([entry.observations for entry in stored]), at)
 
 
 @dataclass(frozen=True, slots=True)
 class ResetInfo:
-    """The vector info of a reset that replaced observations of a row."""
+    """Vector info of a reset that replaced observations of a row."""
 
     row: int
     envs: np.ndarray  # [k] int
@@ -50,7 +50,7 @@ class ResetInfo:
 
 
 class _Started(NamedTuple):
-    """With which row columns began, and what was there before it."""
+    """Row with which new columns began, and the previous columns."""
 
     row: int
     actions: Any
@@ -62,32 +62,43 @@ class _Started(NamedTuple):
 
 
 class RecordedRows:
-    """Rows [num_rows, N, ...] of observations, and of the steps that led to them. Row 0 holds no step."""
+    """Recorded rows [num_rows, N, ...]: observations, and the steps before them. Row 0 has no step.
+
+        row            0      1      2      3            next row
+        observation    o0     o1     o2     o3           written uncounted, then counted by `commit`
+        step                  a0 r1  a1 r2  a2 r3
+
+    Attributes:
+        num_rows: number of rows.
+        steps_from: the rows after this one have steps. It is 0 after a reset, and -1 if row 0 has a step too, because
+            earlier rows were dropped.
+        extras_from: the same for the present extra outputs.
+        info_slots: slot of each row's infos.
+        stand_ins: see `VectorRecorder.stand_ins`.
+    """
 
     def __init__(
         self, num_envs: int, observation_space: spaces.Space | None, action_space: spaces.Space | None
     ) -> None:
         self.num_envs = num_envs
         self.num_rows = 0
-        # The rows after this one hold steps. With rows 0 (reset), 1 and 2 it is 0; once `keep(1)` has made rows 1 and
-        # 2, which both hold steps, rows 0 and 1, it is -1: row 0 holds one too.
         self.steps_from = 0
-        self.extras_from = 0  # likewise, the present extra outputs
+        self.extras_from = 0
         self.infos = InfoRows(num_envs)
-        self.info_slots: list[int] = []  # of each row
+        self.info_slots: list[int] = []
         self.reset_infos: list[ResetInfo] = []
         self.observations: Any = None
         self.actions: Any = None
         self.rewards: Any = None
         self.extras: dict[str, Any] = {}
-        self.stand_ins: dict[str, Any] = {}  # see `VectorRecorder.stand_ins`
+        self.stand_ins: dict[str, Any] = {}
         flags = np.zeros(num_envs, bool)
         self.terminateds = RowBlock("terminateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.truncateds = RowBlock("truncateds", flags, num_envs, _FIRST_CAPACITY, bool)
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
         self.resets = RowBlock("resets", flags, num_envs, _FIRST_CAPACITY, bool)
-        self._in_order: list[Any] = []  # the tracks as `write` gets them
-        self._started: _Started | None = None  # with which row the columns began that are there
+        self._in_order: list[Any] = []  # the tracks in the order of `write`
+        self._started: _Started | None = None  # the row with which the present columns began
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
         self._observation_dtypes, self._observation_space = dtypes_of(observation_space), observation_space
@@ -105,17 +116,22 @@ class RecordedRows:
         self.commit(slot)
 
     def write(self, at: int, rows: tuple[Any, ...], extras: Mapping[str, Any], base: int) -> None:
-        """Write row `at` without counting it yet (`commit` does), so that a call that fails changes nothing.
+        """Write row `at` without counting it yet, so that a call that fails changes nothing. `commit` counts it.
 
         Args:
+            at: index of the row.
             rows: observations, actions, rewards, terminateds and truncateds, [N, ...] each.
-            base: the newest row at the last take, after which the extra outputs' keys may change.
+            extras: extra model outputs [N, ...] by name.
+            base: the newest row at the last take. The keys of extra outputs may change after it.
+
+        Raises:
+            ShapeMismatch, TrackMismatch: an item does not fit.
         """
         if at >= self._capacity:
             self._grow()
         if extras.keys() != self.extras.keys() or self.actions is None:
             self._start_columns(at, rows[1], rows[2], extras, base)
-        span, others = slice(at * self.num_envs, (at + 1) * self.num_envs), []
+        span, unwritten = slice(at * self.num_envs, (at + 1) * self.num_envs), []
         for blocks, row in zip(self._in_order, (*rows, *map(extras.__getitem__, self.extras)), strict=True):
             if type(row) is _ARRAY and type(blocks) is RowBlock:
                 if blocks.numbers is not None:
@@ -127,21 +143,21 @@ class RecordedRows:
                 elif row.dtype is blocks.dtype and row.shape == blocks.shape:
                     blocks.data[at] = row
                     continue
-            others.append((blocks, row))
-        if not others:
+            unwritten.append((blocks, row))
+        if not unwritten:
             return
-        fitted = [fitted_row(blocks, row) for blocks, row in others]  # before any block changes its dtype
-        for (blocks, _), row in zip(others, fitted, strict=True):
+        fitted = [fitted_row(blocks, row) for blocks, row in unwritten]  # before any block changes its dtype
+        for (blocks, _), row in zip(unwritten, fitted, strict=True):
             put_fitted(blocks, at, row)
 
     def commit(self, info_slot: int) -> None:
         """Count the row that was written, with the slot of its infos."""
         at = self.num_rows
-        self.info_slots[at:] = (info_slot,)  # no call from here on, so that an interrupt leaves all or nothing
+        self.info_slots[at:] = (info_slot,)
         self.num_rows = at + 1
 
     def discard_uncommitted(self, at: int) -> None:
-        """Row `at`, which is not counted, does not come: columns that began with it do not keep its shapes."""
+        """Discard the uncommitted row `at`, and the columns that it created."""
         before = self._started
         if before is not None and before.row == at:
             _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
@@ -150,9 +166,9 @@ class RecordedRows:
     def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
         if at - 1 > base:
             late = [key for key in extras if key not in self.extras]
-            gone = [key for key in self.extras if key not in extras]
+            missing = [key for key in self.extras if key not in extras]
             raise TrackMismatch(
-                f"extra model outputs, row {at}: {late} start late, {gone} stop early; steps between two takes have "
+                f"extra model outputs, row {at}: {late} start late, {missing} stop early; steps between two takes have "
                 "the same keys: take() first"
             )
         if as_numbers("rewards", rewards).ndim != 1:
@@ -171,13 +187,13 @@ class RecordedRows:
             self.rewards = self._blocks("rewards", rewards)
             self.actions = action_blocks
             self.steps_from = at - 1
-        self.extras = made  # zeros or stand-ins in the rows of the lookback, which have no outputs of these names
+        self.extras = made  # lookback rows without these outputs have zeros or stand-ins
         self.extras_from = at - 1
         tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
         self._in_order = [*tracks, *made.values()]
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
-        """The row as the space nests it; `ShapeMismatch` for items that no array holds."""
+        """Return the row in the structure of the space. `ShapeMismatch` if arrays cannot hold the items."""
         rows, part = as_rows(rows, space), irregular_part(space)
         if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
             raise of_no_shape(name, part)
@@ -190,7 +206,7 @@ class RecordedRows:
         capacity = 2 * self._capacity
         for block in self._all_blocks():
             block.resize(capacity)
-        self._capacity = capacity  # now that all have it
+        self._capacity = capacity  # after all blocks are resized
 
     def _all_blocks(self) -> list[RowBlock]:
         tracks = (self.observations, self.actions, self.rewards, *self.extras.values())
@@ -198,32 +214,32 @@ class RecordedRows:
         return [*blocks, self.terminateds, self.truncateds, self.replaced, self.resets]
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Write the environments [k] of the row [N, ...] over row `at`."""
+        """Overwrite the observations of the environments [k] in row `at`, from a row [N, ...]."""
         self.put_observations(at, envs, nested.take(self.fitted_observations(observations, self.num_envs), envs))
 
     def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Write observations [k, ...], which fit, over those of the environments [k] in row `at`."""
+        """Overwrite the observations of the environments [k] in row `at` by fitting ones, [k, ...]."""
         nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
 
     def mark_replaced(self, at: int, envs: np.ndarray) -> None:
-        """Say that the observations of row `at` belong to the environments' next episodes."""
+        """Mark the observations of these environments in row `at` as first ones of the next episodes."""
         self.replaced.data[at, envs] = True
         self.any_replaced = True
 
     def mark_steps(self, at: Any, steps: np.ndarray) -> None:
-        """Say where, bool [N] of a row or [k, N] of rows, there is a step, and no reset, whose flags mean nothing."""
+        """Mark which environments step, bool [N] for a row or [k, N] for rows. Flags of the others are cleared."""
         np.logical_not(steps, out=self.resets.data[at])
         for flags in (self.terminateds.data[at], self.truncateds.data[at]):
             np.logical_and(flags, steps, out=flags)
 
     def keep(self, first: int) -> None:
-        """Forget the rows before `first`."""
+        """Drop the rows before `first`."""
         self.prepare_trim(first)()
 
     def prepare_trim(self, first: int) -> Callable[[], None]:
-        """What forgets the rows before `first`, worked out. It may be called twice, before anything else changes."""
+        """Return a function that drops the rows before `first`. It may be called twice in a row."""
         stop = self.num_rows
-        kept = [(block, block.data[first:stop].copy()) for block in self._all_blocks()]
+        stored = [(block, block.data[first:stop].copy()) for block in self._all_blocks()]
         numbers = {
             "num_rows": stop - first,
             "steps_from": max(self.steps_from - first, -1),
@@ -231,22 +247,24 @@ class RecordedRows:
             "any_replaced": self.any_replaced and bool(self.replaced.data[first:stop].any()),
             "_started": None,
         }
-        resets = [replace(one, row=one.row - first) for one in self.reset_infos if one.row >= first]
-        own = self.info_slots[first:stop]
-        move_infos, moved = self.infos.prepare_trim(np.array([*own, *(one.info_slot for one in resets)]))
+        resets = [replace(entry, row=entry.row - first) for entry in self.reset_infos if entry.row >= first]
+        row_slots = self.info_slots[first:stop]
+        move_infos, moved = self.infos.prepare_trim(np.array([*row_slots, *(entry.info_slot for entry in resets)]))
         slots = moved.tolist()
-        numbers["info_slots"] = slots[: len(own)]
-        numbers["reset_infos"] = [replace(one, info_slot=at) for one, at in zip(resets, slots[len(own) :], strict=True)]
-        return partial(self._put_first, kept, slice(stop - first, stop), numbers, move_infos)
+        numbers["info_slots"] = slots[: len(row_slots)]
+        numbers["reset_infos"] = [
+            replace(entry, info_slot=at) for entry, at in zip(resets, slots[len(row_slots) :], strict=True)
+        ]
+        return partial(self._put_first, stored, slice(stop - first, stop), numbers, move_infos)
 
     def _put_first(
         self,
-        kept: list[tuple[RowBlock, np.ndarray]],
+        stored: list[tuple[RowBlock, np.ndarray]],
         free: slice,
         numbers: dict[str, Any],
         move_infos: Callable[[], None],
     ) -> None:
-        for block, rows in kept:
+        for block, rows in stored:
             block.data[: len(rows)] = rows
         self.resets.data[free] = False
         if self.any_replaced:
@@ -255,31 +273,37 @@ class RecordedRows:
         self.__dict__.update(numbers)
 
     def lookback_at(self, at: int) -> int:
-        """How many steps and the observations before them there are up to row `at`."""
+        """Return the number of steps up to row `at` whose observations are stored."""
         return at - max(self.steps_from, 0)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
     def done(self, at: Any) -> np.ndarray:
-        """Whether an episode ended, bool [N] of a row or [k, N] of a slice of rows."""
+        """Return whether an episode ended, bool [N] for a row or [k, N] for a slice of rows."""
         return self.terminateds.data[at] | self.truncateds.data[at]
 
     def fitted_observations(self, observations: Any, num: int) -> Any:
-        """Observations [num, ...] checked against the blocks."""
+        """Return observations [num, ...] that fit the blocks.
+
+        Raises:
+            ShapeMismatch, TrackMismatch: they do not fit.
+        """
         observations = nested.shaped_like(self.observations, observations)
         return nested.map_leaves(
             lambda block, leaf: block.fitted(leaf, (num, *block.shape[1:])), self.observations, observations
         )
 
     def steps(self, index: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
-        """Actions, rewards and extra outputs [k, ...] at row * N + env."""
+        """Return actions, rewards and extra outputs [k, ...] at row * N + env."""
         if self.actions is None:
             return empty_items(self._action_space), np.zeros(0), {}
         extras = {key: gather(blocks, index) for key, blocks in self.extras.items()}
         return gather(self.actions, index), gather(self.rewards, index), extras
 
     def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """The newest `num` rows of a track [num, N, ...], zeros where not valid, and valid, bool [num, N]."""
+        """Return the newest `num` rows of a track [num, N, ...], zeros if not valid, and which are valid, bool [num,
+        N].
+        """
         if track == "observations":
             blocks, steps, oldest = self.observations, 0, 0
         else:
@@ -287,7 +311,7 @@ class RecordedRows:
             steps, oldest = 1, (self.extras_from if track in self.extras else self.steps_from) + 1
         if blocks is None:
             return None, np.zeros((num, len(ages)), bool)
-        if self.num_rows - num >= oldest and ages.min() >= num - 1 + steps:  # all are there, mostly
+        if self.num_rows - num >= oldest and ages.min() >= num - 1 + steps:  # the usual case: all rows are valid
             rows = slice(self.num_rows - num, self.num_rows)
             return nested.map_leaves(lambda block: block.data[rows], blocks), np.ones((num, len(ages)), bool)
         back = np.arange(num - 1, -1, -1)[:, None]
@@ -295,8 +319,8 @@ class RecordedRows:
         return nested.map_leaves(lambda block: self._recent_of(block, num, valid), blocks), valid
 
     def _recent_of(self, block: RowBlock, num: int, valid: np.ndarray) -> np.ndarray:
-        there = block.data[max(self.num_rows - num, 0) : self.num_rows]
+        newest = block.data[max(self.num_rows - num, 0) : self.num_rows]
         rows = np.zeros((num, *block.shape), block.dtype)
-        rows[num - len(there) :] = there
+        rows[num - len(newest) :] = newest
         rows[~valid] = 0
         return rows

@@ -1,4 +1,4 @@
-"""The history of the newest observation of each ongoing episode: what acting looks at."""
+"""History of the newest observation of each ongoing episode, for acting."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["RecorderHistory"]
 
 
 class RecorderHistory(History):
-    """The newest row of a vector environment, one observation an environment; read it before the recorder goes on.
+    """The newest row of a vector environment, one observation per environment. Valid until the next step is recorded.
 
-    It goes back as far as the chunk that is cut next brings along, so that what is seen now can be seen again.
+    It goes back as far as the lookback of the next chunk, so that learning can compute the same views later.
     """
 
     def __init__(self, episodes: OngoingEpisodes, spaces: HistorySpaces, lookback: int | None = None) -> None:
@@ -47,7 +47,7 @@ class RecorderHistory(History):
         return self.last(track, k)
 
     def last(self, track: str, k: int) -> Any:
-        """The last k items of a track, [N, k, ...]: views of the recorder's rows where none is missing."""
+        """Return the last k items of a track, [N, k, ...], views of the recorder's rows if all of them exist."""
         rows, _ = self.episodes.recent(track, k)  # [k, N, ...]
         if rows is None:
             return None
@@ -62,12 +62,12 @@ class RecorderHistory(History):
         return [episode.get_infos(-1) for episode in self.episodes]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """The ongoing chunk as it is now."""
+        """Return the ongoing chunk of an environment."""
         return self.episodes[i]
 
 
 class _EarlierRows(History):
-    """Observations of ongoing episodes, each so many rows before the newest one."""
+    """Observations of ongoing episodes, a given number of rows before the newest row."""
 
     def __init__(self, of: RecorderHistory, envs: np.ndarray, before: np.ndarray, lookback: int | None) -> None:
         super().__init__(of.spaces, lookback)
@@ -110,20 +110,20 @@ class _EarlierRows(History):
         return [self.episode(i).get_infos(-1) for i in range(len(self))]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """What the ongoing chunk was at the observation."""
+        """Return the ongoing chunk up to the observation."""
         episode, before = self._of.episode(int(self._envs[i])), int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 
 
 def _newest(rows: np.ndarray) -> np.ndarray:
-    """The last of the rows [k, N, ...]; read-only where they are what is recorded, and no copy."""
+    """Return the last of the rows [k, N, ...] without a copy, read-only if the rows are the recorder's."""
     newest = rows[-1]
     newest.flags.writeable = rows.flags.owndata
     return newest
 
 
 def _by_environment(rows: np.ndarray) -> np.ndarray:
-    """The rows [k, N, ...] as [N, k, ...]; read-only likewise."""
+    """Return the rows [k, N, ...] as [N, k, ...], read-only if the rows are the recorder's."""
     swapped = rows.swapaxes(0, 1)
     swapped.flags.writeable = rows.flags.owndata
     return swapped

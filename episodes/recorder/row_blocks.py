@@ -1,6 +1,11 @@
-"""Rows of vector environments, one leaf a block: written a row at a time, read env after env.
+"""`RowBlock`: rows of vector environments for one array: written row by row, read environment by environment.
 
-A nested track (a `Dict` observation, say) is a nested value of blocks, walked with `nested.map_leaves`.
+    data [capacity, N, ...]      env 0   env 1   env 2
+    row 0                          .       .       .        write: one row
+    row 1                          .       .       .
+    row 2                          .       .       .        read: row * N + env for the rows of one environment
+
+A nested track (such as a `Dict` observation) is a nested value of blocks.
 """
 
 from __future__ import annotations
@@ -13,19 +18,26 @@ from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.stacking import check_strings, refuse_masked
 
-_IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes that a memoryview can be assigned
+_IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes of memoryviews that can be assigned
 
 
 def takes_memoryview(dtype: np.dtype) -> bool:
-    """Whether numbers of the dtype can be assigned to a memoryview."""
+    """Return True if numbers of the dtype can be assigned to a memoryview."""
     return dtype.char in _IN_MEMORYVIEWS
 
 
 class RowBlock:
-    """The rows [capacity, N, ...] of one leaf. A row is copied in, so that its owner may use it again.
+    """Rows [capacity, N, ...] of one array. Rows are copied, so that callers can reuse theirs.
 
-    The shape [N, ...] is that of the first row. A dtype that is given stays; without one it is the first row's, and
-    widens when a later row needs it.
+    The shape [N, ...] is that of the first row. A given dtype stays. Otherwise the dtype is that of the first row, and
+    is widened if a later row needs it.
+
+    Args:
+        name: name of the track in errors.
+        row: the first row, [N, ...].
+        num_envs: number of environments N.
+        capacity: number of rows.
+        dtype: dtype of the rows, or None.
     """
 
     __slots__ = ("data", "dtype", "fixed", "name", "numbers", "shape")
@@ -44,9 +56,9 @@ class RowBlock:
         self._hold(np.zeros((capacity, *row.shape), self.dtype))
 
     def _hold(self, data: np.ndarray) -> None:
-        self.numbers = None  # so that an interrupt leaves none of the data before
+        self.numbers = None  # an interrupt must not leave a view of the previous data
         self.data = data
-        # Rows of one number each, one after another; None where rows are made of more than that.
+        # All numbers of all rows, if each environment has one number; else None.
         self.numbers = data.reshape(-1).data if data.ndim == 2 and takes_memoryview(data.dtype) else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,7 +70,11 @@ class RowBlock:
         self._hold(self.data)
 
     def put(self, at: int, row: Any) -> None:
-        """Copy a row [N, ...] in. `ShapeMismatch` for another shape, or values that the dtype cannot hold."""
+        """Copy a row [N, ...] to index `at`.
+
+        Raises:
+            ShapeMismatch: the row has another shape, or values that the dtype cannot hold.
+        """
         if type(row) is not np.ndarray or row.dtype is not self.dtype or row.shape != self.shape:
             row = self.fitted(row, self.shape)
             self._widen(row.dtype)
@@ -68,7 +84,7 @@ class RowBlock:
         """Return the rows as an array that can be copied in. Nothing is changed.
 
         Raises:
-            ShapeMismatch: rows of another shape than `shape`, or values that the dtype cannot hold.
+            ShapeMismatch: the rows have another shape than `shape`, or values that the dtype cannot hold.
         """
         rows = as_numbers(self.name, rows)
         if rows.shape != shape:
@@ -77,7 +93,7 @@ class RowBlock:
             )
         if rows.dtype == self.dtype:
             return rows
-        if _kind_of(rows.dtype) != _kind_of(self.dtype):  # numpy would make words of numbers, and numbers of words
+        if _kind_of(rows.dtype) != _kind_of(self.dtype):  # numpy would convert numbers to strings and back
             raise ShapeMismatch(
                 f"{self.name}: a row has dtype {rows.dtype}, its track {self.dtype}; give items of one kind"
             )
@@ -95,22 +111,22 @@ class RowBlock:
             self.dtype = self.data.dtype
 
     def put_envs(self, at: int, envs: np.ndarray, items: np.ndarray) -> None:
-        """Copy items [k, ...], which `fitted` returned, in for the environments [k]."""
+        """Copy items [k, ...] that `fitted` returned to the environments `envs` [k] of row `at`."""
         self._widen(items.dtype)
         self.data[at, envs] = items
 
     def fill(self, stop: int, item: Any) -> None:
-        """Put one item [...] into every place of the rows before `stop`."""
+        """Write one item [...] to all environments of the rows before `stop`."""
         self.data[:stop] = np.asarray(item)
 
     def resize(self, capacity: int) -> None:
-        """Make room for `capacity` rows."""
+        """Change the number of rows to `capacity`."""
         data = np.zeros((capacity, *self.shape), self.data.dtype)
         data[: len(self.data)] = self.data
         self._hold(data)
 
     def gather(self, index: np.ndarray) -> np.ndarray:
-        """A copy [k, ...] of the items at row * N + env."""
+        """Return a copy of the items at row * N + env, [k, ...]."""
         data = self.data
         return data.reshape(len(data) * self.shape[0], *self.shape[1:]).take(index, axis=0)
 
@@ -120,7 +136,11 @@ def _kind_of(dtype: np.dtype) -> str:
 
 
 def as_numbers(name: str, row: Any) -> np.ndarray:
-    """The row as an array of numbers, booleans or strings; `ShapeMismatch` when it is not one."""
+    """Return the row as an array of numbers, bools or strings.
+
+    Raises:
+        ShapeMismatch: the row is ragged, or has objects.
+    """
     refuse_masked(row, name)
     try:
         array = np.asarray(row)
@@ -134,7 +154,7 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
 
 
 def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
-    """Blocks for rows like this one (nested arrays [N, ...]), nested as it is."""
+    """Return blocks for rows like this one (nested arrays [N, ...]), with its structure."""
     if not nested.leaves(row):
         raise ShapeMismatch(f"{name}: a row is {nested.describe(row)}: it has no array; give at least one [N, ...]")
     paths = nested.skeleton(row, name)
@@ -146,12 +166,12 @@ def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any =
 
 
 def put_row(blocks: Any, at: int, row: Any) -> None:
-    """Copy a nested row in, leaf by leaf."""
+    """Copy a nested row to index `at`."""
     put_fitted(blocks, at, fitted_row(blocks, row))
 
 
 def fitted_row(blocks: Any, row: Any) -> Any:
-    """Return a nested row, with lists in place of tuples allowed, as nested arrays that can be copied in."""
+    """Return a nested row as arrays that can be copied in. Lists are accepted for tuples."""
     if type(blocks) is RowBlock:
         return blocks.fitted(row, blocks.shape)
     if not nested.same_structure(blocks, row):
@@ -160,7 +180,7 @@ def fitted_row(blocks: Any, row: Any) -> Any:
 
 
 def put_fitted(blocks: Any, at: int, row: Any) -> None:
-    """Copy a nested row in that `fitted_row` returned."""
+    """Copy a nested row that `fitted_row` returned to index `at`."""
     if type(blocks) is RowBlock:
         blocks.put(at, row)
     else:
@@ -168,5 +188,5 @@ def put_fitted(blocks: Any, at: int, row: Any) -> None:
 
 
 def gather(blocks: Any, index: np.ndarray) -> Any:
-    """The nested arrays [k, ...] of the items at row * N + env."""
+    """Return nested arrays [k, ...] of the items at row * N + env."""
     return nested.map_leaves(lambda block: block.gather(index), blocks)

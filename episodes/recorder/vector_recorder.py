@@ -1,7 +1,8 @@
-"""`VectorRecorder`: the rows of a vector environment become an `EpisodePack`.
+"""`VectorRecorder`: turns vector steps into an `EpisodePack`.
 
-One row a vector step is copied into preallocated blocks; nothing is done per environment until `take` lays the rows
-out env after env, with one gather a track. Endings need no work while stepping: `Boundaries` finds them when asked.
+One row per vector step is copied into preallocated blocks. No Python code runs per environment until `take` copies the
+rows environment after environment, with one gather per track. Endings cost nothing while stepping: `Boundaries` finds
+them later.
 """
 
 from __future__ import annotations
@@ -38,21 +39,27 @@ _NOTHING: dict[str, Any] = {}
 
 
 class VectorRecorder:
-    """Records the rows of `num_envs` environments; `take` returns what was recorded as finished chunks.
+    """Recorder of vector steps. `take` returns the recorded steps as finalized chunks in a pack.
+
+    `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs to
+    the next episode, and the last observation is in `infos["final_obs"]`. `DISABLED`: call `reset` with the mask of the
+    environments that were reset, before the next `step`.
+
+    A call that raises an error changes nothing. Rows are copied, those of vector infos too.
 
     Args:
-        observation_space: of one environment; its dtypes are the tracks'. Likewise `action_space`.
-        autoreset_mode: how the vector environment goes on after an ending (`gymnasium.vector.AutoresetMode`).
-        len_lookback_buffer: how many items from before its first step a continued chunk brings along.
-        reward_dtype: of the rewards in what is taken; as they come by default.
+        num_envs: number of environments N.
+        observation_space: space of one environment's observations, or None. The track has its dtypes.
+        action_space: space of one environment's actions, likewise.
+        autoreset_mode: how the vector environment resets its environments (`gymnasium.vector.AutoresetMode`).
+        len_lookback_buffer: number of lookback steps of a chunk that continues an episode.
+        reward_dtype: dtype of the rewards that `take` returns. None for the dtype of the environment.
 
-    `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs
-    to the next episode, the true last observation is in `infos["final_obs"]`. `DISABLED`: `reset` with the mask of
-    the environments that were reset, before the next `step`.
-
-    A call that raises leaves what was recorded as it was. Rows are copied, those of vector infos too.
-    Lookback steps that had no extra model outputs get the items [...] in `stand_ins`, by key, else zeros: a policy's
-    initial state as "state_out" lets a learner begin after random steps as the policy did.
+    Attributes:
+        episodes: the ongoing episodes.
+        taken_envs: environment of each chunk of the last take, int [n].
+        stand_ins: items [...] by key, for lookback steps without that extra model output, in place of zeros. A policy's
+            initial state as "state_out" makes a learner start after random steps as the policy did.
     """
 
     def __init__(
@@ -75,31 +82,31 @@ class VectorRecorder:
         self.len_lookback_buffer = len_lookback_buffer
         self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
         self.episodes = OngoingEpisodes(self, self._all_ongoing)
-        self.taken_envs = _NONE  # of the chunks of the last take
+        self.taken_envs = _NONE
         self._rows = RecordedRows(num_envs, observation_space, action_space)
         self.stand_ins = self._rows.stand_ins
-        self._history = len_lookback_buffer  # rows before the base row that a take keeps
+        self._history = len_lookback_buffer  # number of rows before the base row that a take keeps
         self._base = 0  # the newest row at the last take
         self._base_ages = np.zeros(num_envs, np.int64)
         self._id_generator: np.random.Generator | None = None
-        self._ids = np.full(num_envs, "", "U32")  # of the episodes that go on at the base row
-        self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> an id handed out before its chunk is taken
-        self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> of a chunk that was looked at
+        self._ids = np.full(num_envs, "", "U32")  # ids of the episodes that continue at the base row
+        self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> id that was read before the take
+        self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> custom data that was read
         self._last_observations: list[LastObservations] = []
         self._steps_at_take = 0
-        self._versions = [(0, UNKNOWN)]  # (row, version): the policy that acted from that row on
+        self._versions = [(0, UNKNOWN)]  # (row, policy version from that row on)
         self._needs_resets = self.autoreset_mode is AutoresetMode.DISABLED
         self._last_lies_apart = boundaries.last_lies_apart
-        self._classified = _Classified(1, boundaries)  # row 0 is no step
+        self._classified = _Classified(1, boundaries)  # row 0 has no step
         self._carry_over: Callable[[], None] | None = None  # see `_finish_take`
 
     def seed(self, seed: Any) -> None:
-        """Draw the ids of the episodes to come from a generator of this seed (as of `numpy.random.default_rng`)."""
+        """Generate the ids of later episodes from a seed (as of `numpy.random.default_rng`)."""
         self._id_generator = np.random.default_rng(seed)
 
     @property
     def policy_version(self) -> int | None:
-        """Of the policy that acts in the steps to come, 0 or more; None: not told. What is taken carries it."""
+        """Version of the policy that makes the next steps, or None if it is unknown. Chunks store it."""
         version = self._versions[-1][1]
         return None if version == UNKNOWN else version
 
@@ -115,9 +122,19 @@ class VectorRecorder:
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
-        """Begin new episodes with the observations [N, ...], in all environments or in those of the bool mask [N].
+        """Start new episodes with the observations [N, ...].
 
-        An episode that was going on there stops: as it ended if its last step was an ending, as a cut chunk if not.
+        An ongoing episode in these environments ends: as its last step's flags say if there is one, else as a cut
+        chunk.
+
+        Args:
+            observations: nested arrays [N, ...].
+            infos: infos of the vector environment.
+            reset_mask: environments that are reset, bool [N]. None for all.
+
+        Raises:
+            EpisodeStateError: the first reset is not of all environments.
+            ShapeMismatch, TrackMismatch: the observations do not fit the space or earlier ones.
         """
         mask, infos = self._classified.boundaries.checked_mask(reset_mask), checked_infos(infos)
         if self._rows.num_rows:
@@ -134,7 +151,7 @@ class VectorRecorder:
         """
         boundaries, rows = self._classify().copy(), self._rows
         at, envs = rows.num_rows - 1, np.flatnonzero(mask)
-        fresh = nested.take(rows.fitted_observations(observations, self.num_envs), envs)
+        reset_rows = nested.take(rows.fitted_observations(observations, self.num_envs), envs)
         ended = envs[:0]
         if at > self._base:
             ended = np.flatnonzero(mask & (boundaries.ages > 0) & ~rows.replaced.data[at])
@@ -145,7 +162,7 @@ class VectorRecorder:
         if slot or slot_before:
             rows.reset_infos.append(ResetInfo(at, envs, slot))
         rows.mark_replaced(at, envs)
-        rows.put_observations(at, envs, fresh)
+        rows.put_observations(at, envs, reset_rows)
         if at == self._base:
             self._base_ages[envs] = 0
             self._ids[envs] = ""
@@ -167,11 +184,22 @@ class VectorRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Record a vector step: what `step` of the environment returned, [N, ...] each, and the actions it got.
+        """Record a vector step: the result of `step` of the environment, [N, ...] each, and its actions.
 
         Args:
-            final_observations: the true last observations [k, ...] of the k environments that are done, in order,
-                when they are not the ones in `infos["final_obs"]` (same-step autoreset only).
+            observations: nested arrays [N, ...].
+            actions: nested arrays [N, ...].
+            rewards: numbers [N].
+            terminateds: bool [N].
+            truncateds: bool [N].
+            infos: infos of the vector environment.
+            extra_model_outputs: nested arrays [N, ...] by name.
+            final_observations: last observations [k, ...] of the k environments whose episodes end, in order. By
+                default `infos["final_obs"]` (same-step autoreset only).
+
+        Raises:
+            EpisodeStateError: a reset is missing.
+            ShapeMismatch, TrackMismatch: an item does not fit the space or earlier ones.
         """
         if self._carry_over is not None:
             self._finish_take()
@@ -197,22 +225,26 @@ class VectorRecorder:
         rows.info_slots[at:] = (slot,)
         rows.num_rows = at + 1  # from here on the row counts
 
-    def _put_last_observations_aside(self, at: int, infos: dict[str, Any], given: Any) -> int:
+    def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
         """Store the last observations of the episodes that end in row `at`. Return the slot of the row's infos."""
-        rows, kept = self._rows, self._last_observations
-        while kept and kept[-1].row >= at:  # of a step that was interrupted
-            kept.pop()
+        rows, last_observations = self._rows, self._last_observations
+        while last_observations and last_observations[-1].row >= at:  # left by a step that was interrupted
+            last_observations.pop()
         ended = rows.done(at)
         envs = ended.nonzero()[0]
         rows.replaced.data[at] = ended
         if not len(envs):
             return rows.infos.add(infos) if infos else 0
         rows.any_replaced = True
-        last = final_observations_of(infos, envs, self.observation_space) if given is None else given
+        last = (
+            final_observations_of(infos, envs, self.observation_space)
+            if final_observations is None
+            else final_observations
+        )
         last = nested.map_leaves(np.array, rows.fitted_observations(last, len(envs)))
         last_infos, infos = infos_at_ends(infos)
         slot_of_last, slot = rows.infos.add(last_infos), rows.infos.add(infos)
-        kept.append(LastObservations(at, envs, last, slot_of_last))
+        last_observations.append(LastObservations(at, envs, last, slot_of_last))
         return slot
 
     def _classify(self) -> Boundaries:
@@ -243,17 +275,17 @@ class VectorRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """Steps so far [N] of the ongoing episodes; one that ended counts on until its reset."""
+        """Number of steps of each environment's episode, int [N]. An ended episode counts until its reset."""
         return self._classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """See `OngoingEpisodes.depths`."""
+        """Number of these steps that `recent` can return, lookback included, int [N]."""
         return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
 
     @property
     def newest(self) -> Row:
-        """Which environments stepped, ended and began with the newest row; no step before the first one."""
+        """Classification of the newest row: which environments stepped, ended and began."""
         boundaries = self._classify()
         newest = self._classified.newest
         if newest is None:
@@ -261,16 +293,16 @@ class VectorRecorder:
         return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """See `OngoingEpisodes.recent`."""
+        """Return the newest `num_items` rows of a track, see `OngoingEpisodes.recent`."""
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         self._history = max(self._history, num_items - 1)
         return self._rows.recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """The ongoing chunk of an environment as it is now, with all the lookback there is.
+        """Return the ongoing chunk of an environment as it is now, with all available lookback.
 
-        What is written to its `custom_data` arrives in the pack that is taken, and goes on with the episode.
+        Changes of its `custom_data` are stored in the pack of the next take, and continue with the episode.
         """
         return self._ongoing(np.array([env]))[0]
 
@@ -284,15 +316,17 @@ class VectorRecorder:
         return self._as_named_episodes(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
 
     def ended(self) -> EpisodePack:
-        """The chunks whose episodes ended with the newest step."""
+        """Return the chunks whose episodes ended with the newest step."""
         return self._pack(self._newest_chunks(), name=True)
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """The same as episodes; what is written to their `custom_data` arrives in the pack that is taken."""
+        """Return the chunks of `ended` as episodes. Changes of their `custom_data` are stored in the pack of the next
+        take.
+        """
         return self._as_named_episodes(self._newest_chunks())
 
     def _newest_chunks(self) -> Chunks:
-        """The chunks that ended with the newest step."""
+        """Return the layout of the chunks that ended with the newest step."""
         self._classify()
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
@@ -301,7 +335,7 @@ class VectorRecorder:
         return replace(chunks, envs=envs[chunks.envs])
 
     def _as_named_episodes(self, chunks: Chunks) -> list[SingleAgentEpisode]:
-        """The chunks as episodes, whose ids and custom data are kept."""
+        """Return the chunks as episodes, and keep their ids and custom data for the take."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
             episode.custom_data = self._custom.setdefault(key, {})
@@ -314,10 +348,13 @@ class VectorRecorder:
     # --- taking --------------------------------------------------------------------------------------------------
 
     def take(self) -> EpisodePack:
-        """The chunks recorded since the last take, environment after environment, finalized.
+        """Return the chunks recorded since the last take, environment after environment, finalized.
 
-        Ongoing episodes that have a step come as cut chunks; they go on in the next take with the same id, their
-        `t_started`, and `len_lookback_buffer` items of lookback. A call that is broken off has taken nothing.
+        Ongoing episodes with a step are returned as cut chunks. The next take continues them with the same id, their
+        `t_started`, and `len_lookback_buffer` lookback steps. An interrupted take loses nothing.
+
+        Raises:
+            EpisodeStateError: there was no reset yet.
         """
         if not self._rows.num_rows:
             raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
@@ -337,13 +374,13 @@ class VectorRecorder:
     def continue_from(
         self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
     ) -> None:
-        """Go on with the episodes of another recorder, which stops; what is here and was not taken is dropped.
+        """Continue the episodes of another recorder, which stops. Own rows that were not taken are dropped.
 
         Args:
-            recent: the newest rows there, which become lookback.
-            boundaries: of the rows there.
-            ids: [N] of the ongoing episodes; "" for those without a step.
-            custom_data: of the ongoing episodes, by environment.
+            recent: the newest rows of the other recorder, which become lookback.
+            boundaries: its boundaries.
+            ids: ids of the ongoing episodes, str [N], "" for episodes without a step.
+            custom_data: custom data of the ongoing episodes, by environment.
         """
         rows = recent.rows()
         rows.stand_ins, base = self.stand_ins, rows.num_rows - 1
@@ -379,16 +416,16 @@ class VectorRecorder:
         last = chunks.last_rows * num_envs + chunks.envs
         stepped = chunks.lengths > 0
         moved = np.flatnonzero(rows.replaced.gather(last) & stepped) if rows.any_replaced else _NONE
-        ends = found = None
+        ends = which_last = None
         observations = gather(rows.observations, index)
         if len(moved):
             ends = (chunks.lengths + chunks.lookbacks + 1).cumsum()[moved] - 1
-            found, finals = last_observations_at(self._last_observations, last[moved], num_envs)
+            which_last, finals = last_observations_at(self._last_observations, last[moved], num_envs)
             nested.map_leaves(lambda leaf, values: leaf.__setitem__(ends, values), observations, finals)
         actions, rewards, extras = rows.steps(chunks.step_index(num_envs))
         from_base = chunks.start_rows == self._base
         rewards = rewards if self.reward_dtype is None else rewards.astype(self.reward_dtype, copy=False)
-        columns = Tracks.finished(observations, self._infos_at(index, ends, found), actions, rewards, extras)
+        columns = Tracks.finished(observations, self._infos_at(index, ends, which_last), actions, rewards, extras)
         terminated, truncated = (flags.gather(last) & stepped for flags in (rows.terminateds, rows.truncateds))
         customs = [self._custom.get(key) for key in chunks.places()] if self._custom else None
         facts = PackFacts(
@@ -410,7 +447,7 @@ class VectorRecorder:
         changes, versions = np.array(self._versions).T
         return VersionColumn.of_rows(changes, versions, chunks.start_rows + 1, chunks.lengths)
 
-    def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, found: np.ndarray | None) -> Infos:
+    def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, which_last: np.ndarray | None) -> Infos:
         infos, slots = self._rows.infos, np.array(self._rows.info_slots)
         if infos.num_slots == 1:
             return EmptyInfos(len(index))
@@ -418,17 +455,19 @@ class VectorRecorder:
         shifts = (slots - np.arange(len(slots))) * num  # from row * N + env to slot * N + env
         if self._rows.reset_infos:
             shifts = shifts.repeat(num)
-            for one in self._rows.reset_infos:
-                shifts[one.row * num + one.envs] = (one.info_slot - one.row) * num
+            for entry in self._rows.reset_infos:
+                shifts[entry.row * num + entry.envs] = (entry.info_slot - entry.row) * num
             at = index + shifts[index]
         else:
             at = index + (shifts[0] if (shifts == shifts[0]).all() else shifts[index // num])
-        if found is not None:
-            at[ends] = np.array([one.info_slot for one in self._last_observations])[found] * num + index[ends] % num
+        if which_last is not None:
+            at[ends] = (
+                np.array([entry.info_slot for entry in self._last_observations])[which_last] * num + index[ends] % num
+            )
         return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
-        """The chunks' ids. `name`: remember those that are new, because the chunks are looked at before a take."""
+        """Return the ids of the chunks. With `name`, new ids are kept for the take."""
         ids = random_ids(len(chunks.envs), self._id_generator)
         at_base = from_base.nonzero()[0]
         going_on = self._ids[chunks.envs[at_base]]
@@ -452,7 +491,7 @@ class VectorRecorder:
             is_open &= ~self._rows.replaced.data[last, chunks.envs]
         open_ = is_open.nonzero()[0]
         envs = chunks.envs[open_]
-        ids = np.zeros_like(self._ids)  # empty ones
+        ids = np.zeros_like(self._ids)  # empty strings
         ids[envs] = pack.ids[open_]
         for (row, env), id_ in self._named.items():
             if row == last:

@@ -118,35 +118,35 @@ def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: 
 
 def _check_in_turn(pack: EpisodePack, ids: list[str], ring: LinkedRing, entries: np.ndarray) -> None:
     known = np.flatnonzero(entries >= 0)
-    there: dict[str, tuple[int, bool]] = {}
+    stored: dict[str, tuple[int, bool]] = {}
     if len(known):
-        stored = zip(ring.t_next(entries[known]).tolist(), ring.have_ended(entries[known]).tolist(), strict=True)
-        there = dict(zip((ids[i] for i in known.tolist()), stored, strict=True))
+        pairs = zip(ring.t_next(entries[known]).tolist(), ring.have_ended(entries[known]).tolist(), strict=True)
+        stored = dict(zip((ids[i] for i in known.tolist()), pairs, strict=True))
     columns = (pack.t_started, pack.lengths, pack.terminated | pack.truncated)
     for id_, t_started, length, done in zip(ids, *(column.tolist() for column in columns), strict=True):
-        t_next, ended = there.get(id_, (t_started, False))
+        t_next, ended = stored.get(id_, (t_started, False))
         if length and (ended or t_next != t_started):
             raise _mismatch_error(id_, t_started, t_next, ended)
-        there[id_] = t_started + length, done
+        stored[id_] = t_started + length, done
 
 
 def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismatch:
-    there = f"ended at t={t_next}" if ended else f"goes on at t={t_next}"
+    stored = f"ended at t={t_next}" if ended else f"goes on at t={t_next}"
     return ChunkMismatch(
-        f"episode {id_}: a chunk that begins at t={t_started}, but the episode in the buffer {there}; "
+        f"episode {id_}: a chunk that begins at t={t_started}, but the episode in the buffer {stored}; "
         "add an episode's chunks in order, each once"
     )
 
 
 def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
     """Yield the pack in parts in which no episode occurs twice. A part has at most `capacity` steps, or one chunk."""
-    start, num_steps, seen = 0, 0, set()
+    start, num_steps, ids_in_part = 0, 0, set()
     for i, (id_, length) in enumerate(zip(ids, pack.lengths.tolist(), strict=True)):
-        if i > start and (id_ in seen or num_steps + length > capacity):
+        if i > start and (id_ in ids_in_part or num_steps + length > capacity):
             yield pack[start:i]
-            start, num_steps, seen = i, 0, set()
+            start, num_steps, ids_in_part = i, 0, set()
         num_steps += length
-        seen.add(id_)
+        ids_in_part.add(id_)
     yield pack[start:]
 
 
@@ -262,9 +262,9 @@ def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) 
     skipped[chunks] = reuses
     if not skipped.any():
         return rows
-    kept = np.ones(len(pack) + pack.num_steps, bool)
-    kept[(np.cumsum(pack.lengths + 1) - pack.lengths - 1)[skipped]] = False
-    return np.flatnonzero(kept) if isinstance(rows, slice) else rows[kept]
+    is_written = np.ones(len(pack) + pack.num_steps, bool)
+    is_written[(np.cumsum(pack.lengths + 1) - pack.lengths - 1)[skipped]] = False
+    return np.flatnonzero(is_written) if isinstance(rows, slice) else rows[is_written]
 
 
 def _infos(infos: Infos, rows: Any) -> Infos:
@@ -285,7 +285,7 @@ def _put_facts(
         return
     episodes.facts, episodes.custom_data = {}, {}
     for entry, i, goes_on in zip(*(a.tolist() for a in (entries, incoming.chunks, incoming.survives)), strict=True):
-        own = facts.at(i)._replace(id_="", observation_space=None, action_space=None)
-        episodes.facts[entry] = table.facts[entry].followed_by(own) if goes_on else own
+        chunk_facts = facts.at(i)._replace(id_="", observation_space=None, action_space=None)
+        episodes.facts[entry] = table.facts[entry].followed_by(chunk_facts) if goes_on else chunk_facts
         if not goes_on and facts.custom_data is not None:
             episodes.custom_data[entry] = facts.custom_data[i]

@@ -196,7 +196,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def action_space(self) -> spaces.Space | None:
-        """Space of the stored actions, None if no added episode had one."""
+        """Action space of the stored episodes, or None if it is unknown."""
         return self._spaces[1]
 
     @property
@@ -225,10 +225,10 @@ class EpisodeReplayBuffer(SampleCounts):
             UnknownKey: `keys` names an extra model output that the episodes do not have.
             WrongType: `episodes` is something else.
         """
-        given = as_sequence(episodes, SingleAgentEpisode)
-        if not len(given):
+        episodes_to_add = as_sequence(episodes, SingleAgentEpisode)
+        if not len(episodes_to_add):
             return
-        pack = EpisodePack.from_episodes(given)
+        pack = EpisodePack.from_episodes(episodes_to_add)
         if keys is not None:
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         check_same_units(self._spaces[1], pack.action_space, "EpisodeReplayBuffer.add")
@@ -310,14 +310,15 @@ class EpisodeReplayBuffer(SampleCounts):
             UnknownKey: no column has a name in `keys`.
             InvalidArgument: an argument is out of range.
         """
-        with self.lock:  # here, for a decorator hands arguments on: that takes longer than the lock itself
-            is_plain = type(n) is int and type(gamma) is float and max_age is None
+        with self.lock:  # not by `@locked`: passing the arguments on takes longer than the lock itself
             if not (
-                is_plain
+                type(n) is int
                 and type(n_step) is int
+                and type(gamma) is float
                 and 0 < n <= LARGEST_COUNT
                 and 0 < n_step <= LARGEST_COUNT
                 and 0 <= gamma <= 1
+                and max_age is None
             ):
                 check_sample(n, n_step, gamma, max_age)
             keys = checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
@@ -353,10 +354,15 @@ class EpisodeReplayBuffer(SampleCounts):
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the transitions of the steps `indices` [n] in a batch, as `sample` does.
+        """Return a batch of the transitions of the steps `indices` [n], with the columns of `sample`.
 
         Args:
             indices: step indices, int [n], such as `batch.indices`. Rows with index -1 are zeros.
+            n_step: as for `sample`.
+            gamma: discount factor.
+            views: as for `sample`.
+            include_infos: as for `sample`.
+            keys: as for `sample`.
 
         Raises:
             StepOutOfRange: a step is not stored.
@@ -367,10 +373,10 @@ class EpisodeReplayBuffer(SampleCounts):
         ring = self._ring
         if not ring.tracks:
             raise self.empty_error()
-        gone = (indices != NONE) & ((indices < ring.tail) | (indices >= ring.head))
-        if gone.any():
+        is_missing = (indices != NONE) & ((indices < ring.tail) | (indices >= ring.head))
+        if is_missing.any():
             span = f"{ring.tail}..{ring.head - 1}" if len(ring) else "none"
-            raise StepOutOfRange(f"step {int(indices[gone][0])}: the steps that are there have numbers {span}")
+            raise StepOutOfRange(f"step {int(indices[is_missing][0])}: the steps that are there have numbers {span}")
         slots = np.where(indices == NONE, self.capacity, indices % self.capacity)
         weights = np.ones(len(slots), np.float32)
         batch = self._transitions(slots, weights, n_step, gamma, views, keys)
@@ -422,8 +428,8 @@ class EpisodeReplayBuffer(SampleCounts):
             columns = columns_of(ring, keys, slots, slots, views=views)
             columns[Columns.N_STEP] = ones(len(slots), np.int32)
         else:
-            most = n_step if not isinstance(n_step, tuple) else self._random_steps(n_step, len(slots))
-            last, sums = n_step_columns(ring, slots, most, gamma)
+            max_steps = n_step if not isinstance(n_step, tuple) else self._random_steps(n_step, len(slots))
+            last, sums = n_step_columns(ring, slots, max_steps, gamma)
             columns = columns_of(ring, keys, slots, last, sums, views)
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
@@ -485,13 +491,13 @@ class EpisodeReplayBuffer(SampleCounts):
         slots, extents = begins, link_traversal.extents(self._ring, begins)
         if boundary == "stop":
             slots, extents = link_traversal.shift_starts_back(self._ring.links, slots, extents, length)
-        found = link_traversal.windows(self._ring.links, slots, extents, length, lookback + burn_in)
-        columns = self._sequences(found, lookback, views, keys)
-        columns[Columns.IS_FIRST] = found.first
+        sampled_windows = link_traversal.windows(self._ring.links, slots, extents, length, lookback + burn_in)
+        columns = self._sequences(sampled_windows, lookback, views, keys)
+        columns[Columns.IS_FIRST] = sampled_windows.first
         columns[Columns.WEIGHTS] = weights
         indices = columns[INDICES]
         columns[INDICES] = self._sequence_indices(begins, indices)
-        self.num_sampled += int(np.count_nonzero(found.learned))
+        self.num_sampled += int(np.count_nonzero(sampled_windows.learned))
         return make_batch(columns, self._ring, indices)
 
     def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
@@ -501,14 +507,14 @@ class EpisodeReplayBuffer(SampleCounts):
         return window
 
     def _sequences(
-        self, found: Windows, lookback: int, views: BoundViews | None, keys: Sequence[str]
+        self, sampled_windows: Windows, lookback: int, views: BoundViews | None, keys: Sequence[str]
     ) -> dict[str, Any]:
-        ring, slots = self._ring, found.slots
+        ring, slots = self._ring, sampled_windows.slots
         columns = columns_of(ring, keys, slots, slots, views=views)
         indices = ring.slot_numbers(slots)
-        np.copyto(indices, NONE, where=found.padding)
-        columns[Columns.LOSS_MASK] = found.learned
-        columns[Columns.SEQ_LENS] = found.stops - lookback if lookback else found.stops
+        np.copyto(indices, NONE, where=sampled_windows.padding)
+        columns[Columns.LOSS_MASK] = sampled_windows.learned
+        columns[Columns.SEQ_LENS] = sampled_windows.stops - lookback if lookback else sampled_windows.stops
         columns[INDICES] = indices
         if Columns.STATE_OUT in ring.tracks:
             columns[Columns.STATE_IN] = states_before(ring, slots[:, lookback])
@@ -708,13 +714,13 @@ class EpisodeReplayBuffer(SampleCounts):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
-        own = state.pop("_state")
+        buffer_state = state.pop("_state")
         self.__dict__.update(state)
         self._ring = LinkedRing(self.capacity, Allocator(None))
         self.lock = self._ring.lock
         self.generator = np.random.default_rng()
         self._ring.keep_log(self.lineage)
-        self.set_state(own)
+        self.set_state(buffer_state)
 
 
 def checked_capacity(capacity: Any) -> int:
@@ -725,7 +731,7 @@ def checked_capacity(capacity: Any) -> int:
 
 
 def _known(before: Any, now: Any) -> Any:
-    """Return the space that is known: `now`, or `before` if `now` is None."""
+    """Return the space `now`. If it is None, return the space `before`."""
     return before if now is None else now
 
 

@@ -104,13 +104,13 @@ class EnvSteps:
             rows: positions of rows, int [n].
             tails: index of the oldest stored step, by agent.
         """
-        acted = np.zeros(len(rows), bool)
-        whole = np.ones(len(rows), bool)
+        any_acted = np.zeros(len(rows), bool)
+        is_complete = np.ones(len(rows), bool)
         for agent_id, numbers in self.numbers.items():
-            there = numbers[rows] != NONE
-            acted |= there
-            whole &= ~there | (numbers[rows] >= tails[agent_id])
-        return acted & whole
+            has_acted = numbers[rows] != NONE
+            any_acted |= has_acted
+            is_complete &= ~has_acted | (numbers[rows] >= tails[agent_id])
+        return any_acted & is_complete
 
     def get_state(self) -> dict[str, Any]:
         """Return everything as a dict of copies."""

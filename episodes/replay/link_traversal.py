@@ -177,12 +177,12 @@ def _follow(
     """
     runs %= links.capacity
     apart = np.flatnonzero(~extents.in_a_row)
-    picked, behind, ahead = slots[apart], np.minimum(extents.before[apart], left), ahead[apart]
-    scattered = np.flatnonzero(~_in_a_row(links, picked, behind, ahead))
+    picked, num_before, ahead = slots[apart], np.minimum(extents.before[apart], left), ahead[apart]
+    scattered = np.flatnonzero(~_in_a_row(links, picked, num_before, ahead))
     if len(scattered):
-        picked, most = picked[scattered], int(behind[scattered].max())
-        path = _paths(links, picked, most, int(ahead[scattered].max()))
-        at = np.clip(most - left + _columns(runs.shape[1]), 0, len(path) - 1)
+        picked, max_before = picked[scattered], int(num_before[scattered].max())
+        path = _paths(links, picked, max_before, int(ahead[scattered].max()))
+        at = np.clip(max_before - left + _columns(runs.shape[1]), 0, len(path) - 1)
         runs[apart[scattered]] = path[at].T
 
 
@@ -195,13 +195,13 @@ def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int)
     return path
 
 
-def _in_a_row(links: StepLinks, slots: np.ndarray, behind: np.ndarray, ahead: np.ndarray) -> np.ndarray:
+def _in_a_row(links: StepLinks, slots: np.ndarray, num_before: np.ndarray, ahead: np.ndarray) -> np.ndarray:
     """Return True where consecutive positions hold consecutive steps of an episode, also around the end of the ring.
 
-    The positions are the `behind` before those at `slots`, and the `ahead` from them on. Steps of an episode are stored
-    in the order of their times, so it is enough to compare both ends.
+    The positions are the `num_before` before those at `slots`, and the `ahead` from them on. Steps of an episode are
+    stored in the order of their times, so it is enough to compare both ends.
     """
-    first, last = (slots - behind) % links.capacity, (slots + ahead - 1) % links.capacity
+    first, last = (slots - num_before) % links.capacity, (slots + ahead - 1) % links.capacity
     entry = links.entry[slots]
     same = (links.entry[first] == entry) & (links.entry[last] == entry)
     same &= links.t[last] - links.t[first] == (last - first) % links.capacity

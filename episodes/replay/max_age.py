@@ -34,8 +34,8 @@ def sample_recent_steps(
         if not len(old):
             return slots, weights
         slots[old], weights[old] = draw(len(old))
-    there = positions(ring.tail, len(ring), ring.capacity)
-    young = there[ring.versions.at(there) >= oldest]
+    stored = positions(ring.tail, len(ring), ring.capacity)
+    young = stored[ring.versions.at(stored) >= oldest]
     if not len(young):
         rng.bit_generator.state = before
         raise EpisodeStateError(

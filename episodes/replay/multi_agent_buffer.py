@@ -54,9 +54,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     ) -> None:
         self.capacity = checked_capacity(capacity)
         self.limit = checked_limit(limit)
-        self._piece = max(
-            self.capacity // 16, 1
-        )  # env steps that are added at once, and so evicted at once
+        self._piece = max(self.capacity // 16, 1)  # env steps that are added at once, and so evicted at once
         self.generator = checked_generator(seed)
         self.lock = RLock()
         self._held = _Contents({}, {}, EnvSteps(self.capacity))
@@ -127,13 +125,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`.
             WrongType: `episodes` is something else.
         """
-        given = as_sequence(episodes, MultiAgentEpisode)
-        held, module_of = self._stored, dict(self._module_of)
-        pieces = [EpisodePart(part, module_of) for episode in given for part in self._parts(episode)]
+        episodes_to_add = as_sequence(episodes, MultiAgentEpisode)
+        contents, module_of = self._stored, dict(self._module_of)
+        pieces = [EpisodePart(part, module_of) for episode in episodes_to_add for part in self._parts(episode)]
         buffers = self._checked_buffers(pieces)
         rings = {module_id: buffer.get_ring() for module_id, buffer in buffers.items()}
-        writes = (partial(piece.write, rings, held.env_steps) for piece in pieces)
-        self._work = (partial(held.add_modules, buffers, module_of), *writes)
+        writes = (partial(piece.write, rings, contents.env_steps) for piece in pieces)
+        self._work = (partial(contents.add_modules, buffers, module_of), *writes)
         self._finish()
 
     def _parts(self, episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
@@ -152,7 +150,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                 if module_id not in buffers:
                     buffers[module_id] = self._new_buffer(num_agents)
         for module_id, buffer in buffers.items():
-            chunks = [own for piece in pieces for _, own in piece.agents.get(module_id, ())]
+            chunks = [chunk for piece in pieces for _, chunk in piece.agents.get(module_id, ())]
             if chunks:
                 pack = EpisodePack.from_episodes(chunks)
                 check_pack(buffer.get_ring(), pack)
@@ -253,10 +251,10 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         for agent_id, module_id in self._module_of.items():
             if module_id in chosen:
                 numbers = self._env_steps.numbers[agent_id][rows]
-                there = numbers != NONE
+                has_acted = numbers != NONE
                 options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": views.get(module_id)}
                 batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
-                batch[Columns.LOSS_MASK] = there
+                batch[Columns.LOSS_MASK] = has_acted
                 batches[agent_id] = batch
         for module_id in chosen:
             self.modules[module_id].num_sampled += n
@@ -340,15 +338,15 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the attributes that `set_state` replaces."""
-        held = _Contents({}, dict(state["module_of"]), EnvSteps(self.capacity))
-        held.env_steps.set_state(state["env_steps"])
+        contents = _Contents({}, dict(state["module_of"]), EnvSteps(self.capacity))
+        contents.env_steps.set_state(state["env_steps"])
         generator = deepcopy(self.generator)
-        for module_id, (capacity, own) in state["modules"].items():
-            held.modules[module_id] = buffer = self._module_buffer(capacity)
-            buffer.set_state(own)
+        for module_id, (capacity, buffer_state) in state["modules"].items():
+            contents.modules[module_id] = buffer = self._module_buffer(capacity)
+            buffer.set_state(buffer_state)
             buffer.generator = generator
         generator.bit_generator.state = state["generator"]
-        return {"_held": held, "_work": (), "generator": generator, "num_sampled": state["num_sampled"]}
+        return {"_held": contents, "_work": (), "generator": generator, "num_sampled": state["num_sampled"]}
 
     @locked
     def __getstate__(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EpisodePart:
-    """Some env steps of an episode, and the steps of its agents there.
+    """Some env steps of a multi-agent episode, with the steps of its agents.
 
     Args:
         episode: chunk with these env steps.
@@ -39,15 +39,15 @@ class EpisodePart:
         self.packs: dict[Hashable, EpisodePack] = {}
         self._begins: tuple[int, dict[Hashable, int]] | None = None  # its first row, and its first steps by module
         self._steps: dict[Hashable, tuple[int, np.ndarray]] = {}
-        for agent_id, own in episode.agent_episodes.items():
+        for agent_id, agent_episode in episode.agent_episodes.items():
             module_id = _checked_module(episode, agent_id, module_of)
             self.num_agents[module_id] += 1
-            if len(own):
+            if len(agent_episode):
                 module_of[agent_id] = module_id
-                self.agents.setdefault(module_id, []).append((agent_id, own))
+                self.agents.setdefault(module_id, []).append((agent_id, agent_episode))
 
     def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
-        """Write the part, after all parts before it. May be called twice."""
+        """Write the part to the rings, after all earlier parts. May be called twice."""
         episode = self._episode
         if self._begins is None:
             self._begins = env_steps.head, {module_id: rings[module_id].head for module_id in self.agents}
@@ -64,10 +64,10 @@ class EpisodePart:
             if ring.head == heads[module_id]:
                 add_pack(ring, self.packs[module_id], orders[module_id] if len(agents) > 1 else None)
             numbers, start = heads[module_id] + orders[module_id].argsort(), 0
-            for agent_id, own in agents:
-                own_steps = numbers[start : start + len(own)]
-                env_steps.put(episode.id_, agent_id, _acting_steps(episode, agent_id), own_steps)
-                start += len(own)
+            for agent_id, agent_episode in agents:
+                indices = numbers[start : start + len(agent_episode)]
+                env_steps.put(episode.id_, agent_id, _acting_steps(episode, agent_id), indices)
+                start += len(agent_episode)
         for module_id, number in env_steps.oldest_steps().items():
             rings[module_id].evict_before(number)
         env_steps.forget_evicted()

@@ -83,8 +83,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = self._num_gone = self._ring.head  # steps with smaller numbers have their priorities, or none
 
     def set_beta(self, beta: float) -> None:
-        """Set the exponent of importance weights of later batches: 1 corrects fully for the priorities, 0 not at all.
-        """
+        """Set the exponent of importance weights of later batches: 1 corrects the sampling fully, 0 not at all."""
         self.beta = checked_number("beta", beta, 0.0)
 
     @property
@@ -181,13 +180,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Return the step indices, their priorities, and p ** alpha, after all checks of `update_priorities`. Nothing
         is changed.
         """
-        numbers, given = checked_step_indices(indices), _as_numbers(priorities)
-        if numbers.shape != given.shape:
-            raise ShapeMismatch(f"{given.shape} priorities for {numbers.shape} indices; give one for each")
+        numbers, values = checked_step_indices(indices), _as_numbers(priorities)
+        if numbers.shape != values.shape:
+            raise ShapeMismatch(f"{values.shape} priorities for {numbers.shape} indices; give one for each")
         if not numbers.size:
-            return numbers, given, given
-        least, most = given.min(), given.max()
-        if not (least >= 0 and most < np.inf):  # also False for NaN
+            return numbers, values, values
+        smallest, largest = values.min(), values.max()
+        if not (smallest >= 0 and largest < np.inf):  # also False for NaN
             raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
         ring, newest = self.get_ring(), numbers.max()
         if newest >= ring.head:
@@ -198,32 +197,32 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                 raise InvalidArgument(
                     f"some of these steps begin no sequence of period={self.period}; give batch.indices"
                 )
-        is_safe = self.alpha <= 1 and most < _LARGE and self.min_priority < _LARGE
-        return numbers, given, self._scaled_priority(given) if is_safe else self._finite_shares(given)
+        is_safe = self.alpha <= 1 and largest < _LARGE and self.min_priority < _LARGE
+        return numbers, values, self._scaled_priority(values) if is_safe else self._finite_shares(values)
 
-    def set_checked_priorities(self, numbers: np.ndarray, given: np.ndarray, shares: np.ndarray) -> None:
+    def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
         """Set the priorities that `checked_priorities` returned."""
         tail = self.get_ring().tail
         if numbers.size and numbers.min() < tail:
-            there = numbers >= tail
-            self.num_stale += int(np.count_nonzero(~there & (numbers >= 0)))
-            numbers, given, shares = numbers[there], given[there], shares[there]
+            is_stored = numbers >= tail
+            self.num_stale += int(np.count_nonzero(~is_stored & (numbers >= 0)))
+            numbers, values, shares = numbers[is_stored], values[is_stored], shares[is_stored]
         if not numbers.size:
             return
         self._prioritize_new_steps()
         slots = numbers.ravel() % self.capacity
-        self._given.set(slots, given.ravel())
+        self._given.set(slots, values.ravel())
         self._tree.set(slots, shares.ravel())
 
-    def _finite_shares(self, given: np.ndarray) -> np.ndarray:
+    def _finite_shares(self, values: np.ndarray) -> np.ndarray:
         """Return p ** alpha of large priorities. `InvalidArgument` if a buffer full of them could have an infinite
         sum.
         """
         with np.errstate(over="ignore"):
-            shares = self._scaled_priority(given)
+            shares = self._scaled_priority(values)
         if not shares.max() < _MOST / self.capacity:
             raise InvalidArgument(
-                f"priority {given.max():g}: to the power of alpha={self.alpha}, {self.capacity} have no finite sum"
+                f"priority {values.max():g}: to the power of alpha={self.alpha}, {self.capacity} have no finite sum"
             )
         return shares
 
@@ -260,15 +259,15 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         check_counts(0, **{name: priorities[name] for name in ("num_stale", "_num_known", "_num_gone")})
         if priorities["unit"] not in _UNITS:
             raise ValueError(f"unit={priorities['unit']!r}")
-        tree, given = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
+        tree, values = SumTree(self.capacity), PrioritiesWithMax(self.capacity)
         tree.set_state(priorities["tree"])
-        given.set_state(priorities["given"])
+        values.set_state(priorities["given"])
         return (
             super()._checked_rest(state)
             | {name: priorities[name] for name in _STATE}
             | {
                 "_tree": tree,
-                "_given": given,
+                "_given": values,
             }
         )
 
@@ -279,10 +278,10 @@ _LEAST = 1e-290  # far above the smallest float, so that sums and weights of suc
 
 
 def _as_numbers(priorities: Any) -> np.ndarray:
-    """Return priorities as float64, also those of tensors of any precision. `WrongType` if they are no numbers."""
-    given = priorities.detach().double().cpu() if hasattr(priorities, "detach") else priorities
+    """Return priorities as float64, also for tensors of any precision. `WrongType` if a priority is not a number."""
+    values = priorities.detach().double().cpu() if hasattr(priorities, "detach") else priorities
     try:
-        array = np.asarray(given)
+        array = np.asarray(values)
         if array.dtype.kind in "biuf" or not array.size:
             return array.astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -24,19 +24,19 @@ def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
     chunks = list(zip(pack.ids.tolist(), pack.t_started.tolist(), pack.lengths.tolist(), strict=True))
     begin = 0
     while begin < len(pack):
-        seen: dict[str, int] = {}
+        next_times: dict[str, int] = {}
         skipped: list[int] = []  # number of steps of each chunk that the ring has already
         for id_, t_started, length in chunks[begin:]:
-            t_next = seen.get(id_, _t_next(ring, id_))
+            t_next = next_times.get(id_, _t_next(ring, id_))
             if t_next is not None and t_started > t_next and length:
-                if id_ in seen:
+                if id_ in next_times:
                     break
                 ring.table.detach_id(id_)
                 t_next = None
             skip = 0 if t_next is None else max(min(t_next - t_started, length), 0)
             skipped.append(skip)
             if skip < length:
-                seen[id_] = t_started + length
+                next_times[id_] = t_started + length
         end = begin + len(skipped)
         yield _without_beginnings(pack[begin:end], np.array(skipped, np.int64))
         begin = end
@@ -54,8 +54,7 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
 
 
 def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
-    """Return the pack without the first `skipped` [n] steps of its chunks, and without chunks that have no step left.
-    """
+    """Return the pack without the first `skipped` [n] steps of its chunks, and without chunks without steps."""
     if skipped.any():
         pack = pack.move_starts(skipped)
     return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))

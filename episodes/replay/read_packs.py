@@ -40,8 +40,8 @@ def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: 
     while begin < len(entries):
         first_step = int(ends[begin - 1]) if begin else 0
         end = max(int(np.searchsorted(ends, first_step + most_steps, "right")), begin + 1)
-        which = entries[begin:end]
-        yield _pack(ring, which, lengths[which], slots[first_step : ends[end - 1]], spaces)
+        part = entries[begin:end]
+        yield _pack(ring, part, lengths[part], slots[first_step : ends[end - 1]], spaces)
         begin = end
 
 

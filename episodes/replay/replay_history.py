@@ -26,7 +26,7 @@ class BoundViews(Protocol):
 
 
 class ReplayHistory(History):
-    """Observations [B] of steps in a ring, and the steps before them.
+    """Observations [B] of steps in a ring, with the earlier steps of their episodes.
 
     A row is the position of an observation, and the position of the step that led to it. Earlier steps are found by
     their `previous` links. Before the oldest stored step there is the row of zeros at the end of each ring, so nothing
@@ -63,7 +63,8 @@ class ReplayHistory(History):
     def around(
         cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
     ) -> ReplayHistory:
-        """Return the observations before the steps at positions `slots` [n], then those after the steps at `last` [m].
+        """Return the observations before the steps `slots` [n], followed by the observations after the steps `last`
+        [m].
         """
         if last is slots:
             return cls(ring, None, None, slots, spaces, lookback)
@@ -134,8 +135,12 @@ class ReplayHistory(History):
         return ends.reshape(len(self), k)
 
     def last_steps(self, track: str, k: int) -> Any:
-        own = self.ring.tracks.get(track)
-        return None if own is None else own.take(np.stack([self._step(j) for j in range(k - 1, -1, -1)], axis=1))
+        ring_track = self.ring.tracks.get(track)
+        return (
+            None
+            if ring_track is None
+            else ring_track.take(np.stack([self._step(j) for j in range(k - 1, -1, -1)], axis=1))
+        )
 
     def window(self, k: int) -> ReplayHistory:
         path = np.stack([self._slots, *(self._step(j) for j in range(k))], axis=1)  # [B, k + 1]

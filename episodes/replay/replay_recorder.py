@@ -138,8 +138,8 @@ class ReplayRecorder:
             if ring.staged is self._staged and ring.work is None:
                 return self._generation == ring.generation  # other writers flush staged rows first, so there was none
             ring.flush_staged()
-            behind = self._staged.tails
-            alone = (ring.head, ring.rows_head) == (behind.head, behind.rows_head)
+            tails = self._staged.tails
+            alone = (ring.head, ring.rows_head) == (tails.head, tails.rows_head)
             return self._is_current and (alone or not self._why_cannot_continue(self.num_envs))
 
     @property
@@ -149,13 +149,8 @@ class ReplayRecorder:
     @property
     def _can_write_directly(self) -> bool:
         """Whether no rows are staged, and no other steps were written since the last rows of this recorder."""
-        ring, behind = self._ring, self._staged.tails
-        if (
-            ring.staged is not None
-            or self._staged.rows
-            or ring.head != behind.head
-            or ring.rows_head != behind.rows_head
-        ):
+        ring, tails = self._ring, self._staged.tails
+        if ring.staged is not None or self._staged.rows or ring.head != tails.head or ring.rows_head != tails.rows_head:
             return False
         return self._is_current and self._limit > 1
 
@@ -186,19 +181,19 @@ class ReplayRecorder:
         slot = self._staged.infos.add(infos)
         ring.create_missing(observations, {})
         reservation = ring.reserve(0, len(envs))
-        behind = self._staged.tails
-        rows, previous, boundaries = behind.rows.copy(), behind.previous.copy(), behind.boundaries.copy()
+        tails = self._staged.tails
+        rows, previous, boundaries = tails.rows.copy(), tails.previous.copy(), tails.boundaries.copy()
         rows[envs], previous[envs] = reservation.rows_head + np.arange(len(envs)), NONE
         boundaries.reset(mask)
         head = reservation.rows_head + len(envs)
         dealt = self._staged.infos.gather(slot * self.num_envs + envs) if slot else EmptyInfos(len(envs))
-        after = EnvTails(previous, rows, behind.entries, reservation.head, head, boundaries)
+        after = EnvTails(previous, rows, tails.entries, reservation.head, head, boundaries)
         ring.widen(max(int((self._environments + head - rows).max()), 2 * self.num_envs))
-        fresh = {env: data for env, data in self._staged.unstarted.items() if not mask[env]}
+        unstarted = {env: data for env, data in self._staged.unstarted.items() if not mask[env]}
         links = np.zeros((NUM_LINKS, 0), np.int64)
         block = Block(observations, None if everyone else envs, len(envs), {}, {}, None, links, dealt)
         ring.add(Addition(reservation, ring.table.change(reservation.closed, 0), block))
-        self._staged.proceed(Continuation(after, self._staged.classified.newest, fresh))
+        self._staged.proceed(Continuation(after, self._staged.classified.newest, unstarted))
         self._generation = ring.generation
         recent = self._recent_rows()
         if everyone:
@@ -267,7 +262,7 @@ class ReplayRecorder:
         self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
     ) -> None:
         """Stage a row of any kind."""
-        ring, staged, given = self._ring, self._staged, tracks
+        ring, staged, raw_tracks = self._ring, self._staged, tracks
         if ring.staged is not staged or ring.work is not None:
             ring.flush_staged()
         if not self._is_current:
@@ -290,7 +285,7 @@ class ReplayRecorder:
         row = self._staged_row(ended, infos, finals)
         if self._recent_rows().keeps_earlier_rows:
             flags = (tracks[TERMINATEDS], tracks[TRUNCATEDS])
-            self._recent.write((observations, given[ACTIONS], given[REWARDS], *flags), outputs)
+            self._recent.write((observations, raw_tracks[ACTIONS], raw_tracks[REWARDS], *flags), outputs)
         ring.create_missing(observations, tracks, staged.version is not None)
         stage.put(len(staged.rows), observations, tracks)
         ring.staged, staged.stage = staged, stage
@@ -456,23 +451,23 @@ class ReplayRecorder:
         """Raise `EpisodeStateError` if the ongoing episodes cannot continue. Return True if other steps were added
         meanwhile.
         """
-        ring, behind = self._ring, self._staged.tails
-        if (ring.head, ring.rows_head) == (behind.head, behind.rows_head):
+        ring, tails = self._ring, self._staged.tails
+        if (ring.head, ring.rows_head) == (tails.head, tails.rows_head):
             return False
         lost = self._why_cannot_continue(num_steps)
         if lost:
             raise EpisodeStateError(f"{lost}; call reset")
-        ring.widen(int((self._environments + ring.rows_head - behind.rows).max()))
+        ring.widen(int((self._environments + ring.rows_head - tails.rows).max()))
         return True
 
     def _why_cannot_continue(self, num_steps: int) -> str:
         """Return the reason why the ongoing episodes cannot continue with `num_steps` more steps, or an empty text."""
-        ring, behind = self._ring, self._staged.tails
-        going_on = (behind.previous != NONE).nonzero()[0]
-        newest = behind.previous[going_on]
+        ring, tails = self._ring, self._staged.tails
+        going_on = (tails.previous != NONE).nonzero()[0]
+        newest = tails.previous[going_on]
         tail = max(ring.head + num_steps - ring.capacity, ring.tail)
-        if (newest < tail).any() or behind.rows.min() < ring.first_row:
+        if (newest < tail).any() or tails.rows.min() < ring.first_row:
             return "steps added since the last vector step have evicted the ongoing episodes, which are no longer there"
-        if (ring.table.last[behind.entries[going_on]] != newest % ring.capacity).any():
+        if (ring.table.last[tails.entries[going_on]] != newest % ring.capacity).any():
             return "a chunk that was added since the last vector step continues an episode of this recorder"
         return ""

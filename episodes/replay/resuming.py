@@ -38,7 +38,7 @@ def save(ring: LinkedRing, point: ResumePoint, rest: dict[str, Any]) -> None:
         "table": _encode_table(ring.table.get_state()),
         "infos": encode_infos(ring.infos),
         "rows": None,
-        "newest_version": None if ring.versions.told is None else ring.versions.newest,
+        "newest_version": None if ring.versions.versions is None else ring.versions.newest,
         "rest": _encode_rest(rest),
     }
     point.save(state, ring.tail)
@@ -104,15 +104,20 @@ def _check_links(ring: LinkedRing, slots: np.ndarray) -> None:
         and all(((rows[slots] >= 0) & (rows[slots] < ring.num_rows)).all() for rows in (links.row, links.next_row))
     )
     if not is_sound:
-        raise UnreadableData("the mapped files of a replay buffer are damaged: links of stored steps contradict others")
+        raise UnreadableData(
+            "the mapped files of a replay buffer are damaged: links of stored steps contradict step_arrays"
+        )
 
 
 def _files(ring: LinkedRing) -> list[str]:
-    """Return the names of the files, in the order in which arrays are created: observations, then others by age."""
-    own = nested.leaves(ring.observations.data) if ring.has_observations else []
-    others = [*ring.links.arrays, *(leaf for track in ring.tracks.values() for leaf in nested.leaves(track.data))]
-    others += [] if ring.versions.told is None else [ring.versions.told]
-    return [*_names(own), *sorted(_names(others), key=lambda name: int(name[len("ring_") : -len(".npy")]))]
+    """Return the names of the files in the order in which arrays are created: observations first, then by age."""
+    observations = nested.leaves(ring.observations.data) if ring.has_observations else []
+    step_arrays = [*ring.links.arrays, *(leaf for track in ring.tracks.values() for leaf in nested.leaves(track.data))]
+    step_arrays += [] if ring.versions.versions is None else [ring.versions.versions]
+    return [
+        *_names(observations),
+        *sorted(_names(step_arrays), key=lambda name: int(name[len("ring_") : -len(".npy")])),
+    ]
 
 
 def _names(arrays: list[np.ndarray]) -> list[str]:
@@ -121,7 +126,7 @@ def _names(arrays: list[np.ndarray]) -> list[str]:
 
 
 def _empty(track: TrackRing) -> Any:
-    """No items of the track's kind."""
+    """Return arrays [0, ...] with the track's dtypes and item shapes."""
     return nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape[1:]), leaf.dtype), track.data)
 
 
@@ -136,10 +141,10 @@ def _decode_table(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_infos(infos: InfoSegments) -> list[Any]:
-    """Segments as plain lists, dicts and arrays: [row number, how many, columns by path]; neighbours are one.
+    """Return segments as plain lists, dicts and arrays: [row number, length, columns by path]. Neighbours are joined.
 
     Raises:
-        WrongType: names the key of a value that is neither plain nor an array.
+        WrongType: a value is neither plain nor an array. The message names its key.
     """
     segments: list[tuple[int, list[Any]]] = []
     for start, part in zip(infos.starts, infos.parts, strict=True):
@@ -162,11 +167,13 @@ def _encode_column(column: Any) -> list[Any]:
 
 
 def decode_infos(written: list[Any]) -> InfoSegments:
-    """The segments of which `encode_infos` made that."""
+    """Return the segments that `encode_infos` encoded."""
     parts = []
     for _, count, columns in written:
-        found = {p: TypedColumn(*c) if isinstance(c[2], bool) else PackedColumn(*c) for p, c in columns.items()}
-        parts.append(ColumnInfos(found, count))
+        columns_by_path = {
+            p: TypedColumn(*c) if isinstance(c[2], bool) else PackedColumn(*c) for p, c in columns.items()
+        }
+        parts.append(ColumnInfos(columns_by_path, count))
     return InfoSegments([start for start, *_ in written], parts)
 
 

@@ -54,9 +54,9 @@ def n_step_columns(
 
 
 @lru_cache(maxsize=16)
-def _counts(most: int) -> np.ndarray:
-    """Return 1, 2, ... `most`, int32."""
-    return np.arange(1, most + 1, dtype=np.int32)
+def _counts(count: int) -> np.ndarray:
+    """Return 1, 2, ... `count`, int32."""
+    return np.arange(1, count + 1, dtype=np.int32)
 
 
 def columns_of(
@@ -78,8 +78,8 @@ def columns_of(
         views: functions that compute the policy's columns. They replace "obs" and "new_obs".
     """
     if views is not None:
-        seen = _view_columns(ring, keys, slots, last, views)
-        return columns_of(ring, [key for key in keys if key not in OBSERVED], slots, last, known) | seen
+        viewed = _view_columns(ring, keys, slots, last, views)
+        return columns_of(ring, [key for key in keys if key not in OBSERVED], slots, last, known) | viewed
     columns: dict[str, Any] = {}
     gathered = ring.columns
     for key in keys:
@@ -106,26 +106,26 @@ def _view_columns(
         return {}
     padded = (slots == ring.capacity) if np.count_nonzero(steps == ring.capacity) else None
     columns = views(ReplayHistory.around(ring, before, after, views.given, views.lookback))
-    found, half = {}, len(before)
+    result, half = {}, len(before)
     for prefix, part in (("", slice(0, half)), ("new_", slice(half, half + len(after)))):
         if part.start < part.stop:
             for name, column in columns.items():
-                own = nested.take(column, part)
-                found[prefix + name] = (
-                    own if slots.ndim == 1 and padded is None else _reshape_column(own, slots.shape, padded)
+                values = nested.take(column, part)
+                result[prefix + name] = (
+                    values if slots.ndim == 1 and padded is None else _reshape_column(values, slots.shape, padded)
                 )
-    return found
+    return result
 
 
 def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
     """Return the rows of a nested column in this shape, with zeros where `padded` is True."""
 
     def reshape(leaf: np.ndarray) -> np.ndarray:
-        own = leaf.reshape(*shape, *leaf.shape[1:])
+        values = leaf.reshape(*shape, *leaf.shape[1:])
         if padded is not None:
-            own = own.copy()
-            own[padded] = np.zeros((), own.dtype)
-        return own
+            values = values.copy()
+            values[padded] = np.zeros((), values.dtype)
+        return values
 
     return nested.map_leaves(reshape, column)
 
@@ -148,25 +148,25 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
 
 def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
     """Return a column [...] of a fact of the steps' episodes. Padding has None, or "" for ids."""
-    there = (slots < ring.capacity).ravel().tolist()
-    steps = zip(ring.links.entry[slots].ravel().tolist(), there, strict=True)
+    is_step = (slots < ring.capacity).ravel().tolist()
+    steps = zip(ring.links.entry[slots].ravel().tolist(), is_step, strict=True)
     if key == Columns.EPS_ID:
         return np.array([ring.table.id_of(entry) if real else "" for entry, real in steps]).reshape(slots.shape)
-    found = np.full(slots.shape, None, object)
-    found.reshape(-1)[:] = [getattr(ring.table.facts[entry], key) if real else None for entry, real in steps]
-    return found
+    result = np.full(slots.shape, None, object)
+    result.reshape(-1)[:] = [getattr(ring.table.facts[entry], key) if real else None for entry, real in steps]
+    return result
 
 
 def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
     """Return the info dicts [...] after the steps. Padding has empty dicts."""
-    found = np.full(slots.shape, None, object)
+    result = np.full(slots.shape, None, object)
     rows = ring.links.next_row[slots].astype(np.int64).ravel()
     infos = ring.info_columns.dicts(ring, rows)
     if infos is None:
-        numbers, there = ring.row_numbers(rows).tolist(), (rows < ring.num_rows).tolist()
-        infos = [ring.infos.item(row) if real else {} for row, real in zip(numbers, there, strict=True)]
-    found.reshape(-1)[:] = infos
-    return found
+        numbers, is_step = ring.row_numbers(rows).tolist(), (rows < ring.num_rows).tolist()
+        infos = [ring.infos.item(row) if real else {} for row, real in zip(numbers, is_step, strict=True)]
+    result.reshape(-1)[:] = infos
+    return result
 
 
 def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
@@ -177,7 +177,7 @@ def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
     return states
 
 
-def blank(column: Any, gone: np.ndarray) -> None:
+def blank(column: Any, mask: np.ndarray) -> None:
     """Write zeros (None in object arrays, "" in arrays of strings) where the mask [n] is True."""
     for leaf in nested.leaves(column):
-        leaf[gone] = None if leaf.dtype == object else np.zeros((), leaf.dtype)
+        leaf[mask] = None if leaf.dtype == object else np.zeros((), leaf.dtype)

@@ -47,11 +47,11 @@ class LinkedRun:
     __slots__ = ("_count", "_last", "first_steps", "num_rows", "num_steps", "step_rows")
     sources = None
 
-    def __init__(self, count: int, last: Row, behind: EnvTails) -> None:
+    def __init__(self, count: int, last: Row, tails: EnvTails) -> None:
         self._count, self._last = count, last
-        self.num_steps, self.num_rows = count * len(last.stepped), count * len(behind.rows)
+        self.num_steps, self.num_rows = count * len(last.stepped), count * len(tails.rows)
         self.step_rows = last.stepped if self.num_steps < self.num_rows else None
-        previous = behind.previous if self.step_rows is None else behind.previous[self.step_rows]
+        previous = tails.previous if self.step_rows is None else tails.previous[self.step_rows]
         self.first_steps = (previous == NONE).nonzero()[0]
 
     @property
@@ -75,7 +75,7 @@ class LinkedRun:
     def links(
         self,
         reservation: Reservation,
-        behind: EnvTails,
+        tails: EnvTails,
         boundaries: Boundaries,
         opened: np.ndarray,
         ring: LinkedRing,
@@ -92,25 +92,27 @@ class LinkedRun:
             into: memory [6, at least S].
         """
         count, envs, num_steps, num_rows = self._count, self._last.stepped, self.num_steps, self.num_rows
-        width, num_envs, links = len(envs), len(behind.rows), into[:, :num_steps]
+        width, num_envs, links = len(envs), len(tails.rows), into[:, :num_steps]
         rows, steps = (
             positions(reservation.rows_head, num_rows, ring.num_rows),
             positions(reservation.head, num_steps, ring.capacity),
         )
-        seen, previous, entries, ages = behind.rows, behind.previous, behind.entries, behind.boundaries.ages
+        seen_rows, previous, entries, ages = tails.rows, tails.previous, tails.entries, tails.boundaries.ages
         if len(opened):
             entries = entries.copy()
             entries[envs[self.first_steps]] = opened
-        own = entries
+        step_entries = entries
         if self.step_rows is not None:
-            rows, seen, previous, own, ages = (one[envs] for one in (rows, seen, previous, entries, ages))
+            rows, seen_rows, previous, step_entries, ages = (
+                column[envs] for column in (rows, seen_rows, previous, entries, ages)
+            )
         links[NEXT_ROW], links[NEXT] = rows, steps
-        links[ROW, :width], links[PREVIOUS, :width] = seen % ring.num_rows, previous % ring.capacity
+        links[ROW, :width], links[PREVIOUS, :width] = seen_rows % ring.num_rows, previous % ring.capacity
         if count == 1:
-            links[ENTRY], links[T] = own, ages
+            links[ENTRY], links[T] = step_entries, ages
         else:
             links[ROW, width:], links[PREVIOUS, width:] = rows[:-width], steps[:-width]
-            links[ENTRY].reshape(count, width)[...] = own
+            links[ENTRY].reshape(count, width)[...] = step_entries
             np.add(ages, np.arange(count)[:, None], out=links[T].reshape(count, width))
         if len(opened):
             links[PREVIOUS, self.first_steps] = steps[self.first_steps]
@@ -166,7 +168,7 @@ class LinkedRows:
     sources: np.ndarray | None
 
     @classmethod
-    def of(cls, rows: Rows, behind: EnvTails, last_lies_apart: bool) -> LinkedRows:
+    def of(cls, rows: Rows, tails: EnvTails, last_lies_apart: bool) -> LinkedRows:
         """Return the links of classified rows.
 
         Args:
@@ -176,20 +178,20 @@ class LinkedRows:
         """
         stepped, ended = rows
         grid = _grid(*stepped.shape)
-        fresh = np.empty(stepped.shape, bool)
-        np.equal(behind.previous, NONE, out=fresh[0])
+        begins = np.empty(stepped.shape, bool)
+        np.equal(tails.previous, NONE, out=begins[0])
         if last_lies_apart:
-            fresh[1:] = ended[:-1]
+            begins[1:] = ended[:-1]
         else:
-            np.logical_not(stepped[:-1], out=fresh[1:])
-        fresh &= stepped
+            np.logical_not(stepped[:-1], out=begins[1:])
+        begins &= stepped
         live = ranks = grid.places
         everyone = np.count_nonzero(stepped) == stepped.size
         if not everyone:
             live = stepped.ravel().nonzero()[0]
             ranks = np.zeros(stepped.size, np.intp)
             np.add.accumulate(stepped.ravel()[:-1], out=ranks[1:])
-        begun = fresh.ravel().nonzero()[0]
+        begun = begins.ravel().nonzero()[0]
         chunks = np.empty(stepped.shape, np.int16 if len(grid.envs) + len(begun) <= _FEW_CHUNKS else np.int64)
         chunks[...] = grid.envs
         chunks.ravel()[begun] = np.arange(len(grid.envs), len(grid.envs) + len(begun), dtype=chunks.dtype)
@@ -227,7 +229,7 @@ class LinkedRows:
 
     @property
     def newest(self) -> np.ndarray:
-        """Newest steps of all episodes: the last steps of those that ended, and the steps of the last row."""
+        """Newest step of each episode: the steps of the last row, and the last steps of ended episodes, int [k]."""
         last = np.count_nonzero(self.rows.stepped[-1])
         return np.concatenate([self.ranks.take(self.ends), self.grid.places[self.num_steps - last : self.num_steps]])
 
@@ -242,7 +244,7 @@ class LinkedRows:
     def links(
         self,
         reservation: Reservation,
-        behind: EnvTails,
+        tails: EnvTails,
         boundaries: Boundaries,
         opened: np.ndarray,
         ring: LinkedRing,
@@ -251,27 +253,27 @@ class LinkedRows:
         """Write the links of the steps into `into`. Return them [6, S], and the tails after these rows. See
         `LinkedRun.links`.
         """
-        num_envs, live, split = len(behind.rows), self.live, self.num_in_first_row
+        num_envs, live, split = len(tails.rows), self.live, self.num_in_first_row
         later, first_envs = live[split:] - num_envs, live[:split]
         links = into[:, : len(live)]
-        before, seen, led_to = self.next_rows, later, live
+        before, seen_rows, led_to = self.next_rows, later, live
         if len(self.ended):
             before = before.copy()
             before[self.ended] = self.firsts
-            seen, led_to = before.take(later, mode=UNCHECKED), self.next_rows.take(live, mode=UNCHECKED)
-        _positions(seen, reservation.rows_head, ring.num_rows, self.num_rows, links[ROW, split:])
+            seen_rows, led_to = before.take(later, mode=UNCHECKED), self.next_rows.take(live, mode=UNCHECKED)
+        _positions(seen_rows, reservation.rows_head, ring.num_rows, self.num_rows, links[ROW, split:])
         _positions(led_to, reservation.rows_head, ring.num_rows, self.num_rows, links[NEXT_ROW])
-        links[ROW][:split] = behind.rows[first_envs] % ring.num_rows
+        links[ROW][:split] = tails.rows[first_envs] % ring.num_rows
         slots = _positions(self.grid.places[: len(live)], reservation.head, ring.capacity, len(live), links[NEXT])
         _positions(
             self.ranks.take(later, mode=UNCHECKED), reservation.head, ring.capacity, len(live), links[PREVIOUS, split:]
         )
-        links[PREVIOUS][:split] = behind.previous[first_envs] % ring.capacity
+        links[PREVIOUS][:split] = tails.previous[first_envs] % ring.capacity
         links[PREVIOUS][self.first_steps] = slots.take(self.first_steps)
         chunks = self.chunks.ravel() if self.everyone else self.chunks.ravel().take(live, mode=UNCHECKED)
         chunks = chunks.astype(np.intp)
-        entries = np.concatenate([behind.entries, opened])
-        began = np.concatenate([-behind.boundaries.ages, self.begun // num_envs])
+        entries = np.concatenate([tails.entries, opened])
+        began = np.concatenate([-tails.boundaries.ages, self.begun // num_envs])
         entries.take(chunks, out=links[ENTRY], mode=UNCHECKED)
         self.grid.row_of.take(live, out=links[T], mode=UNCHECKED)
         links[T] -= began.take(chunks, mode=UNCHECKED)
@@ -296,13 +298,13 @@ def _grid(count: int, num_envs: int) -> _Grid:
     return _Grid(places, places // num_envs, places[:num_envs])
 
 
-def _positions(offsets: np.ndarray, number: int, size: int, most: int, into: np.ndarray) -> np.ndarray:
-    """Write the ring positions of the rows `number + offsets`, offsets below `most`, to `into`. Avoid a division if
+def _positions(offsets: np.ndarray, number: int, size: int, bound: int, into: np.ndarray) -> np.ndarray:
+    """Write the ring positions of the rows `number + offsets`, offsets below `bound`, to `into`. Avoid a division if
     possible.
     """
     start = number % size
     np.add(offsets, start, out=into)
-    if start + most > size:
+    if start + bound > size:
         into %= size
     return into
 
@@ -312,9 +314,9 @@ def _running_max(chunks: np.ndarray) -> np.ndarray:
 
     `maximum.accumulate` takes three times as long.
     """
-    shift, other = 1, np.empty_like(chunks)
+    shift, scratch = 1, np.empty_like(chunks)
     while shift < len(chunks):
-        other[:shift] = chunks[:shift]
-        np.maximum(chunks[shift:], chunks[:-shift], out=other[shift:])
-        chunks, other, shift = other, chunks, 2 * shift
+        scratch[:shift] = chunks[:shift]
+        np.maximum(chunks[shift:], chunks[:-shift], out=scratch[shift:])
+        chunks, scratch, shift = scratch, chunks, 2 * shift
     return chunks

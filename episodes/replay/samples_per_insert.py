@@ -87,12 +87,12 @@ class SampleCounts:
         return f"{counted}: {self.samples_per_insert:.3g} per insert"
 
     def may_sample(self, n: int = 1) -> bool:
-        """Return True if `n` steps may be sampled now: the buffer is not empty, and `limit` allows it."""
+        """Return True if `limit` allows to sample `n` steps, and the buffer is not empty."""
         limit, counts = self.limit, {"num_added": self.num_added, "num_sampled": self.num_sampled}
         return len(self) > 0 and (limit is None or limit.may_sample(n, size=len(self), **counts))
 
     def may_add(self) -> bool:
-        """Return True if `limit` allows to add steps now."""
+        """Return True if `limit` allows to add steps."""
         return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)
 
 

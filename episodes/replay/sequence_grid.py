@@ -39,9 +39,9 @@ class SequenceGrid:
 
     def _append(self, numbers: np.ndarray) -> None:
         if self._stop + len(numbers) > len(self._numbers):
-            kept = self._numbers[self._first : self._stop]
-            longer = np.zeros(2 * (len(kept) + len(numbers)) + 64, np.int64)
-            longer[: len(kept)] = kept
-            self._numbers, self._first, self._stop = longer, 0, len(kept)
+            stored = self._numbers[self._first : self._stop]
+            longer = np.zeros(2 * (len(stored) + len(numbers)) + 64, np.int64)
+            longer[: len(stored)] = stored
+            self._numbers, self._first, self._stop = longer, 0, len(stored)
         self._numbers[self._stop : self._stop + len(numbers)] = numbers
         self._stop += len(numbers)

@@ -30,7 +30,7 @@ _REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # error
 
 
 class StagedRows:
-    """Columns with room for `size` rows like the given one, nested arrays [N, ...].
+    """Columns for `size` staged rows of equal dtypes and shapes, nested arrays [size, N, ...].
 
     A row that is so large that it fills the stage is not copied.
 

@@ -30,7 +30,7 @@ Unstarted = dict[int, tuple[str, dict[str, Any]]]
 
 
 class StagedRow(NamedTuple):
-    """What a staged row has besides its columns."""
+    """Infos and final observations of a staged row, besides its columns."""
 
     info: int = 0  # slot of its infos
     last_info: int = 0  # slot of the infos of last observations (same-step autoreset)
@@ -106,7 +106,7 @@ class StagedSteps:
         self.infos.keep(_NO_SLOTS)
 
     def build_addition(self, ring: LinkedRing) -> tuple[Addition, Continuation]:
-        """Return the `Addition` that writes all rows, and the state after it. Nothing is changed."""
+        """Return the `Addition` that writes all rows, and the state after its writing. Nothing is changed."""
         stage: Any = self.stage
         tails, count = self.tails, len(self.rows)
         boundaries, newest, rows = self.classify(), self.classified.newest, self.classified.rows

@@ -37,7 +37,7 @@ class StoredSteps:
             return StepOrigin(owner.id_, t, owner.agent_id, owner.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the stored part of the step's episode, as `sample_episodes` does."""
+        """Return the stored part of the step's episode."""
         with self._ring_of(number) as ring:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
@@ -49,12 +49,12 @@ class StoredSteps:
         with ring.lock:
             ring.flush_staged()
             keys, t = _keys(ring, numbers)
-            distinct, which = np.unique(keys, return_inverse=True)
-            return StepLocations([_key_of(ring, key) for key in distinct.tolist()], which, t)
+            distinct, index_of = np.unique(keys, return_inverse=True)
+            return StepLocations([_key_of(ring, key) for key in distinct.tolist()], index_of, t)
 
     @contextmanager
     def _ring_of(self, number: int) -> Iterator[LinkedRing]:
-        """Context manager that locks the ring, with the step in it.
+        """Yield the locked ring if it holds the step.
 
         Raises:
             EpisodeStateError: the buffer or the step no longer exists.
@@ -94,15 +94,15 @@ def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
     A key is the table entry of a stored episode, -2 minus the serial number of an evicted one, or -1 if it is unknown.
     """
-    there = (numbers >= ring.tail) & (numbers < ring.head)
+    is_stored = (numbers >= ring.tail) & (numbers < ring.head)
     slots = numbers % ring.capacity
     keys, t = ring.links.entry[slots], ring.links.t[slots]
-    if not there.all():
-        gone = np.flatnonzero(~there)
-        keys[gone] = NONE
+    if not is_stored.all():
+        evicted = np.flatnonzero(~is_stored)
+        keys[evicted] = NONE
         if ring.log is not None:
-            known, serials, times = ring.log.find(numbers[gone], ring.head)
-            keys[gone[known]], t[gone[known]] = -2 - serials, times
+            known, serials, times = ring.log.find(numbers[evicted], ring.head)
+            keys[evicted[known]], t[evicted[known]] = -2 - serials, times
     return keys, t
 
 

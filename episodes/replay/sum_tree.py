@@ -79,6 +79,8 @@ class SumTree:
 
     def set_state(self, state: list[np.ndarray]) -> None:
         """Restore the state of a tree of the same size."""
+        if [level.shape for level in state] != [level.shape for level in self._levels]:
+            raise ValueError("a sum tree of another size")
         self._levels = [level.copy() for level in state]
         self._levels[-1].cumsum(out=self._begins[1:])
 

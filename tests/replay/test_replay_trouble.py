@@ -153,7 +153,7 @@ def test_a_chunk_that_goes_on_with_a_recorded_episode_is_noticed_by_its_recorder
     step(recorder, np.ones(1))
     id_ = next(buffer.iter_episodes()).id_
     buffer.add([episode(id_, 3, first=1.0, t_started=1, terminated=True)])
-    with pytest.raises(EpisodeStateError, match="goes on with an episode of this recorder; call reset"):
+    with pytest.raises(EpisodeStateError, match="continues an episode of this recorder; call reset"):
         step(recorder, np.ones(1))
     (one,) = buffer.iter_episodes()
     assert one.get_observations().tolist() == [0, 1, 2, 3, 4]

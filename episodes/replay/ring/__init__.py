@@ -1,4 +1,4 @@
-"""Where steps lie: rings of rows, and the links that make them episodes again."""
+"""Storage of a replay buffer: rings of rows, and the links that connect steps to episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is about to be written into a ring: worked out as a whole before the first byte of it is."""
+"""`Addition`: everything that an addition to a ring writes. It is computed before the first byte is written."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from episodes.tracks.infos import Infos
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Steps about to be written: the data, and how they hang together.
+    """Data and links of steps about to be written.
 
     Attributes:
-        observations: nested arrays; `observation_rows` of them (all when None) are written.
-        tracks: nested arrays by name, but for the flags of endings; `step_rows` of them (all when None) are written.
-        endings: by flag, which of the S steps have it [k].
-        links: [6, S] int64, see `StepLinks`.
-        infos: of the observations that are written.
-        versions: of the policies that made the steps, [S] or one for all; None where nobody told any.
+        observations: nested arrays.
+        observation_rows: which of the observations are written, None for all.
+        num_rows: number of observations that are written.
+        tracks: nested arrays by name, without the ending flags.
+        endings: for each ending flag, which of the S steps have it, int [k].
+        step_rows: which items of the tracks are written, None for all.
+        links: int64 [6, S], see `StepLinks`.
+        infos: infos of the observations that are written.
+        versions: policy versions of the steps, int64 [S], or one int for all, or None if they are unknown.
     """
 
     observations: Any
@@ -35,7 +38,7 @@ class Block:
     versions: Any = None
 
     def in_order(self, order: np.ndarray) -> Block:
-        """The same steps in another order, their places [S]."""
+        """Return the same steps in another order, given as indices [S]."""
         rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
         versions = self.versions[order] if isinstance(self.versions, np.ndarray) else self.versions
         places = order.argsort()
@@ -45,14 +48,16 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room for new steps, worked out before anything is written; see `LinkedRing.reservation`.
+    """Indices and evictions for new steps, see `LinkedRing.reserve`.
 
     Attributes:
-        head, rows_head: numbers that the first new step and the first new observation row get.
-        tail: number of the oldest step afterwards.
-        first, entries: of episodes that lose their beginning, the positions [k] of their first steps now, and entries.
-        closed: entries of episodes that have no step left.
-        kept_from: what `LinkedRing.kept_from` becomes.
+        head: index of the first new step.
+        rows_head: number of the first new observation row.
+        tail: index of the oldest step afterwards.
+        first: positions [k] of the first stored steps of episodes that lose their beginning.
+        entries: table entries [k] of these episodes.
+        closed: table entries of episodes that have no step left.
+        kept_from: `LinkedRing.kept_from` afterwards.
     """
 
     head: int
@@ -66,10 +71,13 @@ class Reservation:
 
 @dataclass(slots=True, eq=False)
 class Addition:
-    """All that an addition writes, and nothing that depends on what is there: it can be written twice.
+    """All that an addition writes. It is independent of the ring's contents, so it can be written twice.
 
     Attributes:
-        newest: the newest steps of entries, (entries [k], positions [k]).
+        reservation: indices and evictions.
+        episodes: change of the table of episodes.
+        block: the steps and observations, or None.
+        newest: table entries [k], and positions [k] of their newest steps.
     """
 
     reservation: Reservation

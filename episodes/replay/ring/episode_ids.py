@@ -1,8 +1,9 @@
-"""`EpisodeIds`: ids that say which of all episodes of a buffer one was, so that none has to be kept.
+"""`EpisodeIds`: ids of a buffer's episodes that follow from serial numbers, so that none has to be stored.
 
     id      5f0c2ab9d31e47c8806b | 00000000002a       prefix, serial number
 
-Episodes are numbered as they come. A prefix holds from one number on, until another recorder begins one of its own.
+Episodes are numbered in the order in which they are added. A prefix holds from a serial number on, until a recorder
+starts another one.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-_PREFIX_BYTES = 10  # of the 16 that an id has
+_PREFIX_BYTES = 10  # of 16 bytes of an id
 
 
 class EpisodeIds:
-    """How many episodes ever came, and which ids those have that came without one.
+    """Generator of episode ids from serial numbers.
 
     Attributes:
-        num: the serial number of the next episode.
+        num: serial number of the next episode.
     """
 
     def __init__(self) -> None:
@@ -28,28 +29,28 @@ class EpisodeIds:
         self._begins, self._prefixes = [0], [os.urandom(_PREFIX_BYTES).hex()]
 
     def begin(self, generator: np.random.Generator) -> None:
-        """Give the episodes to come another prefix, drawn from a generator: the same one from one of the same seed."""
+        """Start another prefix for later episodes, drawn from the generator. Equal seeds give equal prefixes."""
         if self._begins[-1] == self.num:
             del self._begins[-1], self._prefixes[-1]
         self._begins.append(self.num)
         self._prefixes.append(generator.bytes(_PREFIX_BYTES).hex())
 
     def id_of(self, serial: int) -> str:
-        """The id of the episode with this number, 32 hexadecimal digits."""
+        """Return the id of the episode with this serial number, 32 hexadecimal digits."""
         return f"{self._prefixes[bisect_right(self._begins, serial) - 1]}{serial:012x}"
 
     def take(self) -> str:
-        """The id of an episode that somebody looks at before it is here; no other one will have its number."""
+        """Return the id of an episode that has no step yet, and reserve its serial number."""
         self.num += 1
         return self.id_of(self.num - 1)
 
     def get_state(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
+        """Return the state as plain numbers and strings."""
         return {"num": self.num, "begins": list(self._begins), "prefixes": list(self._prefixes)}
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> EpisodeIds:
-        """The names whose state this is."""
+        """Return the ids with this state."""
         names = cls()
         names.num, names._begins, names._prefixes = state["num"], list(state["begins"]), list(state["prefixes"])
         return names

@@ -1,4 +1,4 @@
-"""The episodes that have steps in the ring: where each begins, ends, and goes on."""
+"""`EpisodeTable`: the episodes that have steps in the ring, with their first and last steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.facts.facts import EpisodeFacts
 from episodes.replay.ring.episode_ids import EpisodeIds
 
 NONE = -1
-"""Stands where no entry is."""
+"""Marks the absence of an entry or step."""
 
 
 NO_FACTS = EpisodeFacts("")
@@ -24,14 +24,14 @@ _ARRAYS = ("first", "last", "serials")
 
 
 class _Facts(dict[int, EpisodeFacts]):
-    """Facts by entry; `NO_FACTS` where nothing is known."""
+    """Facts by entry, `NO_FACTS` for other entries."""
 
     def __missing__(self, entry: int) -> EpisodeFacts:
         return NO_FACTS
 
 
 class _CustomData(dict[int, dict[str, Any] | None]):
-    """Custom data by entry; None where there is none."""
+    """Custom data by entry, None for other entries."""
 
     def __missing__(self, entry: int) -> None:
         return None
@@ -39,15 +39,19 @@ class _CustomData(dict[int, dict[str, Any] | None]):
 
 @dataclass(slots=True, eq=False)
 class TableChange:
-    """Episodes that come and go, worked out before anything is written; see `EpisodeTable.change`.
+    """Episodes that are added and removed, see `EpisodeTable.change`.
 
     Attributes:
-        places, values: what `order` becomes there.
-        closed, num_used: the entries whose episodes go, and how many there are afterwards.
-        opened: the entries of those that come, [n].
-        ids, first: theirs; `first` are the positions of their first steps.
-        serial: of the first of them; the others follow.
-        facts, custom_data: by entry, what is known of episodes that come or go on.
+        places: indices of `order` that change.
+        values: entries there afterwards.
+        closed: entries of removed episodes.
+        opened: entries of new episodes, [n].
+        num_used: number of entries in use afterwards.
+        ids: ids of the new episodes, None for ids that follow from serial numbers.
+        first: positions of their first steps.
+        facts: facts of new and continued episodes, by entry.
+        custom_data: custom data of new and continued episodes, by entry.
+        serial: serial number of the first new episode. The others follow.
     """
 
     places: np.ndarray
@@ -63,22 +67,23 @@ class TableChange:
 
 
 class EpisodeTable:
-    """One entry for each episode with steps in the ring; entries are numbered and used again.
+    """Table with an entry for each episode that has steps in the ring. Entries are numbered and reused.
 
-    All entries lie in one array, those in use in front. It changes by `change`, which only looks, and `apply`, which
-    may be broken off anywhere and called again.
+    All entries are in one array, the used ones in front. `change` computes a change and `apply` makes it. An
+    interrupted `apply` can be called again.
 
         [ 3  0  7 | 5  1  2  4  6 ]     num_used = 3; entries 3, 0 and 7 are in use
 
-    Attributes (over entries):
-        first, last: positions of the oldest and the newest step that is there, int64 arrays.
-        facts: what else is known of the episodes. Where a chunk of the ring begins and how it ends is in the ring, its
-            id is given by `id_of`, and the spaces are the buffer's.
-        serials: of the episodes, int64 array: how many came before.
-        custom_data: of the episodes; None where there is none.
-
     Args:
-        names: what the ids of episodes that come without one are made by.
+        names: source of ids for episodes that are added without one.
+
+    Attributes:
+        first: position of each entry's oldest stored step, int64.
+        last: position of each entry's newest step, int64.
+        facts: facts of the episodes, by entry. Start times and endings are in the ring, ids come from `id_of`, and
+            spaces belong to the buffer.
+        serials: serial number of each entry's episode, int64.
+        custom_data: custom data of the episodes, by entry, or None.
     """
 
     def __init__(self, names: EpisodeIds | None = None) -> None:
@@ -86,9 +91,9 @@ class EpisodeTable:
         self.first, self.last, self.serials = np.zeros((3, _FIRST_SIZE), np.int64)
         self.facts = _Facts()
         self.custom_data = _CustomData()
-        self._ids: dict[int, str] = {}  # of those that somebody asked for
+        self._ids: dict[int, str] = {}  # by entry, ids that were given or read
         self._entries: dict[str, int] = {}
-        self._place = np.arange(_FIRST_SIZE)  # of an entry in `_all`
+        self._place = np.arange(_FIRST_SIZE)  # index of each entry in `_all`
         self._all = np.arange(_FIRST_SIZE)
         self._num_used = 0
 
@@ -97,15 +102,15 @@ class EpisodeTable:
 
     @property
     def order(self) -> np.ndarray:
-        """The entries in use [n], in no particular order; uniform draws of episodes draw from it."""
+        """Entries in use [n], in no particular order. Episodes are sampled from it."""
         return self._all[: self._num_used]
 
     def find(self, ids: Iterable[str]) -> np.ndarray:
-        """The entries [n] of the ids; NONE where an id is not there."""
+        """Return the entries [n] of the ids, NONE for unknown ids."""
         return np.fromiter(map(self._entries.get, ids, repeat(NONE)), np.int64)
 
     def id_of(self, entry: int) -> str:
-        """The id of an entry's episode. One that was opened without an id gets it now, for good."""
+        """Return the id of an entry's episode. An id that follows from the serial number is kept from now on."""
         id_ = self._ids.get(entry)
         if id_ is None:
             id_ = self.names.id_of(int(self.serials[entry]))
@@ -113,7 +118,7 @@ class EpisodeTable:
         return id_
 
     def key_of(self, entry: int) -> EpisodeKey:
-        """Whose episode it is."""
+        """Return the identity of an entry's episode."""
         facts = self.facts[entry]
         return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)
 
@@ -124,8 +129,10 @@ class EpisodeTable:
     # --- changing ------------------------------------------------------------------------------------------------
 
     def change(self, closed: np.ndarray, num_opened: int) -> TableChange:
-        """The change that forgets the entries `closed` [k], in use and distinct, and opens others."""
-        used, surplus = self._num_used, num_opened - len(closed)  # those that go are used again at once, where they are
+        """Return the change that removes the entries `closed` [k], distinct ones in use, and adds `num_opened`
+        entries.
+        """
+        used, surplus = self._num_used, num_opened - len(closed)  # removed entries are reused at once
         while used + surplus > len(self._all):
             self._grow()
         if surplus >= 0:
@@ -134,14 +141,14 @@ class EpisodeTable:
         left, freed = used + surplus, closed[num_opened:]
         places = self._place[freed]
         holes = places < left
-        stays = np.ones(len(freed), bool)  # the last entries in use, which fill the holes
+        stays = np.ones(len(freed), bool)  # of the last entries in use: those that fill the holes
         stays[places[~holes] - left] = False
         places = np.concatenate([places[holes], np.arange(left, used)])
         values = np.concatenate([self._all[left:used][stays], freed])
         return TableChange(places, values, closed, closed[:num_opened], left, serial=self.names.num)
 
     def apply(self, change: TableChange) -> None:
-        """Make a change; broken off, it can be made again."""
+        """Make a change. May be called twice."""
         for entry in change.closed.tolist() if self._ids or self.facts or self.custom_data else ():
             id_ = self._ids.get(entry)
             if id_ is not None:
@@ -168,18 +175,20 @@ class EpisodeTable:
 
     def _grow(self) -> None:
         size = len(self._all)
-        self.first, self.last, self.serials = (_longer(own, size) for own in (self.first, self.last, self.serials))
+        self.first, self.last, self.serials = (
+            _longer(column, size) for column in (self.first, self.last, self.serials)
+        )
         self._place = np.concatenate([self._place[:size], np.arange(size, 2 * size)])
         self._all = np.concatenate([self._all, np.arange(size, 2 * size)])
 
     def detach_id(self, id_: str) -> None:
-        """What is there of an episode stays as it is; the next chunk with this id begins an entry of its own."""
+        """Detach the id from its entry, so that the next chunk with this id starts a new entry."""
         self._entries.pop(id_, None)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """All entries, used and free, as a dict that shares no memory."""
+        """Return all entries as a dict of copies."""
         used = self.order.tolist()
         ids: list[str | None] = [None] * len(self._all)
         facts: list[Any] = [None] * len(self._all)
@@ -189,7 +198,7 @@ class EpisodeTable:
             fact = self.facts[entry]
             facts[entry] = None if fact is NO_FACTS else deepcopy(fact._asdict())
             custom_data[entry] = deepcopy(self.custom_data[entry])
-        free = self._all[self._num_used :][::-1].tolist()  # the one that is used next is the last
+        free = self._all[self._num_used :][::-1].tolist()  # the last one is used next
         lists = {
             "facts": facts,
             "custom_data": custom_data,
@@ -202,10 +211,10 @@ class EpisodeTable:
         return {**arrays, **lists, "names": self.names.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Be what a table was."""
+        """Restore a state that `get_state` returned."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
-        self.serials = np.array(state.get("serials", np.zeros(len(self.first), np.int64)))  # of old states: not known
-        self.names = EpisodeIds.of_state(state["names"]) if "names" in state else EpisodeIds()
+        self.serials = np.array(state["serials"])
+        self.names = EpisodeIds.of_state(state["names"])
         used = state["order"]
         self._all = np.array([*used, *state["free"][::-1]], np.int64)
         self._place = np.empty_like(self._all)
@@ -218,5 +227,5 @@ class EpisodeTable:
 
 
 def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    """An array [2 * size] that begins with the first `size` items."""
+    """Return an array [2 * size] that begins with the first `size` items."""
     return np.concatenate([array[:size], np.zeros(size, array.dtype)])

@@ -1,4 +1,6 @@
-"""The infos of a ring's observation rows as columns: made when a draw asks for them, a gather a key from then on."""
+"""Columns of the infos of a ring's observation rows, built when they are first sampled. Then they cost a gather per
+key.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn
 
 
 class HasInfos(Protocol):
-    """A ring of observation rows, and their infos."""
+    """Ring of observation rows with infos."""
 
     infos: InfoSegments
     num_rows: int
@@ -25,13 +27,13 @@ class HasInfos(Protocol):
 
 
 class InfoColumns:
-    """For each path a column of `num_rows` values, and one that says where there are any.
+    """Columns of info values by path, [num_rows], each with a column of their presence.
 
-    They are derived from the ring's `infos`: each segment is laid in once, when somebody draws after it came. A buffer
-    of whose infos nobody draws has none.
+    The columns are derived from the ring's `infos`. Each segment is copied once, when infos are sampled after it was
+    added. A buffer whose infos are never sampled has no columns.
 
     Attributes:
-        are_exact: no value had to become another kind than it was, so dicts can be made of these columns.
+        are_exact: whether all values kept their types, so that dicts can be built from these columns.
     """
 
     def __init__(self) -> None:
@@ -44,13 +46,15 @@ class InfoColumns:
         self.are_exact = True
 
     def columns(self, ring: HasInfos, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """By path the values [...] at row positions, and as "_<path>" where there are any; zeros where not."""
+        """Return the values [...] at row positions by path, zeros if missing, and by "_<path>" which values exist,
+        bool [...].
+        """
         self._add_new_rows(ring)
-        found = {f"_{path}": column.present[rows] for path, column in self._paths.items()}
-        return found | {path: column.take(rows) for path, column in self._paths.items()}
+        result = {f"_{path}": column.present[rows] for path, column in self._paths.items()}
+        return result | {path: column.take(rows) for path, column in self._paths.items()}
 
     def dicts(self, ring: HasInfos, rows: np.ndarray) -> list[dict[str, Any]] | None:
-        """The infos at row positions [n]; None unless they are exact."""
+        """Return the infos at row positions [n] as dicts, or None if the columns are not exact."""
         self._add_new_rows(ring)
         if not self.are_exact:
             return None
@@ -85,7 +89,7 @@ class InfoColumns:
 
 
 def _typed(column: Column) -> Column:
-    """Return a packed column of Python strings as a typed one, other columns as they are."""
+    """Return a packed column of Python strings as a typed column. Return other columns unchanged."""
     dtype = column.text_dtype() if isinstance(column, PackedColumn) else None
     if dtype is None:
         return column
@@ -96,7 +100,7 @@ def _typed(column: Column) -> Column:
 
 
 class _PathColumn:
-    """The values [num_rows + 1, ...] of one path; the last is padding, see `track_ring`."""
+    """Values [num_rows + 1, ...] of one path. The last row is padding, see `track_ring`."""
 
     __slots__ = ("num_rows", "plain", "present", "values")
 
@@ -110,13 +114,13 @@ class _PathColumn:
             self.plain, self.values = False, np.full(num_rows + 1, None)
 
     def clear(self, position: int, count: int) -> None:
-        """No values from a position on."""
+        """Mark `count` rows from a position on as missing."""
         put(self.present, self.num_rows, position, np.zeros(count, bool))
         nothing = None if self.values.dtype == object else np.zeros((), self.values.dtype)
         put(self.values, self.num_rows, position, np.full((count, *self.values.shape[1:]), nothing))
 
     def put(self, position: int, column: Column) -> bool:
-        """Write from a position on; whether values are still what they were."""
+        """Write values from a position on. Return True if they kept their types."""
         exact = isinstance(column, TypedColumn) and self._fits(column)
         if not exact:
             self._convert_to_objects()
@@ -126,32 +130,32 @@ class _PathColumn:
         return exact
 
     def _fits(self, column: TypedColumn) -> bool:
-        """Whether values are of the kind that is here; strings may be longer."""
-        mine, theirs = self.values.dtype, column.values.dtype
+        """Return True if the kind of the values is that of the column. Strings may be longer."""
+        dtype, other_dtype = self.values.dtype, column.values.dtype
         if column.holds_objects or column.plain != self.plain or column.values.shape[1:] != self.values.shape[1:]:
             return False
-        if mine != theirs and mine.kind == theirs.kind == "U":
-            self.values = self.values.astype(np.promote_types(mine, theirs))
+        if dtype != other_dtype and dtype.kind == other_dtype.kind == "U":
+            self.values = self.values.astype(np.promote_types(dtype, other_dtype))
             return True
-        return mine == theirs
+        return dtype == other_dtype
 
     def _convert_to_objects(self) -> None:
         if self.values.dtype != object:
-            there = self.present.nonzero()[0]
-            before = self.values[there].tolist() if self.plain else list(self.values[there])
+            present_rows = self.present.nonzero()[0]
+            before = self.values[present_rows].tolist() if self.plain else list(self.values[present_rows])
             self.values, self.plain = np.full(self.num_rows + 1, None), False
-            self.values[there] = objects(before)
+            self.values[present_rows] = objects(before)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The values at the row positions [...]; objects are the reader's own."""
-        found = self.values[rows]
-        if found.dtype == object:
-            found.reshape(-1)[:] = objects([copy_mutable(value) for value in found.reshape(-1)])
-        return found
+        """Return the values at the row positions [...]. Objects are copies."""
+        result = self.values[rows]
+        if result.dtype == object:
+            result.reshape(-1)[:] = objects([copy_mutable(value) for value in result.reshape(-1)])
+        return result
 
 
 def _all_values(column: Column) -> list[Any]:
-    """The values, None where there is none."""
-    there = column.present
-    values = iter(column.list(there.nonzero()[0]))
-    return [next(values) if real else None for real in there.tolist()]
+    """Return all values of a column. Missing values are None."""
+    present_rows = column.present
+    values = iter(column.list(present_rows.nonzero()[0]))
+    return [next(values) if real else None for real in present_rows.tolist()]

@@ -1,8 +1,11 @@
-"""The linked ring: steps in order of arrival, observations stored once, episodes held together by links.
+"""The linked ring: steps in the order in which they are added, connected by links, with each observation stored once.
 
-Step number k lies at position k % capacity. Observations have a ring of their own, which is a little larger: an
-episode of T steps has T + 1 of them. Both only move forward: when a step is put in place of the oldest one, nothing
-else moves, and nothing is searched.
+Step number k is at position k % capacity. Observations have a ring of their own, which is a little larger, since an
+episode of T steps has T + 1 observations. Both only move forward: when a step replaces the oldest one, nothing else
+moves, and nothing is searched.
+
+    steps           | 7  8  9 | 3  4  5  6 |                   capacity 7, tail 3, head 10
+    observations    | 9 10 11 12 | 4  5  6  7  8 |             row links connect steps to observations
 """
 
 from __future__ import annotations
@@ -39,27 +42,28 @@ _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at 
 class LinkedRing:
     """Tracks of up to `capacity` steps, linked.
 
-    Attributes:
-        tail, head: steps with numbers in [tail, head) are there.
-        rows_head: number of the next observation row.
-        window: how many rows before a step's `next_row` its `row` may lie; `widen` makes it larger.
-        beside: the observations before and after each step once more, in its record, where they are so small that a
-            draw is faster for it; else None.
-        columns: of draws, by name: the tracks, and the observations if they lie beside the steps.
-        lost_rows: observation rows with smaller numbers were gone when the ring was made larger or cleared.
-        skipped: how many step numbers no step has: a cleared ring goes on at its beginning with new ones.
-        versions: of the policies that made the steps.
-        rewards_are_finite: False once a reward was infinite or NaN.
-        generation: changes when what is stored is replaced as a whole, so that writers know.
-        lock: held by whoever reads or writes.
-        kept_from: a row number that is at most `oldest_row(tail)`.
-        work: writes what an interrupt left unfinished; else None.
-        staged: steps that `flush_staged` writes before the ring is read, or written to by others.
-        log: which step of which episode the newest ones were, also of those that are gone; None: not kept.
-
     An addition is computed first (`reserve`, then an `Addition`), which changes nothing, and then assigned to `work`.
     From that assignment on it belongs to the ring. If writing it is interrupted, by Ctrl-C or for lack of memory,
     `flush_staged` writes all of it again before the ring is read. So `work` may be called twice.
+
+    Attributes:
+        tail: number of the oldest stored step.
+        head: number of the next step.
+        rows_head: number of the next observation row.
+        window: how many rows before a step's `next_row` its `row` may be. `widen` makes it larger.
+        beside: copies of the observations before and after each step, in its record, or None if they are not small.
+        columns: rings of the columns that can be gathered directly, by name.
+        lost_rows: observation rows with smaller numbers were dropped when the ring was enlarged or cleared.
+        skipped: how many step numbers belong to no step, since a cleared ring continues at position 0.
+        versions: policy versions of the steps.
+        rewards_are_finite: False once a reward was infinite or NaN.
+        generation: changes when all contents are replaced, so that recorders notice.
+        lock: lock that readers and writers hold.
+        kept_from: a row number that is at most `oldest_row(tail)`.
+        work: writes what an interrupt left unfinished, else None.
+        staged: steps that `flush_staged` writes before the ring is read, or written to by others.
+        log: episodes and times of the newest steps, evicted ones included, or None.
+        source: source of the origins of sampled batches. Replaced when step numbers get another meaning.
     """
 
     tail: int
@@ -76,7 +80,7 @@ class LinkedRing:
     info_columns: InfoColumns
     log: StepLog | None = None
     is_closed = False
-    source: Any = None  # what draws say they came from; another one when the numbers become those of other steps
+    source: Any = None
 
     def __init__(self, capacity: int, allocator: Allocator) -> None:
         self.capacity = capacity
@@ -98,14 +102,14 @@ class LinkedRing:
         self.clear()
 
     def clear(self) -> None:
-        """Drop all steps, also those that are not written yet. The kinds of tracks and the step numbers stay."""
-        rest = -self.head % self.capacity
+        """Drop all stored and staged steps. The tracks remain, and step numbers continue."""
+        num_skipped = -self.head % self.capacity
         self.__dict__.update(  # one call, so that no interrupt leaves a part of it
             staged=None,
             work=None,
-            skipped=self.skipped + rest,
-            head=self.head + rest,
-            tail=self.head + rest,
+            skipped=self.skipped + num_skipped,
+            head=self.head + num_skipped,
+            tail=self.head + num_skipped,
             window=1,
             lost_rows=self.rows_head,
             kept_from=0,
@@ -125,20 +129,22 @@ class LinkedRing:
                 files.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Raise `EpisodeStateError`: only the attributes of a closed ring are missing."""
+        """Raise `EpisodeStateError`, since only a closed ring lacks attributes."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise EpisodeStateError("the replay buffer is closed; make another one, with resume=True if it has files")
 
-    def replace_contents(self, other: LinkedRing) -> None:
-        """Hold what another ring holds, which is not used any more."""
-        own = ("lock", "allocator", "resume_point", "log")
-        taken = {name: value for name, value in vars(other).items() if name not in own}
-        self.__dict__.update(taken | {"staged": None, "work": None, "source": None, "generation": self.generation + 1})
+    def replace_contents(self, source: LinkedRing) -> None:
+        """Take over the contents of `source`, which must not be used afterwards."""
+        stays = ("lock", "allocator", "resume_point", "log")
+        contents = {name: value for name, value in vars(source).items() if name not in stays}
+        self.__dict__.update(
+            contents | {"staged": None, "work": None, "source": None, "generation": self.generation + 1}
+        )
         self.keep_log(None if self.log is None else self.log.size)
 
     def keep_log(self, size: int | None) -> None:
-        """Keep a log of the newest `size` steps from now on, of those that are there too; None: no log."""
+        """Keep a log of the newest `size` steps from now on, stored steps included. None for no log."""
         self.log = StepLog(size) if size else None
         if self.log is not None:
             slots = positions(self.tail, len(self), self.capacity)
@@ -149,26 +155,31 @@ class LinkedRing:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, links included."""
+        """Size of all arrays in bytes, links included."""
         observations = self.observations.nbytes if self.has_observations else 0
         return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
 
     @property
     def observations(self) -> TrackRing:
-        """The ring of observations; `EpisodeStateError` before the first ones came."""
+        """Ring of observations.
+
+        Raises:
+            EpisodeStateError: no observation was added yet.
+        """
         if self._observations is None:
             raise EpisodeStateError("nothing was ever stored here; add(episodes) first")
         return self._observations
 
     @property
     def has_observations(self) -> bool:
-        """Whether it is known what observations are like."""
+        """Whether there is a ring of observations."""
         return self._observations is not None
 
     def check(self, observations: Any, tracks: dict[str, Any]) -> None:
-        """Raise an error unless items [k, ...] like these can be stored next to the stored ones.
+        """Raise an error unless items [k, ...] fit the stored tracks.
 
         Args:
+            observations: nested arrays [k, ...].
             tracks: the step tracks by name; empty before the first step.
 
         Raises:
@@ -204,7 +215,7 @@ class LinkedRing:
         Raises:
             OSError: an array cannot be created, for example because the disk is full. The ring stays as it was.
         """
-        if self.tracks and not (has_versions and self.versions.told is None):
+        if self.tracks and not (has_versions and self.versions.versions is None):
             return
         names = self.allocator.names
         try:
@@ -223,7 +234,7 @@ class LinkedRing:
             created["_observations"] = stored
         if tracks and not self.tracks:
             created |= self._created_tracks(stored, tracks)
-        if has_versions and self.versions.told is None:
+        if has_versions and self.versions.versions is None:
             created["versions"] = self.versions.with_array()
         return created
 
@@ -274,7 +285,7 @@ class LinkedRing:
     # --- writing what was decided --------------------------------------------------------------------------------
 
     def flush_staged(self) -> None:
-        """Write everything that was added: staged rows, and what an interrupt left unfinished."""
+        """Write everything that was added: what an interrupt left unfinished, and staged steps."""
         if self.work is not None:
             self._finish()
         if self.staged is not None:
@@ -283,7 +294,7 @@ class LinkedRing:
             self._run(partial(self._write_staged, addition, staged, continuation))
 
     def add(self, addition: Addition) -> None:
-        """Write an addition. If that is interrupted, the next use of the ring writes it again, as a whole."""
+        """Write an addition. If that is interrupted, the next use of the ring writes all of it again."""
         self._run(partial(self.write, addition))
 
     def _write_staged(self, addition: Addition, staged: StagedSource, continuation: Any) -> None:
@@ -301,12 +312,16 @@ class LinkedRing:
             self.work()
             self.work = None
 
-    # --- making room -------------------------------------------------------------------------------------------
+    # --- reserving space ---------------------------------------------------------------------------------------
 
     def reserve(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
-        """Room for so many steps and rows: which of the oldest steps make way. Only room for more rows is made at once.
+        """Return the indices of new steps and rows, and the oldest steps that they evict. Only missing space is created
+        now.
 
-        With `num_passed`, everything makes way, and the first step is numbered as if so many had come and gone.
+        Args:
+            num_steps: number of new steps.
+            num_rows: number of new observation rows.
+            num_passed: if not 0, all steps are evicted, and this number of step numbers is skipped.
         """
         head = self.head + num_passed
         tail = head if num_passed else max(head + num_steps - self.capacity, self.tail)
@@ -319,16 +334,16 @@ class LinkedRing:
         return reservation
 
     def _plan_eviction(self, stop: int, head: int, tail: int) -> Reservation:
-        """What evicting the steps before number `stop` means."""
+        """Return the reservation that evicts the steps before number `stop`."""
         if stop == self.tail:
             return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
         count, start = stop - self.tail, self.tail % self.capacity
         if start + count <= self.capacity:
-            offsets = self.links.next[start : start + count] - start  # of the steps that follow, from the oldest one on
+            offsets = self.links.next[start : start + count] - start  # of each step's successor
         else:
             offsets = self.links.next[positions(self.tail, count, self.capacity)] - start
             offsets[offsets < 0] += self.capacity
-        leave = offsets >= count  # the last ones of their episodes, of those that are evicted
+        leave = offsets >= count  # the last evicted step of each episode: its successor stays, or there is none
         leave |= offsets <= np.arange(count)
         last = leave.nonzero()[0]
         stay = offsets.take(last) != last
@@ -337,13 +352,13 @@ class LinkedRing:
         return Reservation(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
 
     def widen(self, window: int) -> None:
-        """Let steps refer to observations this many rows before the one that they lead to."""
+        """Allow steps to refer to observations this many rows before `next_row`."""
         if window > self.window:
             self.kept_from = max(self.kept_from - (window - self.window), 0)
             self.window = window
 
     def evict_before(self, number: int) -> None:
-        """Evict the steps with smaller numbers."""
+        """Evict the steps with numbers below `number`."""
         with self.lock:
             self.flush_staged()
             if number > self.tail:
@@ -352,7 +367,9 @@ class LinkedRing:
                 self.add(Addition(reservation, self.table.change(reservation.closed, 0)))
 
     def oldest_row(self, tail: int) -> int:
-        """Number of the oldest observation row that a step may refer to when those before `tail` are evicted."""
+        """Return the number of the oldest observation row that a step may refer to if the steps before `tail` are
+        evicted.
+        """
         if tail >= self.head:
             return max(self.rows_head - self.window, 0)
         latest = self.rows_head - 1
@@ -361,11 +378,13 @@ class LinkedRing:
 
     @property
     def first_row(self) -> int:
-        """Number of the oldest observation row that nothing was written over."""
+        """Number of the oldest observation row that is not overwritten."""
         return max(self.lost_rows, self.rows_head - self.num_rows)
 
     def _grow_rows(self, needed: int, num_steps: int) -> None:
-        """Make the ring of observations larger: episodes are shorter than it was laid out for."""
+        """Replace the ring of observations by a larger one, because episodes are short and have many first
+        observations.
+        """
         expected = needed * self.capacity // max(num_steps, 1)
         size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
         first, old = self.first_row, self._observations
@@ -383,7 +402,7 @@ class LinkedRing:
             self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
-        """Put a larger ring of observations in place, of which those before `first` were gone, and the steps' rows."""
+        """Replace the ring of observations by a larger one that starts at row `first`, and set the steps' rows."""
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations
@@ -392,7 +411,7 @@ class LinkedRing:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def write(self, addition: Addition) -> None:
-        """Write what an addition says. Called again, it writes the same."""
+        """Write an addition. May be called twice."""
         reservation, block, rows_head, num_steps = (
             addition.reservation,
             addition.block,
@@ -440,7 +459,9 @@ class LinkedRing:
             put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW], mode=UNCHECKED))
 
     def _write_endings(self, start: int, block: Block) -> None:
-        """Few steps have a flag: first those of all are cleared, with the rewards where they lie in one word."""
+        """Write the ending flags. Few steps have one: first all flags are cleared, together with the rewards if they
+        share a word.
+        """
         if self._word is not None:
             rewards = block.tracks[REWARDS].astype(np.float32, copy=False)
             self._word.write(start, rewards.view(np.uint32), block.step_rows)
@@ -452,7 +473,7 @@ class LinkedRing:
                 flags[(start + steps) % self.capacity] = True
 
     def copy_observations_into_records(self) -> None:
-        """Put the observations of all steps that are there into their records, if that is where they belong."""
+        """Copy the observations of all stored steps into the records of the steps, if records have such fields."""
         if self.beside is not None:
             slots = positions(self.tail, len(self), self.capacity)
             for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):
@@ -461,24 +482,24 @@ class LinkedRing:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
-        """The step numbers at the positions."""
+        """Return the step numbers at the positions."""
         return numbers_at(slots, self.head, self.capacity)
 
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """The observation row numbers at the positions."""
+        """Return the observation row numbers at the positions."""
         return numbers_at(rows, self.rows_head, self.num_rows)
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
-        """The time that the next step of each entry's episode would have."""
+        """Return the time of the next step of each entry's episode."""
         return self.links.t[self.table.last.take(entries)] + 1
 
     def have_ended(self, entries: np.ndarray) -> np.ndarray:
-        """Where the entries' episodes have ended, so that no step may follow."""
+        """Return True for entries whose episodes have ended, so that no step can follow."""
         last = self.table.last.take(entries)
         return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
 
     def track(self, name: str) -> Any:
-        """The nested arrays [capacity, ...] of a step track."""
+        """Return the nested arrays [capacity + 1, ...] of a step track."""
         return self.tracks[name].data
 
 

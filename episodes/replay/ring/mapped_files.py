@@ -136,7 +136,7 @@ class MappedFiles:
             self.remove(set(self.names).difference(names))
 
     def remove_unused(self) -> None:
-        """Delete array files that this object did not create or map: those of a process that was killed."""
+        """Delete array files that are not in use, left by a process that was killed."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
                 file.unlink(missing_ok=True)
@@ -190,8 +190,8 @@ def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise UnreadableData(f"{file} cannot be opened: {error.strerror}") from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise UnreadableData(f"{file} is no regular file")
     with os.fdopen(descriptor, "r+b") as stream:
@@ -203,8 +203,8 @@ def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if stored_shape != shape or stored_dtype != dtype or fortran_order:
             raise UnreadableData(f"{file} holds {stored_dtype} {list(stored_shape)}, not {dtype} {list(shape)}")
         size = offset + dtype.itemsize * math.prod(shape)
-        if found.st_size != size:
-            raise UnreadableData(f"{file} has {found.st_size} bytes, not {size}: it was cut or extended")
+        if status.st_size != size:
+            raise UnreadableData(f"{file} has {status.st_size} bytes, not {size}: it was cut or extended")
     return np.asarray(np.memmap(file, dtype, "r+", offset, shape))
 
 

@@ -72,7 +72,7 @@ class ResumePoint:
         self._tail = None
 
     def load(self, restore: Callable[[dict[str, Any], int], None]) -> bool:
-        """Read the state, and call `restore(state, tail)` with it. Return False if there is no state.
+        """Read the state, and pass it to `restore(state, tail)`. Return False if no state was saved.
 
         Raises:
             UnreadableData: a file is damaged, or `restore` failed because of its content.

@@ -1,4 +1,4 @@
-"""A linked ring as a plain dict and back, bit for bit. What is copied is what is in use, and shares no memory."""
+"""Conversion of a linked ring to a plain dict and back, bit for bit. Only rows in use are copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost
 
 
 def ring_state(ring: LinkedRing) -> dict[str, Any]:
-    """Everything in the ring: numbers, lists, dicts and arrays."""
+    """Return everything in the ring as a dict of numbers, lists, dicts and arrays."""
     num_steps, num_rows = min(ring.head, ring.capacity), min(ring.rows_head, ring.num_rows)
     return {
         **{name: getattr(ring, name) for name in NUMBERS},
@@ -29,9 +29,10 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
 
 
 def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
-    """What the ring was, as another one whose arrays are made as its own are: see `LinkedRing.replace_contents`.
+    """Return another ring with this state, for `LinkedRing.replace_contents`. It uses the allocator of `ring`.
 
-    `InvalidArgument` when it has another capacity.
+    Raises:
+        InvalidArgument: the state has another capacity.
     """
     if state["capacity"] != ring.capacity:
         raise InvalidArgument(

@@ -1,12 +1,18 @@
-"""How steps in a ring hang together: for each step the rows of its observations and its neighbours in the episode.
+"""`StepLinks`: for each step in a ring the rows of its observations, and its neighbours in the episode.
 
-Where there is no neighbour a link points at its own step, so following links needs no branches: past the end of
-an episode they stay where they are.
+A link without a neighbour points at its own step. So following links needs no branches: walks stay at the end of an
+episode.
 
-So no draw leaves its episode. Frame stacks follow `previous`, n-step windows `next`: both join steps of one episode
-alone, and where a walk stands still the window ends. A sequence is first clipped to the steps that its episode has
-before and after the drawn one (`walks.extents`); where these lie in a row in the ring it is read off
-their positions, elsewhere it follows the links too.
+    position        0  1  2  3  4  5  6
+    episode         A  A  B  A  B  B  -        two environments that write in turns
+    t               0  1  0  2  1  2
+    next            1  3  4  3  5  5
+    previous        0  0  2  1  2  4
+
+No sampled window leaves its episode. Frame stacks follow `previous`, n-step windows follow `next`, and both connect
+only steps of one episode; where a walk stands still, the window ends. A sequence is first clipped to the steps that its
+episode has before and after the sampled one (`link_traversal.extents`). If these are contiguous in the ring, their
+positions are computed, otherwise the sequence follows the links too.
 """
 
 from __future__ import annotations
@@ -17,27 +23,27 @@ from episodes.replay.ring.step_records import StepRecords
 from episodes.replay.ring.track_ring import put
 
 ROW, NEXT_ROW, NEXT, PREVIOUS, ENTRY, T = range(6)
-"""Rows of a matrix of links, see `StepLinks`."""
+"""Row indices of a matrix of links, see `StepLinks`."""
 NUM_LINKS = 6
 
 _INT32, _INT64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
 ROW_FIELDS = {"/row": _INT32, "/next_row": _INT32}
 STEP_FIELDS = {"/next": _INT64, "/t": _INT64, "/entry": _INT64, "/previous": _INT64}
-"""Fields for the records of steps, the most read first, with names that no track has."""
+"""Fields for the records of steps, in the order of their use. No track can have these names."""
 
 
 class StepLinks:
-    """Links of the steps in a ring of `capacity`, arrays [capacity + 1] in the steps' records.
+    """Links of the steps in a ring of `capacity`, arrays [capacity + 1] in the records of the steps.
 
-    The last place is no step's: what is gathered through it is padding.
+    The last position belongs to no step. It is used for padding.
 
     Attributes:
-        row: position of the observation that the step's action was chosen from.
-        next_row: position of the observation that it led to.
-        next: position of the step that follows in the episode; its own at the newest step.
-        previous: position of the step before; its own at the oldest step that is there.
+        row: position of the observation before the step's action.
+        next_row: position of the observation after it.
+        next: position of the next step of the episode, or of the step itself.
+        previous: position of the step before, or of the step itself at the oldest stored step.
         entry: the episode's entry in the table of episodes.
-        t: the step's time in its episode.
+        t: time of the step in its episode.
     """
 
     __slots__ = ("arrays", "capacity", "entry", "next", "next_row", "previous", "row", "t")
@@ -50,13 +56,14 @@ class StepLinks:
         self.arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
 
     def pad_with(self, row: int) -> None:
-        """Let padding gather the observation at position `row`."""
+        """Set the observation of the padding position to the one at position `row`."""
         self.row[self.capacity] = self.next_row[self.capacity] = row
 
     def append(self, start: int, links: np.ndarray) -> None:
-        """Put the links [6, k] int64 of new steps in from position `start` on; steps before them now point at them.
+        """Write the links of new steps, int64 [6, k], from position `start` on, and set the next links of their
+        predecessors.
 
-        In `links`, a step's NEXT is its own position, and so is its PREVIOUS where it is the first of an episode.
+        In `links`, NEXT of a step is its own position, and so is PREVIOUS of an episode's first step.
         """
         stop = start + links.shape[1]
         if stop <= self.capacity:
@@ -68,13 +75,12 @@ class StepLinks:
         self.next[links[PREVIOUS]] = links[NEXT]
 
     def put_rows(self, rows: np.ndarray, next_rows: np.ndarray) -> None:
-        """Change the rows of the first steps."""
+        """Set the rows of the first steps."""
         self.row[: len(rows)], self.next_row[: len(rows)] = rows, next_rows
 
     def chain(self, slots: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """Link the steps at `slots` [n], each to the one before, but for those whose places [k] are in `begins`.
-
-        The places [k] of the last steps.
+        """Link the steps at `slots` [n] to chains that start at the indices `begins` [k]. Return the indices of their
+        last steps.
         """
         ends = np.append(begins[1:], len(slots))[: len(begins)] - 1
         self.previous[slots[1:]], self.next[slots[:-1]] = slots[:-1], slots[1:]
@@ -82,10 +88,10 @@ class StepLinks:
         return ends
 
     def get_state(self, size: int) -> np.ndarray:
-        """The links of the first `size` steps, [6, size]."""
+        """Return the links of the first `size` steps, int64 [6, size]."""
         return np.stack([array[:size] for array in self.arrays])
 
     def set_state(self, links: np.ndarray) -> None:
-        """Put such links in."""
+        """Restore links that `get_state` returned."""
         for array, values in zip(self.arrays, links, strict=True):
             array[: len(values)] = values

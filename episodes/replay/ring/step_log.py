@@ -1,4 +1,4 @@
-"""`StepLog`: which step of which episode each of the newest steps was, also of those that made way."""
+"""`StepLog`: episode and time of the newest steps, evicted ones included."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from episodes.batch.origin import EpisodeKey
 from episodes.replay.ring.episode_table import EpisodeTable, TableChange
 from episodes.replay.ring.track_ring import positions, put
 
-_FEW = 1024  # names that nobody needs may be kept
+_FEW = 1024  # up to this number, ids of forgotten steps are kept
 
 
 class StepLog:
-    """Serial number of the episode and time of the newest `size` steps by number, 16 bytes each, in a ring.
+    """Serial number of the episode and time of the newest `size` steps, 16 bytes each, in a ring.
 
-    What is written is what was worked out for the steps' links anyway: one contiguous copy for each lot of steps. Names
-    of episodes are kept where they do not follow from the serial number. All writing may be done twice.
+    The values are those of the steps' links, so each addition costs one contiguous copy. Ids are stored only if they do
+    not follow from the serial number. All writes may be repeated.
     """
 
     __slots__ = ("_first", "_named", "_serials", "_t", "_too_many", "size")
@@ -23,12 +23,12 @@ class StepLog:
     def __init__(self, size: int) -> None:
         self.size = size
         self._serials, self._t = np.zeros((2, size), np.int64)
-        self._first: int | None = None  # number of the first step that was ever written
+        self._first: int | None = None  # index of the first recorded step
         self._named: dict[int, str | EpisodeKey | None] = {}  # by serial number; None: as it follows from that
         self._too_many = _FEW
 
     def name(self, table: EpisodeTable, change: TableChange) -> None:
-        """Remember who the episodes are that came."""
+        """Record the identities of new episodes."""
         if change.facts is not None:
             self._name(table, change.opened)
         elif change.ids is not None:
@@ -39,7 +39,7 @@ class StepLog:
             self._named[serial] = table.key_of(entry)
 
     def write(self, number: int, serials: np.ndarray, t: np.ndarray) -> None:
-        """Write down steps [k] from a number on; of more than fit, the last ones."""
+        """Record steps [k] from index `number` on. Of more steps than fit, only the last ones."""
         self._first = number if self._first is None else self._first
         head = number + len(t)
         number, serials, t = max(number, head - self.size), serials[-self.size :], t[-self.size :]
@@ -55,22 +55,26 @@ class StepLog:
         self._too_many = max(2 * len(self._named), _FEW)
 
     def begin(self, number: int, entries: np.ndarray, t: np.ndarray, table: EpisodeTable) -> None:
-        """Forget all but steps [k] from a number on, which are of these entries of the table."""
+        """Restart the log with steps [k] from index `number` on, which belong to these table entries."""
         self._first, self._named = None, {}
         self._name(table, table.order)
         self.write(number, table.serials[entries], t)
 
     def _reaches(self, head: int) -> int:
-        """Number of the oldest step that is known."""
+        """Return the index of the oldest known step."""
         return head if self._first is None else max(self._first, head - self.size)
 
     def find(self, numbers: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which of the steps are known [n], where the newest has number `head` - 1; serials and times of those."""
+        """Return which of the steps `numbers` are in the log, bool [n], with the serial numbers and times of the steps
+        found.
+
+        The newest step is `head` - 1.
+        """
         known = (numbers >= self._reaches(head)) & (numbers < head)
         at = numbers[known] % self.size
         return known, self._serials[at], self._t[at]
 
     def key_of(self, serial: int, table: EpisodeTable) -> EpisodeKey:
-        """Whose episode had this number."""
+        """Return the identity of the episode with this serial number."""
         named = self._named.get(serial) or table.names.id_of(serial)
         return EpisodeKey(named) if isinstance(named, str) else named

@@ -1,6 +1,8 @@
-"""What is small of each step, side by side in memory: a draw then touches one cache line a step for all of it.
+"""`StepRecords`: small fields of a step next to each other in memory, so that sampling a step reads one cache line.
 
-With a million steps stored, waiting for memory is most of what a draw costs.
+    record of a step    | observation before | after | reward | flags | action | next | t |   up to 64 bytes
+
+With a million stored steps, memory latency is most of the cost of sampling.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ import numpy as np
 from episodes.replay.ring.track_ring import CACHE_LINE, SMALL, Allocator
 
 Fields = Mapping[str, np.ndarray]
-"""By name, arrays [k, ...] that show what the items of a field are like."""
+"""Arrays [k, ...] with the dtype and item shape of a field, by name."""
 
 
 class StepRecords:
-    """Records of `size` steps; one more, the last, is all zeros, see `step_ring`. None lies across two cache lines.
+    """Records of `size` steps, and one record of zeros at the end. No record crosses a cache line without need.
 
     Args:
+        size: number of steps.
         needed: fields of the records.
-        spare: fields, the most read first, that fill what room is left; arrays of their own where none is.
+        spare: fields for the remaining space, in the order of their use. Others get arrays of their own.
+        allocator: creates the arrays.
     """
 
     __slots__ = ("_arrays", "_begins", "_records", "nbytes")
@@ -44,34 +48,35 @@ class StepRecords:
             start = stop
 
     def field(self, name: str) -> np.ndarray:
-        """A field of all records [size + 1, ...]: a view, mostly with gaps between the items."""
+        """Return a field of all records [size + 1, ...], a view with gaps between the items."""
         return self._arrays[name]
 
-    def word(self, name: str, others: Sequence[str]) -> np.ndarray | None:
-        """A field of 4 bytes as uint64 [size + 1]: written like this, it puts zeros into the `others` after it.
+    def word(self, name: str, following: Sequence[str]) -> np.ndarray | None:
+        """Return a field of 4 bytes as uint64 [size + 1]. Writing it sets the `following` fields to
+        zero.
 
-        None where it does not lie in one word with them alone.
+        None if the field does not share 8 bytes with exactly the `following`.
         """
         begin = self._begins.get(name, 1)
         within = {field for field, start in self._begins.items() if begin <= start < begin + 8}
         width = self._records.shape[1]
-        if begin % 8 or begin + 8 > width or within != {name, *others} or sys.byteorder != "little":
+        if begin % 8 or begin + 8 > width or within != {name, *following} or sys.byteorder != "little":
             return None
         return self._records[:, begin : begin + 8].view(np.uint64)[:, 0]
 
 
 def item_bytes(items: np.ndarray) -> int:
-    """Bytes of one of the items [k, ...]."""
+    """Return the size of one of the items [k, ...] in bytes."""
     return items.itemsize * math.prod(items.shape[1:])
 
 
 def is_small(items: object) -> bool:
-    """Whether the items [k, ...] of a track belong into records."""
+    """Return True if the items [k, ...] of a track are stored in records."""
     return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and 0 < item_bytes(items) <= SMALL
 
 
 def fits_in_a_line(needed: Fields) -> bool:
-    """Whether records of these fields are no larger than a cache line."""
+    """Return True if records of these fields are at most as large as a cache line."""
     return _size(needed) <= CACHE_LINE
 
 
@@ -80,12 +85,12 @@ def _size(fields: Fields) -> int:
 
 
 def _width(needed: Fields) -> int:
-    """Bytes of a record: a power of two within a cache line, whole lines beyond."""
+    """Return the size of a record in bytes: a power of two up to a cache line, whole cache lines beyond."""
     size = _size(needed)
     return 1 << (size - 1).bit_length() if size <= CACHE_LINE else -(-size // CACHE_LINE) * CACHE_LINE
 
 
 def _by_alignment(field: tuple[str, np.ndarray]) -> int:
-    """Puts the fields with the strictest alignment first, so that no gaps are needed."""
+    """Return the sort key that puts fields with the strictest alignment first, so that no gaps are needed."""
     nbytes = item_bytes(field[1])
     return -(nbytes & -nbytes)

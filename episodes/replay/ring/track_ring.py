@@ -1,7 +1,11 @@
 """Rings of rows: arrays that are written from left to right and, once full, from the left again.
 
-Rows are numbered by arrival, from 0 and for ever; row number k lies at position k % size. After the last position
-comes one more row, of zeros: gathering from there is how draws are padded.
+Rows are numbered in the order in which they are written. Row number k is at position k % size:
+
+    size = 4           position   0  1  2  3 | 4
+    after 6 rows       row        4  5  2  3 | zeros
+
+The row of zeros at the end is used for padding.
 """
 
 from __future__ import annotations
@@ -17,11 +21,11 @@ from episodes.replay.ring.mapped_files import MappedFiles, file_name_of
 from episodes.tracks import nested
 
 CACHE_LINE = 64
-"""In bytes."""
+"""Size of a cache line in bytes."""
 SMALL = 16
-"""Bytes of an item up to which it is moved as a whole."""
+"""Items of up to this number of bytes are copied as one element."""
 UNCHECKED: Any = "clip"
-"""Mode of a `take` whose indices are in range: to check them takes a third of its time, and copies its `out` twice."""
+"""Mode of a `take` with valid indices. Checking them takes a third of its time, and copies `out` twice."""
 
 
 class Allocator:
@@ -35,7 +39,7 @@ class Allocator:
         self.files = files
 
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
-        """Return an array [size + 1, ...] for items like those of `item` [k, ...]. Its last row is zeros."""
+        """Return an array [size + 1, ...] with the dtype and item shape of `item` [k, ...]. Its last row is zeros."""
         shape = (size + 1, *item.shape[1:])
         if self.files is None:
             array = aligned(shape, item.dtype)
@@ -63,7 +67,7 @@ class Allocator:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An empty array that begins where a cache line does, so that small rows do not lie across two."""
+    """Return an empty array that begins at a cache line, so that small rows do not cross two."""
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -73,12 +77,14 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 class TrackRing:
-    """One track: nested arrays [size + 1, ...], the last row zeros.
+    """Ring of one track: nested arrays [size + 1, ...], in which the last row is zeros.
 
     Attributes:
-        items: the same memory as an array [size + 1] with an element for each item, which gathers faster; None where
-            items are nested or too large for that.
-        item: the dtype that makes an array [..., ...] of such elements [...] again; None where it is one already.
+        data: the nested arrays.
+        items: the same memory as an array [size + 1] with one element per item, which gathers faster, or None if items
+            are nested or large.
+        item: dtype that converts such elements back, or None if nothing has to be converted.
+        plain: whether `data` is a single array.
     """
 
     __slots__ = ("data", "item", "items", "name", "plain", "size")
@@ -95,7 +101,7 @@ class TrackRing:
 
     @staticmethod
     def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
-        """A ring with room of its own for items like these, nested arrays [k, ...]."""
+        """Return a ring with new memory for items like these, nested arrays [k, ...]."""
         return TrackRing(name, size, nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items))
 
     @property
@@ -103,15 +109,20 @@ class TrackRing:
         return sum(leaf.nbytes for leaf in nested.leaves(self.data))
 
     def check(self, items: Any) -> None:
-        """Raise unless the items [k, ...] are of this track's structure and shape, and of a dtype that fits."""
+        """Raise an error unless the items [k, ...] have this track's structure and shape, and a dtype that fits.
+
+        Raises:
+            TrackMismatch: another structure, or a dtype that could lose values.
+            ShapeMismatch: another item shape.
+        """
         if self.plain and type(items) is np.ndarray:
             self._check_leaf(self.data, items, self.name)
             return
         if not nested.same_structure(self.data, items):
             raise TrackMismatch(f"{self.name}: {nested.describe(items)}; the buffer holds {nested.describe(self.data)}")
-        there = nested.flatten(items, self.name)
+        leaves = nested.flatten(items, self.name)
         for path, leaf in nested.flatten(self.data, self.name).items():
-            self._check_leaf(leaf, there[path], path)
+            self._check_leaf(leaf, leaves[path], path)
 
     def _check_leaf(self, leaf: np.ndarray, items: np.ndarray, path: str) -> None:
         if items.shape[1:] != leaf.shape[1:]:
@@ -123,7 +134,7 @@ class TrackRing:
             )
 
     def write(self, number: int, items: Any, rows: Any = None) -> None:
-        """Put `items[rows]` (all of them when None) at the positions of row numbers `number`, `number + 1`, ..."""
+        """Write `items[rows]` (all of them if None) at the positions of the row numbers `number`, `number + 1`, ..."""
         start = number % self.size
         if self.plain:
             if rows is not None:
@@ -137,7 +148,7 @@ class TrackRing:
         nested.map_leaves(lambda ring, leaf: put(ring, self.size, start, select_rows(leaf, rows)), self.data, items)
 
     def take(self, positions: np.ndarray) -> Any:
-        """The items at the positions [...]: nested arrays [..., ...], copied."""
+        """Return a copy of the items at the positions [...], nested arrays [..., ...]."""
         items, item = self.items, self.item
         if items is not None:
             return items[positions] if item is None else items[positions].view(item)
@@ -146,7 +157,7 @@ class TrackRing:
         return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
-        """A ring of another size with the row numbers [first, stop) of this one."""
+        """Return a copy of the row numbers [first, stop) in a ring of another size."""
 
         def copy_leaf(old: np.ndarray) -> np.ndarray:
             new = allocator.empty(size, old)
@@ -164,7 +175,9 @@ class TrackRing:
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:
-    """The array [n, ...] as one [n] of the same memory, an element an item; None if items are large or objects."""
+    """Return the array [n, ...] as one [n] with an element per item, in the same memory. None if items are large or
+    objects.
+    """
     if data.ndim == 1:
         return data
     nbytes = data.itemsize * math.prod(data.shape[1:])
@@ -174,19 +187,19 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
 
 
 def select_rows(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
-    """`items[rows]`, or all of them."""
+    """Return the selected items [k, ...]: `items[rows]`, or all items if `rows` is None."""
     if rows is None:
         return items
     return items[rows] if isinstance(rows, slice) else items.take(rows, 0, mode=UNCHECKED)
 
 
 def gather_copy(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """A copy of the items at the positions [...]."""
+    """Return a copy of the items at the positions [...]."""
     return ring.take(positions, 0) if ring.flags.c_contiguous else ring[positions]
 
 
 def put(ring: np.ndarray, size: int, start: int, items: Any) -> None:
-    """Write the items [k, ...] from position `start` on, going on at 0 after `size` - 1; k is at most the size."""
+    """Write the items [k, ...] from position `start` on, and from 0 on after `size` - 1. k is at most `size`."""
     stop = start + len(items)
     if stop <= size:
         ring[start:stop] = items
@@ -197,16 +210,16 @@ def put(ring: np.ndarray, size: int, start: int, items: Any) -> None:
 
 
 def positions(number: int, count: int, size: int) -> np.ndarray:
-    """The positions [count] of row numbers from `number` on."""
+    """Return the positions [count] of the row numbers from `number` on."""
     start = number % size
-    found = np.arange(start, start + count)
+    result = np.arange(start, start + count)
     if start + count > size:
-        found %= size
-    return found
+        result %= size
+    return result
 
 
 def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
-    """The row numbers at the positions, of a ring whose next row has number `head`."""
+    """Return the row numbers at the positions of a ring, where `head` is the number of the next row."""
     if head <= size:
         return positions.astype(np.int64)
     start = head % size
@@ -214,7 +227,7 @@ def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
 
 
 def contiguous_ranges(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
-    """Row numbers [first, stop) as (number, count) pieces that lie in a row in rings of all these sizes."""
+    """Yield row numbers [first, stop) as (number, count) ranges that are contiguous in rings of all these sizes."""
     while first < stop:
         count = min(stop - first, *(size - first % size for size in sizes))
         yield first, count
