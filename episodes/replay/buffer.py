@@ -302,8 +302,9 @@ class EpisodeReplayBuffer(SampleCounts):
             max_age: samples only steps whose policy is at most `max_age` versions older than the newest. None for all
                 steps.
 
-        Returns: A batch that also has `indices`, int64 [n], the step indices, which are never reused, and `weights`,
-            ones [n].
+        Returns:
+            A batch that also has `indices`, int64 [n], the step indices, which are never reused, and `weights`, ones
+            [n].
 
         Raises:
             EpisodeStateError: no steps are stored, or none is recent enough.
@@ -473,11 +474,16 @@ class EpisodeReplayBuffer(SampleCounts):
             keys: as for `sample`.
             include_infos: as for `sample`.
 
-        Returns: A batch that also has `loss_mask`, bool [B, W], True for the steps to learn from; `is_first`, bool [B,
-            W], True for the first stored step of an episode, before which a recurrent state is zeros; `seq_lens` [B],
-            the number of columns from column `lookback` to the last step; `indices`, int64 [B, W], step indices and -1
-            for padding; `weights` [B]. If there is an extra model output "state_out", `state_in` [B, ...] is the state
-            before column `lookback`, zeros at the beginning of an episode.
+        Returns:
+            A batch that also has these columns:
+
+            - `loss_mask`, bool [B, W]: True for the steps to learn from.
+            - `is_first`, bool [B, W]: True for the first stored step of an episode. A recurrent state before it is zeros.
+            - `seq_lens`, int [B]: number of columns from column `lookback` to the last step.
+            - `indices`, int64 [B, W]: step indices, -1 for padding.
+            - `weights`, float32 [B]: importance weights.
+            - `state_in` [B, ...]: recurrent state before column `lookback`, zeros at the beginning of an episode. Only
+              if there is an extra model output "state_out".
 
         Raises:
             EpisodeStateError: no steps are stored, or none at which a sequence may begin.
