@@ -478,7 +478,7 @@ class EpisodeReplayBuffer(SampleCounts):
             A batch that also has these columns:
 
             - `loss_mask`, bool [B, W]: True for the steps to learn from.
-            - `is_first`, bool [B, W]: True for the first stored step of an episode. A recurrent state before it is zeros.
+            - `is_first`, bool [B, W]: True for the first stored step of an episode, before which states are zeros.
             - `seq_lens`, int [B]: number of columns from column `lookback` to the last step.
             - `indices`, int64 [B, W]: step indices, -1 for padding.
             - `weights`, float32 [B]: importance weights.
