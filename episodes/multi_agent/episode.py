@@ -59,7 +59,7 @@ def default_module(agent_id: Any, episode: Any) -> str:
 
 
 class MultiAgentEpisode(MultiAgentGetters):
-    """One chunk of an episode of several agents, which may enter late, skip env steps, act in turns and end early.
+    """Chunk of a multi-agent episode. Agents may enter late, skip env steps, act in turns and end early.
 
     An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
     observation completes the step. The constructor takes lists of the arguments of `add_env_reset` and `add_env_step`,

@@ -273,7 +273,7 @@ class Timeline:
         if self.phase == ENDED:
             return
         if later is None:
-            raise ChunkMismatch(f"{self._at(env_t, 'goes on')}, and the chunk that begins there does not know it")
+            raise ChunkMismatch(f"{self._at(env_t, 'is ongoing')}, and the chunk that begins there does not have it")
         self.episode.check_follows(later.episode)
 
     def append(self, later: Timeline, tracks: Tracks | None = None) -> None:

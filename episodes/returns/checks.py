@@ -30,7 +30,7 @@ def check_columns(
     expected = shape_of_values(rewards, None)
     if values != expected:
         raise ShapeMismatch(
-            f"values {list(values)} beside rewards {list(rewards)}: they must be {list(expected)}, one more row for "
+            f"values {list(values)} with rewards {list(rewards)}: they must be {list(expected)}, one more row for "
             "the observation after the last step; pass offsets when the arrays hold packed episodes"
         )
     check_like_rewards("terminateds", terminateds, rewards)
@@ -74,7 +74,7 @@ def check_offsets(first: int, last: int, shortest: int, num_steps: int) -> None:
 def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ...]) -> None:
     """Raise `ShapeMismatch` unless an array has the shape of the rewards."""
     if tuple(shape) != tuple(rewards):
-        raise ShapeMismatch(f"{name} {list(shape)} beside rewards {list(rewards)}: they must have one entry per step")
+        raise ShapeMismatch(f"{name} {list(shape)} with rewards {list(rewards)}: they must have one entry per step")
 
 
 def check_fraction(name: str, value: float) -> float:

@@ -35,7 +35,7 @@ _blank: Any = object.__new__  # takes half the time of calling the class
 
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
-    """One chunk of one agent's episode in one environment.
+    """Chunk of one agent's episode in one environment.
 
     The chunk may grow from an empty one, step by step, or be created from lists. With `len_lookback_buffer="auto"` all
     given data becomes lookback, as in RLlib: step 0 is then the last observation. Use `from_arrays` to create a
@@ -475,7 +475,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.of(self._facts._replace(action_space=action_space), tracks, own_data(self.custom_data))
 
     def to_numpy(self) -> Self:
-        """Finalize the episode in place and return it: each track becomes one read-only array, nested as its items.
+        """Finalize the episode in place, and return the episode. Each track becomes a read-only array, nested like its
+        items.
 
         A track has its space's dtype, or numpy's promotion over all items without a space. Idempotent.
 

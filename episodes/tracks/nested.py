@@ -75,7 +75,7 @@ def check_same_keys(container: Any, others: Sequence[Any]) -> None:
         if same:
             same = container.keys() == other.keys() if isinstance(container, dict) else len(container) == len(other)
         if not same:
-            both = f"{describe(container)} beside {describe(other)}"
+            both = f"{describe(container)} and {describe(other)}"
             raise TrackMismatch(f"nested values differ: {both}{_first_difference(container, other)}")
 
 

@@ -122,7 +122,7 @@ class Tracks(NamedTuple):
             expected = steps + track.field.more
             if track.total != expected:
                 raise TrackMismatch(
-                    f"{label}: {track.total} {track.field.label} beside {steps} rewards; there must be {expected} (one "
+                    f"{label}: {track.total} {track.field.label} for {steps} rewards; there must be {expected} (one "
                     "more observation and info than rewards, as many of all else)"
                 )
             check_kinds(track.field, track.arrays())
@@ -252,8 +252,8 @@ class Tracks(NamedTuple):
         """
         if self.extra.keys() != other.extra.keys() and self.rewards.total and len(other.rewards):
             raise TrackMismatch(
-                f"{label}: extra model outputs {list(other.extra)} of the chunk from t={t} beside "
-                f"{list(self.extra)} before it; all chunks of an episode have the same keys"
+                f"{label}: the chunk at t={t} has extra model outputs {list(other.extra)}, the chunk before it "
+                f"{list(self.extra)}; all chunks of an episode need the same keys"
             )
 
     # --- state -------------------------------------------------------------------------------------------------

@@ -278,7 +278,7 @@ GOOD = {"rewards": np.ones(3), "values": np.ones(5), "terminateds": [False] * 2,
         ({"truncateds": [False] * 3}, r"truncateds \[3\] of 2 packed episodes"),
         ({"offsets": [0, 1, 4]}, r"offsets from 0 to 4 of 3 packed steps"),
         ({"offsets": [0, 4, 3]}, r"they must rise"),
-        ({"offsets": None}, r"values \[5\] beside rewards \[3\]: they must be \[4\]"),
+        ({"offsets": None}, r"values \[5\] with rewards \[3\]: they must be \[4\]"),
         ({"rewards": np.ones((3, 1))}, r"rewards \[3, 1\] with offsets \[3\]"),
         ({"rewards": 1.0, "offsets": None}, "a single number"),
     ],
@@ -303,7 +303,7 @@ def test_invalid_discount_and_n_step_raise():
 
 def test_final_values_and_ratios_of_wrong_shape_raise():
     made = columns(np.random.default_rng(2), 4, 2, 0.1)
-    with pytest.raises(ShapeMismatch, match=r"ratios \[3, 2\] beside rewards \[4, 2\]"):
+    with pytest.raises(ShapeMismatch, match=r"ratios \[3, 2\] with rewards \[4, 2\]"):
         vtrace(**made.arguments(), ratios=made.ratios[:3], gamma=0.9)
     with pytest.raises(ShapeMismatch, match="final_values"):
         gae(**made.arguments() | {"final_values": np.ones(2)}, gamma=0.9, lambda_=0.9)

@@ -229,7 +229,7 @@ def test_concat_with_other_extra_outputs_raises() -> None:
     for finalized in (False, True):
         first = copy.deepcopy(head).to_numpy() if finalized else copy.deepcopy(head)
         before = copy.deepcopy(first)
-        with pytest.raises(TrackMismatch, match=r"extra model outputs \[\] of the chunk from t=2 beside \['logp'\]"):
+        with pytest.raises(TrackMismatch, match=r"t=2 has extra model outputs \[\], the chunk before it \['logp'\]"):
             first.concat_episode(tail)
         assert first.equals(before)
 
