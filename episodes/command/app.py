@@ -34,7 +34,7 @@ def _about(
         bool, typer.Option("--version", callback=plugins.print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Check, inspect, change and convert data sets of episodes; train and evaluate policies.
+    """Check, inspect, change and convert data sets of episodes. Train and evaluate policies.
 
     The exit status is 0 if all is well, 1 if a check found something, and 2 if a command could not run.
     """

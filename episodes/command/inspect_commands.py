@@ -111,7 +111,7 @@ def show(
 
 
 def _track_facts(series: Any) -> dict[str, Any]:
-    """Return the statistics of a track; None for numbers that are not finite."""
+    """Return the statistics of a track, with None instead of numbers that are not finite."""
     low, mean, high = map(finite, series.range) if series.is_numeric else (None, None, None)
     counts = series.counts._asdict() if series.is_numeric else {}
     stats = {"lowest": low, "mean": mean, "highest": high} if series.is_numeric else {}

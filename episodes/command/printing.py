@@ -25,7 +25,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def text(value: Any) -> str:
-    """Return a value as short text; empty for None."""
+    """Return a value as short text. None is empty."""
     from episodes.inspect.formatting import clipped, number
 
     if isinstance(value, float):

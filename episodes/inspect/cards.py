@@ -21,10 +21,10 @@ from episodes.tracks import nested
 BYTES_OF_LINES = 12_000  # of all lines of a card together
 BYTES_OF_FRAMES = 15_000  # of all strips of frames
 BYTES_OF_POINT = 6
-MOST_ROWS = 24  # that are drawn; of more, the names are said
-MOST_PARTS = 6  # of an item, whose numbers are told apart
-MOST_TOLD_APART = 2  # cards together whose items' numbers are told apart
-MOST_AGENTS = 12  # whose time is drawn
+MOST_ROWS = 24  # with a picture; further rows are only named
+MOST_PARTS = 6  # numbers of an item in the table of a row
+MOST_CARDS_WITH_TABLES = 2  # of one view
+MOST_AGENTS = 12  # with a timeline
 MOST_AGENT_CARDS = 8
 MOST_EPISODES = 12  # that a table lists
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
@@ -36,7 +36,7 @@ MOST_OF_TEXT = 400  # characters
 
 @dataclass(frozen=True)
 class Row:
-    """A track: its name, what it is like, and its picture."""
+    """Row of a card for one track: name, shape, statistics and picture."""
 
     label: str
     hue: str
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name; cells are text."""
+    """Table of texts."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -80,10 +80,10 @@ class Card:
 
 
 def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
-    """The first series as rows, within the bytes that a card may have, and a note on the others.
+    """Return the first series as rows, limited by the size of a card, and a note on the others.
 
     Args:
-        share: as how many cards like this one are shown together.
+        share: number of cards of this kind in one view.
     """
     shown = series[: max(MOST_ROWS // share, 4)]
     lanes = sum(
@@ -92,12 +92,12 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
     points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
     points = min(max(points, sparklines.FEWEST_POINTS), sparklines.MOST_POINTS)
     room = BYTES_OF_FRAMES // (share * max(sum(one.is_image and one.is_numeric for one in shown), 1))
-    rows = [_row(one, axis, points, room, share <= MOST_TOLD_APART) for one in shown]
+    rows = [_row(one, axis, points, room, share <= MOST_CARDS_WITH_TABLES) for one in shown]
     left = [one.label for one in series[len(shown) :]]
     return rows, [formatting.clipped(f"and {len(left)} more: {', '.join(left[:20])}", 300)] if left else []
 
 
-def _row(series: Series, axis: Axis, points: int, room: int, told_apart: bool) -> Row:
+def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) -> Row:
     meta = f"{formatting.shape(series.shape)} {series.dtype}"
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
@@ -114,7 +114,7 @@ def _row(series: Series, axis: Axis, points: int, room: int, told_apart: bool) -
         (low, mean, high),
         formatting.clipped(", ".join(series.remarks)),
         sparklines.picture(series, axis, points, room),
-        _parts(series) if told_apart else None,
+        _parts(series) if has_table else None,
     )
 
 
@@ -139,7 +139,7 @@ def _texts(series: Series) -> tuple[Markup, Table]:
 
 
 def _parts(series: Series) -> Table | None:
-    """The lowest, mean, highest, first and last of each number of an item."""
+    """Return a table of the lowest, mean, highest, first and last of each number of an item."""
     count = series.numbers.shape[1]
     if series.is_image or series.is_band or len(series.array) == 0:
         return None
@@ -151,7 +151,7 @@ def _parts(series: Series) -> Table | None:
 
 
 def known(**facts: Any) -> list[tuple[str, str]]:
-    """Pairs of name and text of the facts that are known."""
+    """Return pairs of name and text of the facts that are not None."""
     return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
 
@@ -159,7 +159,7 @@ def known(**facts: Any) -> list[tuple[str, str]]:
 
 
 def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
-    """The card of a `SingleAgentEpisode`: its rail, its tracks and its facts."""
+    """Return the card of a `SingleAgentEpisode`: timeline bar, tracks and facts."""
     tracks, facts = episode.tracks, episode.facts
     lookback = tracks.lookback
     axis = Axis(max(tracks.observations.total - 1, 0), lookback)
@@ -196,7 +196,7 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
 
 
 def multi_agent_card(episode: Any) -> Card:
-    """The card of a `MultiAgentEpisode`: who acted when, and a card of each agent."""
+    """Return the card of a `MultiAgentEpisode`: a timeline and a card for each agent."""
     agents, facts = episode.agents, episode.facts
     lines = list(agents.timelines.items())
     shown = lines[:MOST_AGENTS]
@@ -228,7 +228,7 @@ def multi_agent_card(episode: Any) -> Card:
 
 
 def pack_card(pack: Any) -> Card:
-    """The card of an `EpisodePack`: its episodes in a chart and a table, its columns as rows."""
+    """Return the card of an `EpisodePack`: a chart and a table of the episodes, and a row for each column."""
     rows, notes = rows_of(list(of_tracks(pack.columns)), Axis(max(int(pack.observation_offsets[-1]), 1)))
     return Card(
         type(pack).__name__,
@@ -247,7 +247,7 @@ def pack_card(pack: Any) -> Card:
 
 
 def dataset_card(dataset: Any) -> Card:
-    """The card of an `EpisodeDataset`: of its table, and of the first steps of its first episode."""
+    """Return the card of an `EpisodeDataset`: a chart and a table of the episodes. No track is read."""
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     user = {
@@ -280,7 +280,7 @@ def dataset_card(dataset: Any) -> Card:
 
 
 def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, truncated: Any, started: Any) -> Table:
-    """The first and the last episodes: id, length, return, ending, and where a chunk begins."""
+    """Return a table of the first and the last episodes: id, length, return, ending and start."""
     num = len(lengths)
     half = MOST_EPISODES // 2
     chosen = range(num) if num <= MOST_EPISODES else [*range(half), *range(num - half, num)]
@@ -320,7 +320,7 @@ _COLUMN_HUES = {
 
 
 def batch_card(batch: Any, kind: str = "Batch") -> Card:
-    """The card of a `Batch`, or of any mapping of nested columns: a row for each leaf."""
+    """Return the card of a `Batch`, or of any mapping of nested columns, with a row for each leaf."""
     leaves = {
         path: leaf
         for path, leaf in nested.flatten(batch.to_dict() if isinstance(batch, Batch) else dict(batch)).items()
@@ -336,7 +336,7 @@ def batch_card(batch: Any, kind: str = "Batch") -> Card:
 
 
 def _column(path: str, leaf: Any) -> Series:
-    """The series of a leaf; a tensor that is on a device stays there, and is only named."""
+    """Return the series of a leaf. A tensor on a device is not copied to the host and has no statistics."""
     hue = _COLUMN_HUES.get(path.split("/")[0], "extra")
     if batch_leaves.torch_of(leaf) is None:
         array = np.atleast_1d(leaf)
@@ -393,7 +393,7 @@ def _stored_steps(buffer: Any) -> list[Series]:
 
 
 def multi_agent_replay_card(buffer: Any) -> Card:
-    """The card of a `MultiAgentEpisodeReplayBuffer`: how full it is, and a card of each module."""
+    """Return the card of a `MultiAgentEpisodeReplayBuffer`: fill level, and a card for each module."""
     modules = list(buffer.modules.items())
     headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", formatting.counted(len(modules), "module")]
     return Card(
@@ -401,5 +401,5 @@ def multi_agent_replay_card(buffer: Any) -> Card:
         "",
         [*headline, formatting.size(buffer.nbytes)],
         chart=charts.filled(len(buffer), buffer.capacity),
-        parts=[replay_card(own, module_id) for module_id, own in modules[:MOST_MODULES]],
+        parts=[replay_card(part, module_id) for module_id, part in modules[:MOST_MODULES]],
     )

@@ -16,5 +16,5 @@ ENDINGS = {"terminated": "#dc2626", "truncated": "#b45309", "cut": "#64748b", "o
 
 
 def colour(hue: str) -> str:
-    """The colour of a kind of track, as CSS writes it."""
+    """Return the colour of a kind of track for CSS."""
     return "#{:02x}{:02x}{:02x}".format(*HUES[hue])

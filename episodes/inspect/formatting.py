@@ -1,4 +1,4 @@
-"""Numbers, sizes and values as short words."""
+"""Numbers, sizes and values as short texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_CHARACTERS = 80  # of one value that a user gave
 
 
 def number(value: Any) -> str:
-    """A number in at most four digits, two where it is very small or large.
+    """Return a number with at most four digits, or two if it is very small or large.
 
     >>> number(1234.5), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
     ('1234', '0.1235', 'NaN', '7', '-1.2e-05')
@@ -27,7 +27,7 @@ def number(value: Any) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in the unit that suits them.
+    """Return a size in bytes with a unit.
 
     >>> size(512), size(3_216), size(84 * 84 * 1000)
     ('512 B', '3.2 kB', '7.1 MB')
@@ -40,10 +40,10 @@ def size(nbytes: float) -> str:
 
 
 def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
-    """A value as text of at most so many characters."""
+    """Return a value as text of at most `most` printable characters."""
     try:
         text = value if isinstance(value, str) else str(value)
-    except Exception as error:  # a user's own __str__ must not keep us from showing the rest
+    except Exception as error:  # an error in a user's __str__ must not hide the other values
         text = f"<{type(value).__name__}: {type(error).__name__} in its str>"
     if len(text) <= most and text.isprintable():
         return text
@@ -57,27 +57,27 @@ def shortened(value: Any) -> str:
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:
-    """How a chunk stops: in one word, or in two where both are so.
+    """Return the ending of a chunk as one word, or as two words if it is terminated and truncated.
 
     >>> endings(Ending.BOTH), endings(Ending.OPEN), endings(Ending.OPEN, is_cut=False)
     (['terminated', 'truncated'], ['cut'], ['ongoing'])
     """
-    found = ["terminated"] * ending.is_terminated + ["truncated"] * ending.is_truncated
-    return found or ["cut" if is_cut else "ongoing"]
+    names = ["terminated"] * ending.is_terminated + ["truncated"] * ending.is_truncated
+    return names or ["cut" if is_cut else "ongoing"]
 
 
 def ended(ending: Ending) -> str:
-    """The same of a chunk that is finished, as words of a sentence."""
+    """Return the ending of a finished chunk as text."""
     return " and ".join(endings(ending))
 
 
 def ending_word(ending: Ending) -> str:
-    """How it stops, in one word: a termination counts more than a truncation of the same step."""
+    """Return the ending as one word: "terminated" if it is terminated and truncated."""
     return endings(ending)[0]
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things.
+    """Return a count with its noun.
 
     >>> counted(1, "step"), counted(2000, "step")
     ('1 step', '2,000 steps')
@@ -86,7 +86,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shape(lengths: tuple[int, ...]) -> str:
-    """A shape in brackets.
+    """Return a shape in brackets.
 
     >>> shape((201, 4))
     '[201, 4]'

@@ -12,33 +12,36 @@ from episodes.inspect.series import of_track
 
 
 def frames(episode: Any, column: str | None = None) -> np.ndarray:
-    """The images uint8 [T + 1, H, W, C] that an episode observed, its lookback not among them; C is 1 or 3.
+    """Return the images among the observations of an episode without its lookback, uint8 [T + 1, H, W, C].
 
     Args:
-        column: the path of the images, such as `observations/camera`; the first ones that there are by default.
+        column: the path of the images, such as `observations/camera`. The default is the first track of images.
+
+    Returns:
+        Images with C = 1 or 3.
 
     Raises:
-        InvalidArgument: there are no images of that name.
+        InvalidArgument: the episode has no images of that name.
     """
     finished = episode.tracks.observations.finalize()
-    found = {series.label: series for series in of_track(finished)}
-    images = [label for label, series in found.items() if series.is_image]
+    by_path = {series.label: series for series in of_track(finished)}
+    images = [label for label, series in by_path.items() if series.is_image]
     chosen = column or (images[0] if images else "observations")
-    if chosen not in found or found[chosen].array.ndim not in (3, 4):
-        there = ", ".join(images) or "none"
-        raise InvalidArgument(f"episode {episode.id_}: no images {chosen!r} among its observations; images: {there}")
-    return viewable(found[chosen].array[episode.tracks.lookback :])
+    if chosen not in by_path or by_path[chosen].array.ndim not in (3, 4):
+        names = ", ".join(images) or "none"
+        raise InvalidArgument(f"episode {episode.id_}: no images {chosen!r} among its observations; images: {names}")
+    return viewable(by_path[chosen].array[episode.tracks.lookback :])
 
 
 def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None = None, zoom: int = 1) -> Path:
-    """Write the images of an episode as a video (`.mp4`) or an animation (`.gif`); gives the path.
+    """Write the images of an episode as a video (`.mp4`) or an animation (`.gif`), and return the path.
 
     Args:
         column: as in `frames`.
-        zoom: how many pixels of the video a pixel is wide and high.
+        zoom: width and height of a pixel in the video.
 
     Raises:
-        InvalidArgument: there are no images, the path has another suffix, or fps or zoom is not above zero.
+        InvalidArgument: the episode has no images, the path has another suffix, or fps or zoom is not positive.
         MissingExtra: imageio, or PyAV for mp4, is not installed.
     """
     path = Path(path)
@@ -57,17 +60,17 @@ def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None
     if path.suffix == ".gif":
         imageio.imwrite(path, images, duration=1000 / fps, loop=0)
         return path
-    odd_rows, odd_columns = images.shape[1] % 2, images.shape[2] % 2  # which the codec cannot
+    odd_rows, odd_columns = images.shape[1] % 2, images.shape[2] % 2  # the codec needs even sizes
     images = np.pad(images, ((0, 0), (0, odd_rows), (0, odd_columns), (0, 0)), mode="edge")
     imageio.imwrite(path, images, plugin="pyav", codec="libx264", fps=fps)
     return path
 
 
 def viewable(images: np.ndarray) -> np.ndarray:
-    """Images as bytes [n, H, W, 3] or [n, H, W, 1], of [n, H, W], [n, H, W, C] or [n, C, H, W].
+    """Return images [n, H, W], [n, H, W, C] or [n, C, H, W] as uint8 [n, H, W, 3] or [n, H, W, 1].
 
-    Floats reach from 0 to 1, or from their lowest to their highest. Of stacks of grey frames (C is neither 1 nor 3)
-    the newest, which is the last one, is shown.
+    Floats are scaled from 0 to 1, or from their lowest to their highest number. Of stacked grey frames (C is neither 1
+    nor 3), the last one is returned, which is the newest.
     """
     if images.ndim == 3:
         images = images[..., None]

@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: its card as HTML and CSS, without a script."""
+"""Notebook views: cards of objects as HTML and CSS, without scripts."""
 
 from __future__ import annotations
 
@@ -27,59 +27,59 @@ __all__ = [
 
 @cache
 def templates() -> Environment:
-    """The templates; whatever a user gave is escaped."""
+    """Return the templates, which escape texts of users."""
     return Environment(loader=PackageLoader("episodes.inspect"), autoescape=True, trim_blocks=True)
 
 
 @cache
 def style() -> Markup:
-    """The style sheet of all cards, in few bytes."""
+    """Return the style sheet of all cards."""
     text = files("episodes.inspect").joinpath("templates/style.css").read_text()
     return Markup(" ".join(text.split()))
 
 
 def rendered(card: Card) -> str:
-    """A card as HTML that stands anywhere in a page."""
+    """Return a card as HTML for any place of a page."""
     return templates().get_template("card.html").render(shown=card, style=style())
 
 
 def single_agent_episode(episode: Any) -> str:
-    """An episode: its rail, its tracks and its facts."""
+    """Return the view of an episode: timeline bar, tracks and facts."""
     return rendered(cards.episode_card(episode))
 
 
 def multi_agent_episode(episode: Any) -> str:
-    """An episode of several agents: who acted when, and each agent's own episode."""
+    """Return the view of a multi-agent episode: timelines, and the episode of each agent."""
     return rendered(cards.multi_agent_card(episode))
 
 
 def explanation(row: Any) -> str:
-    """What is known of a row of a batch: words, and the episode behind it."""
+    """Return the view of an explained row of a batch: its lines, and its episode."""
     parts = [] if row.episode is None else [cards.episode_card(row.episode, is_open=False)]
     table = cards.Table((), row.lines, is_words=True)
     return rendered(Card("Row", str(row.row), [], table=table, parts=parts))
 
 
 def pack(episodes: Any) -> str:
-    """A pack: returns and endings of its episodes, and its columns."""
+    """Return the view of a pack: returns and endings of the episodes, and the columns."""
     return rendered(cards.pack_card(episodes))
 
 
 def dataset(episodes: Any) -> str:
-    """A data set: returns and endings of its episodes; no track is read."""
+    """Return the view of a data set: returns and endings of the episodes. No track is read."""
     return rendered(cards.dataset_card(episodes))
 
 
 def batch(columns: Any) -> str:
-    """A batch, or a train batch of a learner pipeline: its columns."""
+    """Return the view of a batch, or of a train batch of a learner pipeline: the columns."""
     return rendered(cards.batch_card(columns, type(columns).__name__))
 
 
 def replay(buffer: Any) -> str:
-    """A replay buffer: how full it is, and its steps from the oldest to the newest."""
+    """Return the view of a replay buffer: fill level, and steps from the oldest to the newest."""
     return rendered(cards.replay_card(buffer))
 
 
 def multi_agent_replay(buffer: Any) -> str:
-    """A replay buffer of several modules: how full it is, and each module's steps."""
+    """Return the view of a replay buffer of several modules: fill level, and the steps of each module."""
     return rendered(cards.multi_agent_replay_card(buffer))

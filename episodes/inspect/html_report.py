@@ -197,7 +197,7 @@ def _agent(agent: Any) -> str:
 
 
 def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Return an episode as the page draws it: lanes of numbers by step, texts, and the frames of all cameras.
+    """Return an episode for the page: lanes of numbers by step, texts, and the frames of all cameras.
 
     Rewards and actions come first. There are at most `MOST_LANES` lanes, and `left` counts the numbers without one.
 

@@ -21,11 +21,11 @@ __all__ = ["Explanation", "explain_batch"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Lines of name and text; printed they are formatting, in a notebook a card with the episode behind it."""
+    """Origin of a row as lines of name and text; in a notebook, with the episode."""
 
     row: int
     lines: tuple[tuple[str, str], ...]
-    episode: Any  # as it is there now; None when it is gone
+    episode: Any  # None if the episode does not exist any more
 
     def __str__(self) -> str:
         return "\n".join([f"row {self.row}", *(f"  {name}: {text}" for name, text in self.lines)])
@@ -36,16 +36,15 @@ class Explanation:
 
 
 def explain_batch(batch: Any, row: int) -> Explanation:
-    """Which episode, agent and steps a row is of, what is padding, and where its return ended, with which bootstrap.
+    """Return the origin of a row: episode, agent, steps and padding, and the end and bootstrap of its return.
 
     Args:
-        batch: a draw from replay, a train batch of a learner pipeline (of several modules: one of them), or rows of
-            these.
+        batch: a sample from replay, a train batch of a learner pipeline (of one module), or rows of either.
 
     Raises:
-        EpisodeStateError: it is not known where the batch came from.
-        StepOutOfRange: there is no such row.
-        WrongType: a row that is no number.
+        EpisodeStateError: the batch has no origin.
+        StepOutOfRange: the batch has no such row.
+        WrongType: `row` is no integer.
     """
     origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
     if not origin.numbers.ndim:
@@ -56,26 +55,24 @@ def explain_batch(batch: Any, row: int) -> Explanation:
         raise StepOutOfRange(f"row {row}: this batch has {len(origin)} rows")
     row %= len(origin)
     numbers = np.atleast_1d(origin.numbers[row])
-    there = np.flatnonzero(numbers >= 0)
+    places = np.flatnonzero(numbers >= 0)
     lines = [("source", str(origin.source))]
-    if not len(there):
+    if not len(places):
         return Explanation(row, (*lines, ("step", "none: this row is padding")), None)
     try:
-        first, last = (origin.source.step(int(numbers[there[end]])) for end in (0, -1))
+        first, last = (origin.source.step(int(numbers[places[end]])) for end in (0, -1))
         episode = _episode(origin, row)
     except EpisodeStateError as error:
         return Explanation(row, (*lines, ("step", str(error))), None)
-    lines += _whose(first)
+    lines += _identity(first)
     if origin.numbers.ndim > 1:
-        lines += _sequence(batch, row, there, len(numbers), first, last)
+        lines += _sequence(batch, row, places, len(numbers), first, last)
     else:
         lines.append(("step", f"t={first.t}"))
     before = first.t - first.t_started + (episode.tracks.lookback if episode is not None else 0)
-    lines.append(
-        ("lookback", f"{formatting.counted(before, 'step')} before it at hand" if before else "none before it")
-    )
+    lines.append(("lookback", f"{formatting.counted(before, 'step')} before it" if before else "none"))
     lines.append(("return", _return(batch, row, first, last, origin.numbers.ndim > 1)))
-    lines.append(("episode now", "gone" if episode is None else repr(episode)))
+    lines.append(("episode now", "not stored any more" if episode is None else repr(episode)))
     return Explanation(row, tuple(lines), episode)
 
 
@@ -86,7 +83,7 @@ def _episode(origin: Origin, row: int) -> Any:
         return None
 
 
-def _whose(step: StepOrigin) -> list[tuple[str, str]]:
+def _identity(step: StepOrigin) -> list[tuple[str, str]]:
     facts = {"episode": step.id_, "agent": step.agent_id, "module": step.module_id}
     chunk = f"t={step.t_started} … {step.t_stop}"
     return [
@@ -96,36 +93,36 @@ def _whose(step: StepOrigin) -> list[tuple[str, str]]:
 
 
 def _sequence(
-    batch: Any, row: int, there: np.ndarray, width: int, first: StepOrigin, last: StepOrigin
+    batch: Any, row: int, places: np.ndarray, width: int, first: StepOrigin, last: StepOrigin
 ) -> list[tuple[str, str]]:
-    lines = [("steps", f"t={first.t} … {last.t} in columns {there[0]} … {there[-1]} of {width}")]
-    if len(there) < width:
-        lines.append(("padding", f"{formatting.counted(width - len(there), 'column')} of zeros"))
+    lines = [("steps", f"t={first.t} … {last.t} in columns {places[0]} … {places[-1]} of {width}")]
+    if len(places) < width:
+        lines.append(("padding", f"{formatting.counted(width - len(places), 'column')} of zeros"))
     learned = _value(batch, Columns.LOSS_MASK, row)
-    if learned is not None and (idle := len(there) - int(np.count_nonzero(learned))):
-        lines.append(("not learned from", f"{formatting.counted(idle, 'step')} that only warm up or look back"))
+    if learned is not None and (idle := len(places) - int(np.count_nonzero(learned))):
+        lines.append(("masked", f"{formatting.counted(idle, 'step')} of burn-in or lookback"))
     return lines
 
 
 def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOrigin, is_sequence: bool) -> str:
-    """Where the rewards of the row stop, and what stands for those after."""
+    """Return a text on the end of the rewards of the row, and on the value after the end."""
     num_steps = _value(batch, Columns.N_STEP, row)
-    if num_steps is not None:  # of a draw: its own columns say how its window ends
+    if num_steps is not None:  # of a sample from replay, whose columns describe the end of its window
         stop = first.t + int(num_steps)
         terminated, truncated = (_value(batch, name, row) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS))
-        told = f"rewards of t={first.t} … {stop - 1}, then "
+        text = f"rewards of t={first.t} … {stop - 1}, then "
         if terminated is None:
-            return f"{told}the value at t={stop}, unless the episode terminated there"
+            return f"{text}the value at t={stop}, unless the episode terminated there"
         if terminated:
-            return f"{told}nothing: the episode terminated at t={stop}"
+            return f"{text}no value: the episode terminated at t={stop}"
         why = "truncated there" if truncated else "the window ends there"
-        return f"{told}the value at t={stop}, times gamma ** {int(num_steps)} ({why})"
+        return f"{text}the value at t={stop}, times gamma ** {int(num_steps)} ({why})"
     stop = last.t_stop
-    told = f"the chunk ends at t={stop}: "
+    text = f"the chunk ends at t={stop}: "
     if last.ending.is_terminated:
-        return f"{told}terminated, so no value stands for what comes after"
-    why = "truncated" if last.ending.is_truncated else "cut, it goes on elsewhere"
-    return f"{told}{why}, so the value at t={stop} stands for what comes after"
+        return f"{text}terminated, so the value after it is 0"
+    why = "truncated" if last.ending.is_truncated else "cut, and continues in the next chunk"
+    return f"{text}{why}, so the value at t={stop} is added"
 
 
 def _value(batch: Any, name: str, row: int) -> Any:

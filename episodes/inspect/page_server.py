@@ -39,7 +39,7 @@ class LiveDataset:
         self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
 
     def newest(self) -> tuple[int, EpisodeDataset]:
-        """Return the version, and the data set as it is now."""
+        """Return the version and the data set, opened again if its files have changed."""
         with self._lock:
             try:
                 files = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())

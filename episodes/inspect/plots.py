@@ -248,10 +248,10 @@ def draw_returns(
         best, worst = (int(finite[pick(returns[finite])]) for pick in (np.argmax, np.argmin))
         for i, word, place in ((best, "best", 5), (worst, "worst", -11)):
             ax.plot([steps[i]], [returns[i]], "o", color=DARK, fillstyle="none", markersize=6)
-            said = f"{word} {number(returns[i])}{f' ({ids[i]})' if ids else ''}"
+            text = f"{word} {number(returns[i])}{f' ({ids[i]})' if ids else ''}"
             side = "right" if steps[i] > steps[-1] / 2 else "left"
             ax.annotate(
-                said, (steps[i], returns[i]), (0, place), textcoords="offset points", fontsize=7, color=DARK, ha=side
+                text, (steps[i], returns[i]), (0, place), textcoords="offset points", fontsize=7, color=DARK, ha=side
             )
     if goal is not None:
         ax.axhline(goal, color=colour("rewards"), linewidth=1.2, linestyle=(0, (4, 3)), label=f"goal {number(goal)}")
@@ -272,13 +272,13 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
     >>> running_mean(np.array([1.0, np.nan, 5.0, 7.0]), 2).tolist()
     [1.0, 1.0, 5.0, 6.0]
     """
-    there = np.isfinite(values)
+    is_finite = np.isfinite(values)
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(ends - window, 0)
     with np.errstate(over="ignore", invalid="ignore"):
         sums, counts = (
             np.concatenate([[0.0], np.cumsum(numbers, dtype=np.float64)])
-            for numbers in (np.where(there, values, 0), there)
+            for numbers in (np.where(is_finite, values, 0), is_finite)
         )
         return (sums[ends] - sums[begins]) / (counts[ends] - counts[begins])
 

@@ -1,4 +1,4 @@
-"""PNG files of arrays: what a page needs to show frames without a library of images."""
+"""PNG files of arrays, so that pages show frames without an image library."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PALETTE = 3
 
 
 def png(pixels: np.ndarray, palette: np.ndarray | None = None) -> bytes:
-    """The PNG file of pixels uint8 [H, W] or [H, W, 1 | 3 | 4].
+    """Return the PNG file of pixels uint8 [H, W] or [H, W, 1 | 3 | 4].
 
     Args:
-        palette: uint8 [k, 4] in red, green, blue and opacity; the pixels [H, W] are its rows then.
+        palette: colours uint8 [k, 4] as red, green, blue and opacity. The pixels [H, W] are indices of colours then.
 
     Raises:
-        ShapeMismatch: pixels of another shape.
+        ShapeMismatch: the pixels have another shape.
 
     >>> png(np.zeros((2, 3), np.uint8))[:8]
     b'\\x89PNG\\r\\n\\x1a\\n'
@@ -32,7 +32,7 @@ def png(pixels: np.ndarray, palette: np.ndarray | None = None) -> bytes:
         raise ShapeMismatch(f"pixels of shape {list(pixels.shape)}; give [H, W], or [H, W, 1, 3 or 4]")
     height, width, channels = pixels.shape
     colour = _COLOUR_TYPES[channels] if palette is None else _PALETTE
-    lines = np.zeros((height, 1 + width * channels), np.uint8)  # each line begins with its filter: 0, none
+    lines = np.zeros((height, 1 + width * channels), np.uint8)  # each line begins with its filter; 0 is none
     lines[:, 1:] = pixels.reshape(height, -1)
     chunks = [_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0))]
     if palette is not None:
@@ -46,5 +46,5 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def data_uri(file: bytes, kind: str = "image/png") -> str:
-    """A file as an address that holds it."""
+    """Return a file as a data URI."""
     return f"data:{kind};base64,{base64.b64encode(file).decode()}"

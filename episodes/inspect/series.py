@@ -117,7 +117,7 @@ class Series:
 
     @cached_property
     def finite(self) -> np.ndarray:
-        """The numbers [m, d], with NaN instead of infinite and missing ones."""
+        """The numbers [m, d], with NaN instead of infinities and missing numbers."""
         numbers = self.numbers
         if self._present is not None:
             return np.where(self._present[:, None] & np.isfinite(numbers), numbers, np.nan)
@@ -154,7 +154,7 @@ class Series:
 
     @cached_property
     def range(self) -> tuple[float, float, float]:
-        """Lowest, mean and highest finite number; NaN if there is none."""
+        """Lowest, mean and highest finite number, or NaN without finite numbers."""
         if self.is_image:  # not pixel by pixel
             numbers = self.finite[~np.isnan(self.finite)] if any(self.counts) else self.finite
             return (

@@ -47,7 +47,7 @@ class Axis:
 
 
 def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 24_000) -> Markup:
-    """Return the picture that suits the series; empty if it has no numbers.
+    """Return a picture of the series: lines, a band, a heat map or frames. Without numbers it is empty.
 
     Args:
         points: most points of one line.
@@ -87,7 +87,7 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.ndarray:
-    """Return the y [k] of numbers [k] between margins; the middle if all are equal."""
+    """Return the y [k] of numbers [k] between margins. Equal numbers are in the middle."""
     margin = 2 * UNITS
     with np.errstate(over="ignore"):
         scale = (height - 2 * margin) / (high - low) if high > low else 0.0
@@ -116,7 +116,7 @@ def _stroke(points: np.ndarray) -> str:
 
 
 def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top: int, bottom: int) -> str:
-    """Return ticks at cells with infinities (above) and with NaN or minus infinities (below); `column` None is all."""
+    """Return ticks at cells with infinities (above) and with NaN or minus infinities (below) in a column, or in any."""
     counts = series.counts
     if not (counts.nan or counts.infinite):
         return ""

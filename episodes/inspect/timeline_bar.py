@@ -1,4 +1,4 @@
-"""The rail above an episode's tracks: where its lookback, its reset observation and its ending are."""
+"""The timeline bar above the tracks of an episode: lookback, reset observation and ending."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ ENDS = {
     Ending.BOTH: _TERMINATED + '<path class="ep-truncated" d="M-10 1V19" stroke="#b45309" stroke-width="3"/>',
     Ending.OPEN: '<path d="M-6 4L2 10L-6 16" fill="none" stroke="currentColor" stroke-width="2"/>',
 }
-"""What stands at the last observation: a stop, a pause, both, or an arrow where it goes on."""
+"""Mark at the last observation: a square (terminated), two bars (truncated), both, or an arrow (ongoing or cut)."""
 
 
 def rail(axis: Axis, begins_at: int, ending: Ending) -> Markup:
-    """The line of an episode from its first observation to its last.
+    """Return the timeline bar of an episode from its first to its last observation.
 
     Args:
-        begins_at: the environment step of the observation at position 0 of the axis; the one at environment step 0
-            is the reset observation.
+        begins_at: the env step of the observation at position 0 of the axis. The reset observation is at env step 0.
     """
     span = max(axis.span, 1)
     before, end = 100 * axis.lookback / span, 100 if axis.span else 0

@@ -181,7 +181,7 @@ def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class TrainingFiles:
-    """The files of some runs, and a version that changes with them."""
+    """The files of some runs, with a version that changes with every new row."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:

@@ -174,7 +174,7 @@ def test_an_episode_that_nobody_holds_is_said_to_be_gone() -> None:
     assert batch.origin[4].t == 1
     with pytest.raises(EpisodeStateError, match="episode 1 is gone"):
         batch.origin.episode(4)
-    assert "gone" in str(explain_batch(batch, 4))
+    assert "not stored any more" in str(explain_batch(batch, 4))
 
 
 def test_an_evicted_step_is_said_to_be_gone() -> None:
@@ -268,7 +268,7 @@ def test_a_row_is_explained_in_words_and_as_html() -> None:
 
 @pytest.mark.parametrize(
     ("ended", "words"),
-    [("", "cut, it goes on elsewhere"), ("terminated", "no value"), ("truncated", "the value at t=7 stands")],
+    [("", "cut, and continues"), ("terminated", "the value after it is 0"), ("truncated", "the value at t=7 is added")],
 )
 def test_a_row_of_sequences_is_explained(ended: str, words: str) -> None:
     episodes = [chunk(0, 5, 2, ended)]

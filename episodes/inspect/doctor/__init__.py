@@ -1,4 +1,4 @@
-"""The doctor: lies about endings and data, found in an environment or in episodes by what they show."""
+"""The doctor finds problems of endings and data in environments and episodes."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
 
 
 def _inputs(trial: Trial) -> np.ndarray:
-    """Return observation, action and next observation of each step, [T, d]; d = 0 if their shapes differ."""
+    """Return observation, action and next observation of each step, [T, d]. Without a common shape, d is 0."""
     actions = [numbers_of(action) for action in trial.actions]
     if len({one.shape for one in actions}) > 1 or len({one.shape for one in trial.numbers}) > 1:
         return np.zeros((len(trial), 0))
@@ -104,7 +104,7 @@ def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
 
 
 def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: list[np.ndarray]) -> Iterator[Finding]:
-    """Find first rewards that the prediction misses, though it fits all later ones."""
+    """Find first rewards with a large prediction error, if the errors of later rewards are small."""
     train = (np.concatenate([x[1:] for x in inputs[::2]]), np.concatenate([r[1:] for r in rewards[::2]]))
     mean, scale, weights = _solve(*(one[:MOST_STEPS] for one in train))
 

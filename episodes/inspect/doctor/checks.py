@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.inspect.doctor.alignment import shifted_rewards
-from episodes.inspect.doctor.finding import Finding, Place, gathered
+from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest
 from episodes.tracks import nested
 
@@ -24,7 +24,7 @@ CLOCK = re.compile(r"(^|_|/)(t|time|time_?step|steps?|clock|tick|frame|elapsed(_
 
 def not_finite(trials: Trials) -> Iterator[Finding]:
     """Find NaN and infinite numbers in observations, actions and rewards."""
-    yield from gathered("not_finite", _not_finite(trials))
+    yield from gather_findings("not_finite", _not_finite(trials))
 
 
 def _not_finite(trials: Trials) -> Iterator[Place]:
@@ -38,18 +38,18 @@ def _not_finite(trials: Trials) -> Iterator[Place]:
                         yield trial.id_, step, f"{path} has {bad}"
 
 
-def misfits(trials: Trials) -> Iterator[Finding]:
+def space_mismatches(trials: Trials) -> Iterator[Finding]:
     """Find observations with another dtype or shape than the first one or the space, or outside the space."""
-    found: dict[str, list[Place]] = {"dtype": [], "shape": [], "outside_space": []}
+    places_of: dict[str, list[Place]] = {"dtype": [], "shape": [], "outside_space": []}
     firsts: dict[Any, Any] = {}  # by agent
     for trial in trials:
         first = firsts.setdefault(trial.agent, trial.observations[0])
         space = _like(first) if trial.observation_space is None else trial.observation_space
         for step, item in enumerate(trial.observations):
-            for kind, words in _misfits(space, item, "observation"):
-                found[kind].append((trial.id_, step, words))
-    for kind, places in found.items():
-        yield from gathered(kind, places)
+            for kind, words in _space_mismatches(space, item, "observation"):
+                places_of[kind].append((trial.id_, step, words))
+    for kind, places in places_of.items():
+        yield from gather_findings(kind, places)
 
 
 def _like(item: Any) -> Any:
@@ -67,23 +67,23 @@ def _like(item: Any) -> Any:
     return spaces.Space()  # contains anything
 
 
-def _misfits(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
+def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield the kind and the evidence for each leaf that is not in the space."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
-        there = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
-        if set(parts) != set(there):
-            yield "outside_space", f"{path} has {there}, and its space {list(parts)}"[:200]
+        keys = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
+        if set(parts) != set(keys):
+            yield "outside_space", f"{path} has {keys}, and its space {list(parts)}"[:200]
             return
         for key, part in parts.items():
-            yield from _misfits(part, item[key], f"{path}/{key}")
+            yield from _space_mismatches(part, item[key], f"{path}/{key}")
     elif isinstance(space, spaces.Box):
-        yield from _box_misfits(space, item, path)
+        yield from _box_mismatches(space, item, path)
     elif type(space) is not spaces.Space and not space.contains(item):
         yield "outside_space", f"{path} is {item!r}, and its space {space}"[:200]
 
 
-def _box_misfits(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str]]:
+def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str]]:
     array = array_of(item)
     if array.shape != space.shape:
         yield "shape", f"{path} has shape {array.shape}, and its space {space.shape}"
@@ -107,7 +107,7 @@ def reward_types(trials: Trials) -> Iterator[Finding]:
         for step, reward in enumerate(trial.rewards)
         if reward is None or array_of(reward).ndim or array_of(reward).dtype.kind not in "biuf"
     ]
-    yield from gathered("reward_type", places)
+    yield from gather_findings("reward_type", places)
 
 
 def info_types(trials: Trials) -> Iterator[Finding]:
@@ -117,10 +117,10 @@ def info_types(trials: Trials) -> Iterator[Finding]:
     for trial in trials:
         for step, info in enumerate(trial.infos):
             for key, value in info.items() if isinstance(info, dict) else ():
-                told = _type_of(value)
-                if value is not None and known.setdefault(key, told) != told:
-                    places.append((trial.id_, step, f"info {key!r} is {told}, and was {known[key]} before"))
-    yield from gathered("info_type", places)
+                value_type = _type_of(value)
+                if value is not None and known.setdefault(key, value_type) != value_type:
+                    places.append((trial.id_, step, f"info {key!r} is {value_type}, and was {known[key]} before"))
+    yield from gather_findings("info_type", places)
 
 
 def _type_of(value: Any) -> str:
@@ -136,8 +136,8 @@ def clocks(trials: Trials) -> Iterator[Finding]:
     """Find jumps of step counters in infos and observations."""
     series: dict[tuple[int, str], list[float]] = {}
     for n, trial in enumerate(trials):
-        for told in (*zip(trial.observations, trial.infos, strict=False),):
-            for key, value in _clock_values(told):
+        for pair in zip(trial.observations, trial.infos, strict=False):
+            for key, value in _clock_values(pair):
                 series.setdefault((n, key), []).append(value)
     steps = {place: np.diff(values) for place, values in series.items() if len(values) == len(trials[place[0]].seen)}
     places: list[Place] = []
@@ -149,11 +149,11 @@ def clocks(trials: Trials) -> Iterator[Finding]:
         for (n, name), values in steps.items():
             at = np.flatnonzero(~np.isclose(values[:-1], rate)) if name == key else ()
             places += [(trials[n].id_, int(i) + 1, f"{key} goes on by {values[i]:g}, not {rate:g}") for i in at]
-    yield from gathered("clock_jump", places)
+    yield from gather_findings("clock_jump", places)
 
 
-def _clock_values(told: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
-    for name, nest in zip(("observation", "info"), told, strict=True):
+def _clock_values(pair: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
+    for name, nest in zip(("observation", "info"), pair, strict=True):
         for key, value in nest.items() if isinstance(nest, dict) else ():
             array = array_of(value) if CLOCK.search(str(key)) else np.empty(0)
             if array.size == 1 and array.dtype.kind in "iuf":
@@ -167,8 +167,8 @@ def time_limits(trials: Trials) -> Iterator[Finding]:
     """Find terminations that are caused by a time limit."""
     done = [trial for trial in trials if trial.is_done and len(trial)]
     for trial in done:
-        told = trial.infos[-1].get("TimeLimit.truncated") if isinstance(trial.infos[-1], dict) else None
-        if told and not trial.truncated:
+        is_limit = trial.infos[-1].get("TimeLimit.truncated") if isinstance(trial.infos[-1], dict) else None
+        if is_limit and not trial.truncated:
             words = "terminated, though infos['TimeLimit.truncated'] is True"
             yield Finding.of("time_limit_terminates", words, trial.id_, len(trial))
             return
@@ -200,18 +200,18 @@ def _observes_time(trials: Trials) -> bool:
 
 def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
     """Find tasks of which every end is a truncation, though observations or rewards show that the task ended."""
-    for own in _by_agent([trial for trial in trials if trial.is_done]):
-        lengths = Counter(len(trial) for trial in own)
+    for group in _by_agent([trial for trial in trials if trial.is_done]):
+        lengths = Counter(len(trial) for trial in group)
         most = max(lengths.values())
         if (
-            len(own) < 8
-            or most > 0.5 * len(own)
-            or any(trial.terminated for trial in own)
-            or not _ends_are_special(own)
+            len(group) < 8
+            or most > 0.5 * len(group)
+            or any(trial.terminated for trial in group)
+            or not _ends_are_special(group)
         ):
             continue
-        words = f"{len(own)} episodes are truncated at {len(lengths)} lengths ({min(lengths)} to {max(lengths)})"
-        yield Finding.of("end_truncates", f"{words}, none terminates", own[0].id_, len(own[0]), len(own))
+        words = f"{len(group)} episodes are truncated at {len(lengths)} lengths ({min(lengths)} to {max(lengths)})"
+        yield Finding.of("end_truncates", f"{words}, none terminates", group[0].id_, len(group[0]), len(group))
         return
 
 
@@ -244,11 +244,11 @@ def both_flags(trials: Trials) -> Iterator[Finding]:
 
 def limits_without_reset(trials: Trials) -> Iterator[Finding]:
     """Find time limits that go on counting over resets: every episode after the first has one step."""
-    for own in _by_agent(trials):
-        lengths = [len(trial) for trial in own if trial.is_done]
+    for group in _by_agent(trials):
+        lengths = [len(trial) for trial in group if trial.is_done]
         if len(lengths) >= 6 and lengths[0] >= 5 and max(lengths[1:]) == 1:
             text = f"the first episode has {lengths[0]} steps, and the {len(lengths) - 1} after it one step each"
-            yield Finding.of("no_reset", text, own[1].id_, 1, len(lengths) - 1)
+            yield Finding.of("no_reset", text, group[1].id_, 1, len(lengths) - 1)
 
 
 def _by_agent(trials: Trials) -> list[Trials]:
@@ -261,7 +261,7 @@ def _by_agent(trials: Trials) -> list[Trials]:
 def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
     """Find episodes with T observations for T steps."""
     short = [trial for trial in trials if len(trial) and len(trial.seen) != len(trial) + 1]
-    yield from gathered(
+    yield from gather_findings(
         "missing_last_observation",
         [(trial.id_, None, f"{len(trial.seen)} observations and {len(trial)} rewards") for trial in short],
     )
@@ -274,43 +274,43 @@ def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
         if trial.ended_at is not None and trial.ended_at < len(trial):
             words = f"it ended at step {trial.ended_at}, and {len(trial) - trial.ended_at} steps come after"
             places.append((trial.id_, trial.ended_at, words))
-    yield from gathered("ignored_action", places)
+    yield from gather_findings("ignored_action", places)
 
 
 def first_and_last(trials: Trials) -> Iterator[Finding]:
     """Find repeated first observations, and last observations that are repeated or blank."""
-    for own in _by_agent([trial for trial in trials if len(trial.seen) >= 4]):
-        inner = [a == b for trial in own for a, b in zip(trial.seen[1:-2], trial.seen[2:-1], strict=True)]
-        if len(own) < 5 or np.mean(inner) > 0.2:
+    for group in _by_agent([trial for trial in trials if len(trial.seen) >= 4]):
+        inner = [a == b for trial in group for a, b in zip(trial.seen[1:-2], trial.seen[2:-1], strict=True)]
+        if len(group) < 5 or np.mean(inner) > 0.2:
             continue
-        is_alone = own[0].agent is None  # one of several may see positions alone, which speeds change a step later
-        if is_alone and all(trial.seen[0] == trial.seen[1] for trial in own):
+        is_alone = group[0].agent is None  # one of several may see positions alone, which speeds change a step later
+        if is_alone and all(trial.seen[0] == trial.seen[1] for trial in group):
             words = "the first step of every episode shows the observation of the reset again"
-            yield Finding.of("late_observation", words, own[0].id_, 1, len(own))
-        done = [trial for trial in own if trial.is_done]
+            yield Finding.of("late_observation", words, group[0].id_, 1, len(group))
+        done = [trial for trial in group if trial.is_done]
         repeated = [trial for trial in done if trial.seen[-1] == trial.seen[-2]]
         blank = [trial for trial in done if trial.numbers[-1].size and not trial.numbers[-1].any()]
         for which, words in ((repeated, "that before it"), (blank, "all zeros")):
-            if len(which) >= 5 and len(which) >= 0.9 * len(done) and (which is repeated or not _blanks(own)):
+            if len(which) >= 5 and len(which) >= 0.9 * len(done) and (which is repeated or not _blanks(group)):
                 words = f"the last observation of {len(which)} of {len(done)} episodes is {words}"
                 yield Finding.of("missing_last_observation", words, which[0].id_, len(which[0]), len(which))
 
 
 def _blanks(trials: Trials) -> bool:
-    """Return True if an earlier observation is all zeros too."""
+    """Return True if any observation before the last is all zeros."""
     return any(not numbers.any() for trial in trials for numbers in trial.numbers[:-1])
 
 
 def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
     """Find last observations that look like reset observations."""
-    for own in _by_agent([trial for trial in trials if trial.is_done and len(trial) >= 2]):
-        if len(own) < 5 or len({numbers.shape for trial in own for numbers in trial.numbers}) > 1:
+    for group in _by_agent([trial for trial in trials if trial.is_done and len(trial) >= 2]):
+        if len(group) < 5 or len({numbers.shape for trial in group for numbers in trial.numbers}) > 1:
             continue
         likes = (_among_firsts, _within_firsts)
         for is_like in likes:
-            ends, inside = is_like(own)
+            ends, inside = is_like(group)
             if ends.mean() >= 0.9 and inside <= 0.2:
-                yield from _told_apart(own, int(ends.sum()), is_like is _within_firsts)
+                yield from _boundary_findings(group, int(ends.sum()), is_like is _within_firsts)
                 break
 
 
@@ -323,7 +323,7 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which ends are in the box of the first observations, bool [n], and the share of inner ones in it."""
+    """Return which ends are in the box of the first observations, bool [n], and the share of inner observations."""
     firsts = np.array([trial.numbers[0] for trial in trials])
     if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
         return np.zeros(1), 1.0
@@ -334,19 +334,19 @@ def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
     return np.array([holds(trial.numbers[-1]) for trial in trials]), float(np.mean(inner)) if inner else 1.0
 
 
-def _told_apart(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
+def _boundary_findings(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
     """Yield one of three findings, given whether the last step jumps, the first step jumps, or none."""
     jump = lambda a, b: float(np.abs(b - a).max(initial=0.0))  # noqa: E731
     jumps = [[jump(a, b) for a, b in zip(t.numbers, t.numbers[1:], strict=False)] for t in trials]
-    usual = 2.0 * float(np.median([x for own in jumps for x in (own[1:-1] or own)]))
-    first, last = (float(np.median([own[i] for own in jumps])) for i in (0, -1))
+    usual = 2.0 * float(np.median([x for group in jumps for x in (group[1:-1] or group)]))
+    first, last = (float(np.median([group[i] for group in jumps])) for i in (0, -1))
     trial = trials[0]
     if last > usual and last >= first:
         words = f"{times} of {len(trials)} episodes end with an observation of a reset; it lies {last:.3g} from the one"
         yield Finding.of("lost_final_observation", f"{words} before it", trial.id_, len(trial), times)
     elif by_box:
         return
-    elif first > usual and not any(own.rewards[0] for own in trials[1:]):
+    elif first > usual and not any(group.rewards[0] for group in trials[1:]):
         words = f"{times} episodes begin where the one before ended, and jump by {first:.3g} for reward 0"
         yield Finding.of("ignored_action", words, trials[1].id_, 0, times)
     elif len({trial.seen[0] for trial in trials}) >= 3:  # else a task may end where it always begins
@@ -359,12 +359,12 @@ def _told_apart(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
 
 def constants(trials: Trials) -> Iterator[Finding]:
     """Find observations that are all equal, though their space has more items."""
-    for own in _by_agent(trials):
-        space, num = own[0].observation_space, sum(len(trial) for trial in own)
-        if num < 50 or len({seen for trial in own for seen in trial.seen}) > 1 or _has_one_item(space):
+    for group in _by_agent(trials):
+        space, num = group[0].observation_space, sum(len(trial) for trial in group)
+        if num < 50 or len({seen for trial in group for seen in trial.seen}) > 1 or _has_one_item(space):
             continue
         words = f"all observations of {num} steps are equal"
-        yield Finding.of("constant_observations", words, own[0].id_, 0, num)
+        yield Finding.of("constant_observations", words, group[0].id_, 0, num)
         return
 
 
@@ -380,7 +380,7 @@ def _has_one_item(space: Any) -> bool:
 
 ALL: tuple[Callable[[Trials], Iterator[Finding]], ...] = (
     not_finite,
-    misfits,
+    space_mismatches,
     reward_types,
     info_types,
     clocks,

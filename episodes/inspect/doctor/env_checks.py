@@ -22,7 +22,7 @@ FEWEST_STEPS, MORE_STEPS = 2000, 100_000  # without an ending, for `never_ends`
 
 @contextmanager
 def watched_layers(env: Any) -> Iterator[list[str]]:
-    """Context that records when a wrapper calls `step` of an inner environment after its ending.
+    """Return a context with a list of notes: calls of `step` by a wrapper after the ending of an inner environment.
 
     The methods `step` and `reset` of each layer are replaced by recording ones, and restored at the end.
     """

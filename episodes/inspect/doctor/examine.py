@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from episodes.errors import ContractViolation, InvalidArgument
 from episodes.inspect.doctor import checks, env_checks
-from episodes.inspect.doctor.finding import Finding, Findings, gathered
+from episodes.inspect.doctor.finding import Finding, Findings, gather_findings
 from episodes.inspect.doctor.rollouts import REPLAYED, Play
 from episodes.inspect.doctor.scan import Scan
 from episodes.inspect.doctor.trial import Trial, check_columns, digest, trials_of
@@ -52,7 +52,7 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
     if isinstance(subject, Path) or (isinstance(subject, str) and os.path.isdir(subject)):
         return _of_directory(subject, num_steps)
     if isinstance(subject, str):
-        env = _made(subject)
+        env = _make_env(subject)
         try:
             return examine(env, num_steps=num_steps, seconds=seconds, seed=seed)
         finally:
@@ -75,7 +75,7 @@ def _of_directory(path: str | Path, num_steps: int) -> Findings:
         dataset = EpisodeDataset(path)
     problems = list(dict.fromkeys([*problems, *dataset.problems]))
     findings = _of_data(dataset, num_steps)
-    findings[:0] = gathered("damage", [(None, None, problem) for problem in problems])
+    findings[:0] = gather_findings("damage", [(None, None, problem) for problem in problems])
     return findings
 
 
@@ -93,7 +93,7 @@ def _of_data(subject: Any, num_steps: int) -> Findings:
                     trials.append(trial)
     except OSError as error:
         scan.places["damage"] = [(None, None, f"episode {scan.num_episodes} cannot be read: {error}"[:300])]
-    detailed = [finding for finding in _checked(trials) if finding.kind not in scan.places]
+    detailed = [finding for finding in _run_checks(trials) if finding.kind not in scan.places]
     return Findings([*scan.findings(), *detailed], scan.num_steps, min(steps, scan.num_steps), scan.num_episodes)
 
 
@@ -114,7 +114,7 @@ def _episodes_of(subject: Any) -> Iterator[Any]:
         yield episode
 
 
-def _made(name: str) -> Any:
+def _make_env(name: str) -> Any:
     """Create the environment of this name."""
     module, _, attribute = name.partition(":")
     try:
@@ -130,7 +130,7 @@ def _made(name: str) -> Any:
     return make()
 
 
-def _checked(trials: list[Trial]) -> Iterator[Finding]:
+def _run_checks(trials: list[Trial]) -> Iterator[Finding]:
     trials = [trial for trial in trials if trial.observations]
     for check in checks.ALL:
         yield from check(trials) if trials else ()
@@ -139,11 +139,11 @@ def _checked(trials: list[Trial]) -> Iterator[Finding]:
 def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
     with env_checks.watched_layers(env) as notes:
         play = Play(env, num_steps, seconds).run(seed)
-    findings = [*play.findings(), *gathered("steps_after_end", [(None, None, note) for note in notes])]
-    findings += [*_checked(play.trials), *env_checks.never_ends(env, play, seconds / 4)]
+    findings = [*play.findings(), *gather_findings("steps_after_end", [(None, None, note) for note in notes])]
+    findings += [*_run_checks(play.trials), *env_checks.never_ends(env, play, seconds / 4)]
     if not play.places.keys() & {"error", "step_result"}:
         again = Play(env, min(len(play.acted), REPLAYED), seconds, play.acted).run(seed)
-        differences = list(gathered("seed", _differences(play.trials, again.trials)))
+        differences = list(gather_findings("seed", _differences(play.trials, again.trials)))
         findings += differences
         if not differences and isinstance(env, gym.Env):
             findings += env_checks.ignored_actions(env, play.trials, seed, seconds)

@@ -176,8 +176,8 @@ class Findings(list[Finding]):
         return f"{self.num_steps:,} steps{detail}"
 
 
-def gathered(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
-    """Yield one finding for all the places, with the text of the first one; nothing if there are none."""
+def gather_findings(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
+    """Yield one finding for all `places`, with the text of the first place. Yield nothing without places."""
     every = list(places)
     if every:
         episode, step, text = every[0]

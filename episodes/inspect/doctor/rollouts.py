@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.inspect.doctor.finding import Finding, Place, gathered
+from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest
 from episodes.tracks import nested
 
@@ -35,7 +35,7 @@ class Play:
     nbytes: int = 0
 
     def run(self, seed: int) -> Play:
-        """Play until there are enough steps, endings, bytes or seconds, or until an error; return this object."""
+        """Play until there are enough steps, endings, bytes or seconds, or until an error. Return this object."""
         until = perf_counter() + self.seconds
         episodes = _players(self.env)(self, seed)
         with warnings.catch_warnings():
@@ -56,7 +56,7 @@ class Play:
 
     def findings(self) -> Iterator[Finding]:
         for kind, places in self.places.items():
-            yield from gathered(kind, places)
+            yield from gather_findings(kind, places)
 
     def note(self, kind: str, words: str, trial: Trial | None = None, step: int | None = None) -> None:
         """Add a place of a problem."""
@@ -130,7 +130,7 @@ def _alone(play: Play, seed: int) -> Iterator[None]:
         trial = play.begin(play.env.observation_space, *answer)
         last, last_info = answer
         while not trial.is_done:
-            answer = _stepped(play, trial, last, last_info)
+            answer = _take_step(play, trial, last, last_info)
             if not isinstance(answer, tuple) or len(answer) != 5:
                 length = len(answer) if isinstance(answer, tuple) else type(answer).__name__
                 play.note("step_result", f"step returned {length} values and not 5", trial, len(trial) + 1)
@@ -143,7 +143,7 @@ def _alone(play: Play, seed: int) -> Iterator[None]:
             yield
 
 
-def _stepped(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
+def _take_step(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
     """Take a random step, and note changes of the action and of earlier results."""
     action = play.act(play.env.action_space)
     answer = play.env.step(action)

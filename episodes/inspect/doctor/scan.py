@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.inspect.doctor.finding import Finding, Place, gathered
+from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -43,7 +43,7 @@ class Scan:
 
     def findings(self) -> list[Finding]:
         """Return a finding for each kind of problem."""
-        return [finding for kind, places in self.places.items() for finding in gathered(kind, places)]
+        return [finding for kind, places in self.places.items() for finding in gather_findings(kind, places)]
 
     def _add_episode(self, episode: SingleAgentEpisode) -> None:
         self.num_steps += len(episode)

@@ -56,7 +56,7 @@ class Trial:
 
 
 def array_of(leaf: Any) -> np.ndarray:
-    """Return the leaf as an array; a ragged leaf as a single object."""
+    """Return the leaf as an array. A ragged leaf becomes an array of one object."""
     try:
         return np.asarray(leaf)
     except ValueError:
