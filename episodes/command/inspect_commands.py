@@ -14,7 +14,10 @@ from episodes.errors import InvalidArgument, MissingExtra
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-COLUMNS = ("id", "length", "return", "ending", "t_started", "agent_id", "module_id")
+COLUMNS = (
+    *("id", "length", "return", "ending", "t_started", "episode_length", "episode_return", "is_complete"),
+    *("agent_id", "module_id"),
+)
 
 
 def info(
@@ -28,6 +31,8 @@ def info(
     dataset = EpisodeDataset(directory)
     rows = _rows(dataset)
     returns, endings = [row["return"] for row in rows], [row["ending"] for row in rows]
+    is_done = dataset.metadata["terminated"] | dataset.metadata["truncated"]
+    whole = dataset.metadata["episode_return"][dataset.metadata["is_complete"] & is_done].tolist()
     spec = dataset.env_spec
     facts = {
         "path": str(directory),
@@ -38,6 +43,8 @@ def info(
         "mean return": finite(sum(returns) / len(returns)) if returns else None,
         "lowest return": finite(min(returns, default=None)),
         "highest return": finite(max(returns, default=None)),
+        "complete episodes": len(whole),
+        "mean return of complete episodes": finite(sum(whole) / len(whole)) if whole else None,
         "endings": {ending: endings.count(ending) for ending in dict.fromkeys(endings)},
         "observation space": text(dataset.observation_space),
         "action space": text(dataset.action_space),
@@ -57,24 +64,30 @@ def info(
 
 def ls(
     directory: Directory,
-    sort: Annotated[str, typer.Option(help=f"A column: {', '.join(COLUMNS)}.")] = "",
+    where: Annotated[str, typer.Option(help="A condition, such as 'return > 100 and not truncated'.")] = "",
+    sort: Annotated[str, typer.Option(help=f"A column: {', '.join(COLUMNS)}, ..., or custom_data/KEY.")] = "",
     descending: Annotated[bool, typer.Option("--descending", help="Sort from the highest to the lowest.")] = False,
     limit: Annotated[int, typer.Option(help="Most rows to print; 0 for all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
     """Print a row for each episode of a data set."""
     from episodes.storage import EpisodeDataset
+    from episodes.storage.copying import condition
 
-    rows = _rows(EpisodeDataset(directory))
+    dataset = EpisodeDataset(directory)
+    rows = _rows(dataset.select(condition(where)) if where else dataset)
+    names = _columns(dataset)
     if sort:
-        if sort not in COLUMNS:
-            raise InvalidArgument(f"--sort {sort}: no such column; there are {', '.join(COLUMNS)}")
+        if sort not in names:
+            raise InvalidArgument(f"--sort {sort}: no such column; there are {', '.join(names)}")
         rows.sort(key=lambda row: _order(row[sort]), reverse=descending)
     rows = rows[:limit] if limit > 0 else rows
     if json:
         typer.echo(json_text.dumps([{name: finite(value) for name, value in row.items()} for row in rows]))
         return
-    shown = [name for name in COLUMNS if any(row[name] is not None for row in rows)]
+    is_whole = all(row["is_complete"] and row["length"] == row["episode_length"] for row in rows)
+    left_out = {"episode_length", "episode_return", "is_complete"} if is_whole else {"episode_length"}
+    shown = [name for name in names if name not in left_out and any(row[name] is not None for row in rows)]
     print_table(shown, [[text(row[name]) for name in shown] for row in rows])
 
 
@@ -187,15 +200,16 @@ def watch(
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _rows(dataset: Any) -> list[dict[str, Any]]:
-    """Return a dict for each episode, by `COLUMNS`."""
-    from episodes.facts.ending import Ending
-    from episodes.inspect.formatting import ended
+def _columns(dataset: Any) -> list[str]:
+    """Return the names of the columns that commands print."""
+    return [*COLUMNS, *(name for name in dataset.metadata if name.startswith("custom_data/"))]
 
-    table = {name: column.tolist() for name, column in dataset.metadata.items()}
-    flags = zip(table["terminated"], table["truncated"], strict=True)
-    table["ending"] = [ended(Ending.of(*pair)) for pair in flags]
-    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*(table[name] for name in COLUMNS), strict=True)]
+
+def _rows(dataset: Any) -> list[dict[str, Any]]:
+    """Return a dict for each episode, by `_columns`."""
+    names, table = _columns(dataset), dataset.metadata
+    columns = [table[name].tolist() for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _statistics(dataset: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -95,8 +96,6 @@ def test_show_states_missing_and_non_finite_numbers(tmp_path: Path) -> None:
 
 
 def test_show_json_has_numbers(tmp_path: Path) -> None:
-    import json
-
     with EpisodeWriter(tmp_path) as writer:
         writer.add([SingleAgentEpisode.from_arrays(np.array([-2.5, 1.0]), [0], [np.inf], id_="e")])
     tracks = {track["track"]: track for track in json.loads(run("show", tmp_path, "--json").output)["tracks"]}
@@ -111,3 +110,18 @@ def test_empty_data_set_and_wrong_ledger_are_named(tmp_path: Path) -> None:
     assert (result.exit_code, "has no episodes" in result.output) == (2, True)
     result = run("ledger", "diff", tmp_path, tmp_path)
     assert (result.exit_code, "is a data set" in result.output) == (2, True)
+
+
+def test_ls_filters_and_shows_custom_data_and_whole_episodes(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        for n in range(4):
+            episode = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [1.0, n], id_=f"e{n}", terminated=True)
+            episode.custom_data["score"] = n / 2
+            writer.add([episode] if n else [episode[:1], episode[1:]])
+    output = run("ls", tmp_path, "--where", "custom_data/score > 0.5", "--sort", "custom_data/score").output
+    assert [line.split()[0] for line in output.splitlines()[1:]] == ["e2", "e3"]
+    assert "episode_return" not in output
+    assert "episode_return" in run("ls", tmp_path).output
+    assert run("ls", tmp_path, "--where", "score >").exit_code == 2
+    facts = json.loads(run("info", tmp_path, "--json").output)
+    assert (facts["complete episodes"], facts["mean return of complete episodes"]) == (4, 2.5)
