@@ -310,7 +310,7 @@ def test_concat_of_other_chunk_raises_and_changes_nothing(finish):
         assert plain(without_duration(chunk.get_state())) == before
     other.cut()
     stranger = MultiAgentEpisode(id_="game", observations=[{"x": 1}], env_t_started=3)
-    with pytest.raises(ChunkMismatch, match="agent 'a' goes on"):
+    with pytest.raises(ChunkMismatch, match="agent 'a' is ongoing"):
         other.concat_episode(stranger)
 
 
