@@ -1,4 +1,4 @@
-"""What looking costs: the HTML of an episode, importing the library, and knowing where rows came from."""
+"""Cost of inspection: HTML of an episode, imports and help, live curves, and origins of rows."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def weighing(steps: int) -> Callable[[Size], Counted]:
 # --- importing --------------------------------------------------------------------------------------------------------
 
 BELOW = "numpy, gymnasium.spaces, tree"
+LIBRARY = "episodes.single_agent, episodes.pack, episodes.batch"  # `import episodes` loads them when they are used
 IMPORT = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
 
 
@@ -68,6 +69,41 @@ def importing(modules: str) -> Callable[[Size], Timed]:
         return Timed(imports.once, clock=lambda: imports.seconds)
 
     return prepare
+
+
+class Help:
+    """Help of a command in fresh interpreters, and their CPU seconds."""
+
+    def __init__(self, *words: str) -> None:
+        self.words, self.seconds = words, 0.0
+
+    def once(self) -> None:
+        before = os.times()
+        subprocess.run([sys.executable, *self.words], capture_output=True, check=True)
+        after = os.times()
+        self.seconds += after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def helping(*words: str) -> Callable[[Size], Timed]:
+    """Starts an interpreter with these arguments."""
+
+    def prepare(size: Size) -> Timed:
+        command = Help(*words)
+        return Timed(command.once, clock=lambda: command.seconds)
+
+    return prepare
+
+
+# --- live curves ------------------------------------------------------------------------------------------------------
+
+
+def logging_rows(size: Size) -> Timed:
+    """Writes a row of 12 numbers, which `episodes watch` reads at once."""
+    from episode_learners.loggers import CSVLogger
+
+    logger, steps = CSVLogger(tempfile.mkdtemp()), iter(range(10**9))
+    row = {f"metric_{k}": k / 7 for k in range(12)}
+    return Timed(lambda: logger.log("update", row, next(steps)), clock=cpu_seconds)
 
 
 # --- lineage ----------------------------------------------------------------------------------------------------------
@@ -128,11 +164,26 @@ FIGURES = (
     ),
     Figure(
         "looking/import episodes",
-        Side("ours", importing("episodes")),
+        Side("ours", importing(LIBRARY)),
         Side(BELOW, importing(BELOW)),
         at_most(1.5),
         "ms",
     ),
+    Figure(
+        "looking/episodes --help",
+        Side("ours", helping("-m", "episodes", "--help")),
+        Side("import numpy", helping("-c", "import numpy")),
+        at_most(3),
+        "ms",
+    ),
+    Figure(
+        "looking/episodes train --help",
+        Side("ours", helping("-m", "episode_learners", "train", "--help")),
+        Side("import numpy", helping("-c", "import numpy")),
+        at_most(4),
+        "ms",
+    ),
+    Figure("looking/a row of a run's CSV file", Side("ours", logging_rows), limit("100 us", 0.0001), at_most(1), "us"),
     Figure(
         "looking/draw 256 and their origin",
         Side("ours", drawing_rows(True)),
