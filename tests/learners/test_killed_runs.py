@@ -134,6 +134,7 @@ def run_with_kills(name: str, folder: Path, seed: int) -> None:
                     trainer: Any = MAKERS[name](seed=attempt, config=LONG, folder=folder, logger=logger)
                     if not trainer.resume():
                         logger.resume(-1)
+                        torch.manual_seed(0)
                         trainer = MAKERS[name](seed=0, config=LONG, folder=folder, logger=logger)
                     trainer.run()
                 trainer.save_epoch()
@@ -164,6 +165,7 @@ def test_run_killed_at_random_moments_equals_uninterrupted_run(name: str, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     with CSVLogger(tmp_path / "whole") as logger:
+        torch.manual_seed(0)
         whole: Any = MAKERS[name](config=LONG, folder=tmp_path / "whole", logger=logger)
         whole.run()
     states = [load_checkpoint(max((tmp_path / one).glob("checkpoint-*.pt"))) for one in ("whole", "killed")]
@@ -181,7 +183,7 @@ def assert_equal(one: Any, other: Any, where: str) -> None:
     assert type(one) is type(other), where
     if isinstance(one, dict):
         assert one.keys() == other.keys(), where
-        for key in one:
+        for key in one.keys() - {"prefixes"}:  # of the random ids of agents' episodes
             assert_equal(one[key], other[key], f"{where}/{key}")
     elif isinstance(one, (list, tuple)):
         assert len(one) == len(other), where
