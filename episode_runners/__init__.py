@@ -1,4 +1,4 @@
-"""Environment and policy in, episodes out."""
+"""Env runners: sample episodes of policies in environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`RLlibCallback`: a hook whose methods are called by the names and with the arguments that RLlib documents."""
+"""`RLlibCallback`: a hook with the method names and arguments that RLlib documents."""
 
 from __future__ import annotations
 
@@ -14,58 +14,67 @@ __all__ = ["RLlibCallback", "as_hook"]
 
 
 class RLlibCallback:
-    """A callback as RLlib's are written, given to a runner among its `hooks`. Override what you need.
+    """Base class for callbacks written for RLlib. Pass them to a runner as `hooks`, and override the methods you need.
 
-    All arguments come by name: `episode`, `env_runner` (see `CallbackRunner`), `metrics_logger` (the runner's), `env`
-    (its `envs[env_index]` is the environment, if environments live in this process), `env_index`, and `rl_module` (the
-    runner's policy, or policies by module id). The episode is the chunk since the last `sample`. Only its `custom_data`
-    may be written to.
+    All arguments are passed by name: `episode`, `env_runner` (a `CallbackRunner`), `metrics_logger` (the runner's),
+    `env` (its `envs[env_index]` is the environment, if environments live in this process), `env_index`, and `rl_module`
+    (the runner's policy, or policies by module id). The episode is the chunk since the last `sample`. Only its
+    `custom_data` may be written to.
 
-    Your own loop calls `on_algorithm_init`, `on_train_result`, `on_evaluate_start` and `on_evaluate_end`.
+    Runners do not call `on_algorithm_init`, `on_train_result`, `on_evaluate_start` and `on_evaluate_end`: call them in
+    your own loop.
 
     Attributes:
-        config: the value of `env_runner.config`. Set it to what your callbacks read there.
+        config: the value of `env_runner.config`. Set it to what your callbacks read from there.
     """
 
     config: Any = None
 
     def on_environment_created(self, **arguments: Any) -> None:
-        """When the first `sample` begins, once: `env_runner`, `metrics_logger`, `env`, `env_context`."""
+        """Handle the creation of the environments: once, at the start of the first `sample`.
+
+        Args:
+            arguments: `env_runner`, `metrics_logger`, `env` and `env_context`.
+        """
 
     def on_episode_start(self, **arguments: Any) -> None:
-        """After the reset of an environment: its new episode, without a step."""
+        """Handle the start of an episode, after the reset. The episode has no step yet."""
 
     def on_episode_step(self, **arguments: Any) -> None:
-        """After each step of each environment."""
+        """Handle one step of one environment."""
 
     def on_episode_end(self, **arguments: Any) -> None:
-        """After the step that ended an episode."""
+        """Handle the end of an episode."""
 
     def on_sample_end(self, **arguments: Any) -> None:
-        """After a call of `sample`: `env_runner`, `metrics_logger`, and the list `samples` of the episodes it returns.
+        """Handle the end of a call of `sample`.
 
-        The `custom_data` of an episode may be written to. After `sample_into` the list is empty.
+        Args:
+            arguments: `env_runner`, `metrics_logger`, and `samples`, the list of the returned episodes, whose
+                `custom_data` may be written to. After `sample_into` the list is empty.
         """
 
     def on_algorithm_init(self, **arguments: Any) -> None:
-        """For your loop to call: `algorithm`, `metrics_logger`."""
+        """Handle the creation of an algorithm. Your loop calls it with `algorithm` and `metrics_logger`."""
 
     def on_train_result(self, **arguments: Any) -> None:
-        """For your loop to call after an update: `algorithm`, `metrics_logger`, `result`."""
+        """Handle an update. Your loop calls it with `algorithm`, `metrics_logger` and `result`."""
 
     def on_evaluate_start(self, **arguments: Any) -> None:
-        """For your loop to call: `algorithm`, `metrics_logger`."""
+        """Handle the start of an evaluation. Your loop calls it with `algorithm` and `metrics_logger`."""
 
     def on_evaluate_end(self, **arguments: Any) -> None:
-        """For your loop to call: `algorithm`, `metrics_logger`, `evaluation_metrics`."""
+        """Handle the end of an evaluation. Your loop calls it with `algorithm`, `metrics_logger` and
+        `evaluation_metrics`.
+        """
 
 
 class CallbackRunner:
-    """A runner as RLlib's callbacks use it: all of the runner's attributes, and those that RLlib's runners have.
+    """A runner with the additional attributes that RLlib's callbacks use.
 
     Args:
-        runner: the runner. Attributes that a callback sets are set on it.
-        callback: the callback, whose `config` is the runner's.
+        runner: the runner. Other attributes are read from it and set on it.
+        callback: the callback with the `config`.
     """
 
     def __init__(self, runner: Any, callback: RLlibCallback) -> None:
@@ -94,41 +103,45 @@ class CallbackRunner:
 
 
 class CallbackHook:
-    """A callback as a runner calls hooks: it has the methods that the callback overrides, and no others."""
+    """Adapter that calls an `RLlibCallback` as a runner calls hooks. It has only the methods that the callback
+    overrides.
+    """
 
     def __init__(self, callback: RLlibCallback) -> None:
         self.callback = callback
-        self._told: dict[int, tuple[Any, int]] = {}  # by environment: episode and time of the last step told
-        self._is_known = False  # the environment was told of
+        self._last_steps: dict[int, tuple[Any, int]] = {}  # by environment: id and time of the last reported step
+        self._is_known = False  # `on_environment_created` was called
         for name in ("on_episode_start", "on_episode_end", "on_sample_end"):
             if self._overrides(name):
-                setattr(self, name, getattr(self, f"_tell_{name[3:]}"))
+                setattr(self, name, getattr(self, f"_call_{name[3:]}"))
         if self._overrides("on_episode_step"):
-            self.on_step = self._tell_steps
+            self.on_step = self._call_episode_steps
         if self._overrides("on_environment_created"):
-            self.on_episode_start = self._tell_episode_start
+            self.on_episode_start = self._call_episode_start
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self.callback), name) is not getattr(RLlibCallback, name)
 
-    def _tell_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+    def _call_episode_start(self, runner: Any, env: int, episode: Any) -> None:
         if not self._is_known:
             self._is_known = True
             self.callback.on_environment_created(env_context={}, **self._arguments(runner))
         self.callback.on_episode_start(episode=episode, env_index=env, **self._arguments(runner))
 
-    def _tell_steps(self, runner: Any) -> None:
+    def _call_episode_steps(self, runner: Any) -> None:
         for env, episode in enumerate(runner.episodes):
             now = episode.id_, episode.env_t if isinstance(episode, MultiAgentEpisode) else episode.t
-            if now[1] and self._told.get(env) != now:  # not just reset, and not told of before
-                self._told[env] = now
+            if now[1] and self._last_steps.get(env) != now:  # not a reset, and not reported before
+                self._last_steps[env] = now
                 self.callback.on_episode_step(episode=episode, env_index=env, **self._arguments(runner))
 
-    def _tell_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+    def _call_episode_end(self, runner: Any, env: int, episode: Any) -> None:
         self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **self._arguments(runner))
 
-    def _tell_sample_end(self, runner: Any, sampled: Any) -> EpisodePack | None:
-        """Call `on_sample_end`. Return the pack with the custom data that it wrote, if there is any."""
+    def _call_sample_end(self, runner: Any, sampled: Any) -> EpisodePack | None:
+        """Call `on_sample_end`. Return the pack with the custom data that the callback wrote, or None if it wrote
+        none.
+        """
         if not isinstance(sampled, EpisodePack):
             samples = sampled if isinstance(sampled, list) else []
             self.callback.on_sample_end(samples=samples, **self._arguments(runner))
@@ -155,7 +168,7 @@ class CallbackHook:
 
 
 def check_unwritten(episodes: EditableEpisodes) -> None:
-    """Raise `InvalidArgument` if a hook wrote to the episodes, other than into their `custom_data`."""
+    """Raise `InvalidArgument` if a hook wrote to the episodes, except into their `custom_data`."""
     if episodes.changed:
         raise InvalidArgument(
             "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives "
@@ -165,7 +178,11 @@ def check_unwritten(episodes: EditableEpisodes) -> None:
 
 
 def as_hook(hook: Any) -> Any:
-    """The hook; a callback, or a class of them, as the hook that calls it. `WrongType` for another class."""
+    """Return the hook, or a `CallbackHook` for a callback or a class of callbacks.
+
+    Raises:
+        WrongType: another class, or an object without a method of `Hook`.
+    """
     if isinstance(hook, type) and issubclass(hook, RLlibCallback):
         hook = hook()
     if isinstance(hook, type):

@@ -1,4 +1,4 @@
-"""`Closeable`: what is closed where its `with` statement ends."""
+"""`Closeable`: base class with `close` and a context manager."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["Closeable"]
 
 
 class Closeable:
-    """Has a `close`, which may be called again; a `with` statement calls it, whatever happens."""
+    """Base class of objects with a `close` method that may be called again. A `with` statement calls it."""
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release all resources."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -34,7 +34,7 @@ def _close_dropped(envs: Sequence[Any], name: str, process: int) -> None:
         try:
             if isinstance(inner, AsyncVectorEnv):
                 if not inner.closed:
-                    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a pending step
+                    with warnings.catch_warnings(action="ignore", category=UserWarning):  # about a pending step
                         inner.close(terminate=True)
                     warnings.warn(
                         f"a {name} with environments in {inner.num_envs} processes was dropped without close(); the "

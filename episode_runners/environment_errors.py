@@ -1,7 +1,7 @@
-"""Which environment, leaf and step an error is about. Asked when somebody has complained: a good step costs nothing.
+"""Error messages that name the environment, the leaf and the step.
 
-Gymnasium's vector environments copy what each environment gives into arrays for all, so what does not fit comes as
-numpy's error without saying from where.
+Gymnasium's vector environments copy the results of all environments into arrays, so a result of a wrong shape raises
+numpy's error, which does not say where it came from. These functions run only after an error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
 def raise_or_annotate(
     error: BaseException, env: VectorEnv, row: Any, get_ages: Callable[[], np.ndarray], runner: Any, sink: Any
 ) -> None:
-    """Raise `TrackMismatch` where the environment's row is what is wrong; else note whose error it is.
+    """Raise `TrackMismatch` if the environments' row is invalid, else add a note about its origin to the error.
 
     Args:
-        error: what somebody complained about.
-        row: the newest that `step` gave, or (observations, infos) of a reset.
-        get_ages: steps [N] of the ongoing episodes before the one that failed.
-        runner, sink: who takes rows apart, and who keeps them; what others complain about is no matter of the row.
+        error: the error that stopped the vector step.
+        env: the vector environment.
+        row: the newest result of `step`, or (observations, infos) of a reset.
+        get_ages: returns the number of steps [N] of the ongoing episodes before the failed step.
+        runner: the runner, which reads the row.
+        sink: the recorder of the row. Only errors of the runner and the recorder are checked against the row.
+
+    Raises:
+        TrackMismatch: an environment returned a value that does not match its space.
+        WrongType: an environment returned a reward of None.
     """
     if not isinstance(error, Exception):
         return
@@ -39,10 +45,10 @@ def raise_or_annotate(
     if index is not None:
         _name_environment(error, env, index, get_ages(), raised_itself=_owner(frames[-1]) is vector_env)
     elif _owner(frames[-1]) is runner or any(_owner(frame) is sink for frame in frames):
-        where = f"{env}, the vector step after steps {get_ages().tolist()[:8]} of its episodes"
-        for misfit in _misfits_of_row(env, row):
-            raise TrackMismatch(f"{where}: {misfit}") from error
-        error.add_note(where)
+        location = f"{env}, the vector step after steps {get_ages().tolist()[:8]} of its episodes"
+        for mismatch in _row_mismatches(env, row):
+            raise TrackMismatch(f"{location}: {mismatch}") from error
+        error.add_note(location)
 
 
 def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.ndarray, raised_itself: bool) -> None:
@@ -51,13 +57,13 @@ def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.nda
         error.add_note(f"{_where(env, index, ages)}; vectorization='sync' names the leaf, too")
         return
     for culprit, item in enumerate(vars(vector_env).get("_env_obs") or ()):
-        for misfit in _misfits(env.single_observation_space, item, "observations"):
-            raise TrackMismatch(f"{_where(env, culprit, ages)}: {misfit}") from error
+        for mismatch in _space_mismatches(env.single_observation_space, item, "observations"):
+            raise TrackMismatch(f"{_where(env, culprit, ages)}: {mismatch}") from error
     if raised_itself and isinstance(error, WrongType):
         raise WrongType(f"{_where(env, index, ages)}: {error}") from error
     if raised_itself:
-        wanted = "step must give (observation, a number, bool, bool, dict), reset (observation, dict)"
-        raise TrackMismatch(f"{_where(env, index, ages)}: {error}; its {wanted}") from error
+        expected = "step must return (observation, a number, bool, bool, dict), reset (observation, dict)"
+        raise TrackMismatch(f"{_where(env, index, ages)}: {error}; its {expected}") from error
     error.add_note(_where(env, index, ages))
 
 
@@ -66,7 +72,7 @@ def _where(env: VectorEnv, index: int, ages: np.ndarray) -> str:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
-    """What was busy when the error was raised, from the outside in."""
+    """Yield the stack frames of the error, outermost first."""
     traceback = error.__traceback__
     while traceback is not None:
         yield traceback.tb_frame
@@ -78,23 +84,23 @@ def _owner(frame: FrameType) -> Any:
 
 
 def _index_in(frame: FrameType) -> int | None:
-    """Which environment a method of Gymnasium's vector environments was busy with."""
+    """Return the index of the environment that a method of Gymnasium's vector environments was processing."""
     return frame.f_locals.get("index", frame.f_locals.get("i"))
 
 
-def _misfits_of_row(env: VectorEnv, row: Any) -> Iterator[str]:
+def _row_mismatches(env: VectorEnv, row: Any) -> Iterator[str]:
     if not isinstance(row, tuple) or len(row) not in (2, 5):
-        yield f"step must give ({', '.join(_RESULTS)}), and gave {_brief(row)}"
+        yield f"step must return ({', '.join(_RESULTS)}), and returned {_brief(row)}"
         return
-    yield from _misfits(env.single_observation_space, row[0], "observations", (env.num_envs,))
+    yield from _space_mismatches(env.single_observation_space, row[0], "observations", (env.num_envs,))
     for name, column in zip(_RESULTS[1:4], row[1:4] if len(row) == 5 else (), strict=False):
-        found = _array(column)
-        if found is None or found.shape != (env.num_envs,):
-            yield f"{name} {_told(found, column)}; give [{env.num_envs}], one for each environment"
+        array = _array(column)
+        if array is None or array.shape != (env.num_envs,):
+            yield f"{name} {_describe(array, column)}; give [{env.num_envs}], one for each environment"
 
 
-def _misfits(space: gym.Space, value: Any, name: str, leading: tuple[int, ...] = ()) -> Iterator[str]:
-    """What does not fit, leaf by leaf: keys, shapes and kinds of dtypes. Bounds are not looked at."""
+def _space_mismatches(space: gym.Space, value: Any, name: str, leading: tuple[int, ...] = ()) -> Iterator[str]:
+    """Yield descriptions of leaves with wrong keys, shapes or kinds of dtypes. Bounds are not checked."""
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping):
             yield f"{name} are {_brief(value)}; the space is a Dict with {list(space.spaces)}"
@@ -103,23 +109,23 @@ def _misfits(space: gym.Space, value: Any, name: str, leading: tuple[int, ...] =
             if key not in value:
                 yield f"{name} have no {key!r}: there are {list(value)}, the space has {list(space.spaces)}"
             else:
-                yield from _misfits(part, value[key], f"{name}[{key!r}]", leading)
+                yield from _space_mismatches(part, value[key], f"{name}[{key!r}]", leading)
     elif isinstance(space, gym.spaces.Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             yield f"{name} are {_brief(value)}; the space is a Tuple of {len(space.spaces)}"
             return
         for at, part in enumerate(space.spaces):
-            yield from _misfits(part, value[at], f"{name}[{at}]", leading)
+            yield from _space_mismatches(part, value[at], f"{name}[{at}]", leading)
     elif isinstance(space, _ARRAYS):
-        found, wanted = _array(value), (*leading, *space.shape)  # type: ignore[misc]
-        if found is None or found.shape != wanted:
-            yield f"{name} {_told(found, value)}; the space says {list(wanted)}"
-        elif not np.can_cast(found.dtype, space.dtype, "same_kind"):  # type: ignore[arg-type]
-            yield f"{name} are {found.dtype}; the space says {space.dtype}"
+        array, shape = _array(value), (*leading, *space.shape)  # type: ignore[misc]
+        if array is None or array.shape != shape:
+            yield f"{name} {_describe(array, value)}; the space has {list(shape)}"
+        elif not np.can_cast(array.dtype, space.dtype, "same_kind"):  # type: ignore[arg-type]
+            yield f"{name} are {array.dtype}; the space has {space.dtype}"
 
 
 def _array(value: Any) -> np.ndarray | None:
-    """The value as numbers; None where it is none."""
+    """Return the value as a numeric array, or None if it is not numeric."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError):
@@ -127,8 +133,8 @@ def _array(value: Any) -> np.ndarray | None:
     return array if array.dtype.kind in "biufc" else None
 
 
-def _told(found: np.ndarray | None, value: Any) -> str:
-    return f"are {_brief(value)}" if found is None else f"have shape {list(found.shape)}"
+def _describe(array: np.ndarray | None, value: Any) -> str:
+    return f"are {_brief(value)}" if array is None else f"have shape {list(array.shape)}"
 
 
 def _brief(value: Any) -> str:

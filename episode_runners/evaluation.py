@@ -1,4 +1,4 @@
-"""`evaluate`: how good a policy is, measured on whole episodes, and nothing learned from them."""
+"""`evaluate`: returns of a policy on whole episodes, without learning from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connectors.actor import Actor
 from connectors.policy import module_of
 from episode_runners.multi_agent import MultiAgentEnvRunner
 from episode_runners.remote.group_runner import GroupRunner
-from episode_runners.runner import EnvRunner, copied
+from episode_runners.runner import EnvRunner, copy_pipeline
 from episode_runners.seeds import independent_seed
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import spread_of
@@ -26,37 +26,46 @@ __all__ = ["Evaluation", "evaluate"]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The whole episodes of an evaluation, with their returns and lengths in the same order."""
+    """Result of an evaluation: whole episodes with their returns and lengths, in the same order.
 
-    episodes: Any  # an EpisodePack, or a list of MultiAgentEpisodes
-    returns: np.ndarray  # [n] undiscounted; several agents' together
-    lengths: np.ndarray  # [n] steps; with several agents, env steps
+    Attributes:
+        episodes: an `EpisodePack`, or a list of `MultiAgentEpisode`s.
+        returns: undiscounted returns, float [n]; with several agents, summed over them.
+        lengths: steps of the episodes, int [n]; with several agents, env steps.
+        seconds: duration of the evaluation.
+        agent_returns: with several agents, the returns of each agent.
+        module_returns: with several agents, the returns of the agents of each module.
+    """
+
+    episodes: Any
+    returns: np.ndarray
+    lengths: np.ndarray
     seconds: float
-    agent_returns: Mapping[Any, Sequence[float]] = field(default_factory=dict)  # with several agents, those of each
-    module_returns: Mapping[Any, Sequence[float]] = field(default_factory=dict)  # likewise, of each module's agents
+    agent_returns: Mapping[Any, Sequence[float]] = field(default_factory=dict)
+    module_returns: Mapping[Any, Sequence[float]] = field(default_factory=dict)
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes there are."""
+        """Number of episodes."""
         return len(self.returns)
 
     @property
     def mean_return(self) -> float:
-        """The mean of the returns."""
+        """Mean of the returns."""
         return float(self.returns.mean())
 
     @property
     def std_return(self) -> float:
-        """The standard deviation of the returns (over n); the mean's own error is this over the root of n."""
+        """Standard deviation of the returns (over n). The error of the mean is this divided by sqrt(n)."""
         return float(self.returns.std())
 
     @property
     def mean_length(self) -> float:
-        """The mean of the lengths."""
+        """Mean of the lengths."""
         return float(self.lengths.mean())
 
     def as_dict(self) -> dict[str, float]:
-        """The numbers that a logger takes."""
+        """Return the statistics as a dict of numbers for a logger."""
         numbers = {
             "num_episodes": float(self.num_episodes),
             **spread_of("return", self.returns),
@@ -64,7 +73,7 @@ class Evaluation:
             "seconds": self.seconds,
         }
         for kind, returns in (("agent", self.agent_returns), ("module", self.module_returns)):
-            numbers |= {f"mean_return/{kind}/{name}": float(np.mean(own)) for name, own in returns.items()}
+            numbers |= {f"mean_return/{kind}/{name}": float(np.mean(values)) for name, values in returns.items()}
         return numbers
 
     def __repr__(self) -> str:
@@ -84,30 +93,29 @@ def evaluate(
     agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
     check_pipeline: bool = True,
 ) -> Evaluation:
-    """Whole episodes of a policy in environments of their own, and their returns; nothing is learned or changed.
+    """Run whole episodes of a policy, and return them with their returns. Nothing is learned.
 
-    The pipelines are copies with the state that they have now, and their statistics do not change. A
-    `torch.nn.Module` is in evaluation mode meanwhile; random numbers of torch that others
-    draw stay the same. Each environment gives its share of the episodes, its first ones, however long they are: the
-    first so many that end anywhere would be the short ones.
+    The pipelines are copies with their current state, whose statistics do not change. A `torch.nn.Module` is in
+    evaluation mode meanwhile. Torch's global random state does not change. Each environment contributes its first
+    episodes, however long they are; the first ones to end anywhere would be the short ones.
 
     Args:
-        env: a runner, whose policy and pipelines are evaluated in environments made as its own were; or what a runner
-            takes as environment. One that is given as an object is used itself and left open.
-        policy: an actor, or a policy that acts through the default pipelines; with several agents a mapping
-            `{module_id: policy or actor}`; None for a runner's.
-        num_episodes: exactly so many.
-        num_envs: how many environments; a runner's number, or 1, and at most `num_episodes`, where they are made here.
-        explore: draw actions as in training, instead of the likeliest ones.
+        env: a runner, or what a runner takes as environment. A runner's policy and pipelines are evaluated in new
+            environments, made as its own were. An environment object is used itself and left open.
+        policy: an actor, or a policy that acts through the default pipelines. With several agents a mapping
+            `{module_id: policy or actor}`. None if `env` is a runner.
+        num_episodes: exact number of episodes.
+        num_envs: number of environments, at most `num_episodes`; by default the runner's number, or 1.
+        explore: sample actions as in training, instead of taking the most likely ones.
         seed: the same seed gives the same episodes, and other seeds give independent ones, also `seed + 1`. The
             environments get `independent_seed(seed)`, since Gymnasium seeds environment i with the seed plus i.
-        hooks: see `Hook`; of the evaluation alone.
-        agent_to_module_mapping_fn: as a runner takes it, with several agents.
-        check_pipeline: refuse a policy that was trained in other pipelines.
+        hooks: hooks or callbacks for the evaluation.
+        agent_to_module_mapping_fn: with several agents, as in `MultiAgentEnvRunner`.
+        check_pipeline: reject a policy that was trained in other pipelines.
 
     Raises:
         StateMismatch: the policy was trained in other pipelines, or its filter has no statistics.
-        InvalidArgument: a runner whose environments cannot be made again, or a runner and something that it has.
+        InvalidArgument: a runner whose environments cannot be made again, or a runner and a policy.
 
     >>> from episode_learners import MLPPolicy
     >>> import gymnasium as gym
@@ -120,12 +128,12 @@ def evaluate(
     seed = checked_seed(seed)
     seed = None if seed is None else independent_seed(seed)
     if isinstance(env, (EnvRunner, GroupRunner)):
-        if not all(given is None for given in (policy, agent_to_module_mapping_fn)):
+        if not all(argument is None for argument in (policy, agent_to_module_mapping_fn)):
             raise InvalidArgument(
                 "evaluate(runner) takes the runner's policy and pipelines: give an environment with other ones"
             )
         runner = env.for_evaluation(min(num_envs or env.num_envs, num_episodes), seed=seed, hooks=hooks)
-        return _evaluated(runner, num_episodes, explore, closes=True)
+        return _run_evaluation(runner, num_episodes, explore, closes=True)
     options = {
         "num_envs": None if num_envs is None else min(num_envs, num_episodes),
         "hooks": hooks,
@@ -134,27 +142,29 @@ def evaluate(
         "check_pipeline": check_pipeline,
     }
     if isinstance(policy, Mapping):
-        policy = {module_id: _with_copied_pipelines(one) for module_id, one in policy.items()}
+        policy = {module_id: _with_copied_pipelines(module_policy) for module_id, module_policy in policy.items()}
     else:
         policy = _with_copied_pipelines(policy)
     if isinstance(policy, Mapping) or agent_to_module_mapping_fn is not None:
         runner = MultiAgentEnvRunner(env, policy, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)
     else:
         runner = SingleAgentEnvRunner(env, policy, **options)
-    return _evaluated(runner, num_episodes, explore, closes=isinstance(env, (str, type)) or not hasattr(env, "step"))
+    return _run_evaluation(
+        runner, num_episodes, explore, closes=isinstance(env, (str, type)) or not hasattr(env, "step")
+    )
 
 
 def _with_copied_pipelines(policy: Any) -> Any:
     """Return the policy itself, or an actor with copies of the pipelines."""
     if not isinstance(policy, Actor):
         return policy
-    return Actor.of_parts(policy.policy, copied(policy.env_to_module), copied(policy.module_to_env))
+    return Actor.of_parts(policy.policy, copy_pipeline(policy.env_to_module), copy_pipeline(policy.module_to_env))
 
 
-def _evaluated(runner: Any, num_episodes: int, explore: bool, *, closes: bool) -> Evaluation:
+def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bool) -> Evaluation:
     several = isinstance(runner, MultiAgentEnvRunner)
     try:
-        with _undisturbed(list((runner.policies or {}).values()) if several else [runner.policy]):
+        with _evaluation_mode(list((runner.policies or {}).values()) if several else [runner.policy]):
             episodes = runner.sample(num_episodes=num_episodes, explore=explore)
     finally:
         if closes:
@@ -168,8 +178,8 @@ def _evaluated(runner: Any, num_episodes: int, explore: bool, *, closes: bool) -
 
 
 @contextmanager
-def _undisturbed(policies: Sequence[Any]) -> Iterator[None]:
-    """Policies in evaluation mode, and afterwards in the mode that they were in; torch's random numbers likewise."""
+def _evaluation_mode(policies: Sequence[Any]) -> Iterator[None]:
+    """Set policies to evaluation mode within the block, and preserve torch's random state."""
     modules = [part for policy in policies if isinstance(policy, torch.nn.Module) for part in policy.modules()]
     were_training = [module.training for module in modules]
     devices = {module_of(policy).device for policy in policies}

@@ -136,26 +136,28 @@ class MetricsLogger:
         clears: bool | None,
         has_throughput: bool,
     ) -> _Series:
-        where = f"log_value({path}, reduce={reduction!r})"
+        location = f"log_value({path}, reduce={reduction!r})"
         if reduction not in _REDUCTIONS:
-            raise InvalidArgument(f"{where}: give one of {', '.join(_REDUCTIONS)}")
+            raise InvalidArgument(f"{location}: give one of {', '.join(_REDUCTIONS)}")
         wrong = {
             "percentiles=": bool(percentiles) and reduction != "percentiles",
             "ema_coeff=": ema_coeff is not None and reduction != "ema",
             "with_throughput=": has_throughput and reduction not in ("sum", "lifetime_sum"),
         }
         for option in (name for name, is_wrong in wrong.items() if is_wrong):
-            raise InvalidArgument(f"{where}: {option} does not go with this reduction; leave it out or change reduce=")
-        for other in self._series:
-            if other[: len(path)] == path or path[: len(other)] == other:
-                raise InvalidArgument(f"{where}: there is {other}, and a key is a number or a dict; rename one")
+            raise InvalidArgument(
+                f"{location}: {option} does not go with this reduction; leave it out or change reduce="
+            )
+        for known in self._series:
+            if known[: len(path)] == path or path[: len(known)] == known:
+                raise InvalidArgument(f"{location}: {known} exists, and a key is a number or a dict; rename one")
         if clears is None:
             clears = reduction not in ("mean", "ema", "percentiles", "lifetime_sum")
         if window is None and reduction in ("mean", "percentiles"):
             window = _WINDOW
-        wanted = _PERCENTILES if percentiles is None or isinstance(percentiles, bool) else tuple(percentiles)
+        chosen = _PERCENTILES if percentiles is None or isinstance(percentiles, bool) else tuple(percentiles)
         coefficient = 0.01 if ema_coeff is None else ema_coeff
-        return _Series(reduction, deque(maxlen=window), clears, coefficient, wanted, has_throughput)
+        return _Series(reduction, deque(maxlen=window), clears, coefficient, chosen, has_throughput)
 
     def log_dict(
         self, value_dict: Mapping[str, Any], *, key: Key | None = None, reduce: str | None = "mean", **options: Any
@@ -177,7 +179,7 @@ class MetricsLogger:
 
     @contextmanager
     def log_time(self, key: Key, *, reduce: str = "ema", **options: Any) -> Iterator[None]:
-        """Return a context manager that logs the seconds its block takes; options as in `log_value`."""
+        """Return a context manager that logs the seconds its block takes, with the options of `log_value`."""
         start = perf_counter()
         try:
             yield

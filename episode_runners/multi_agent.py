@@ -1,4 +1,4 @@
-"""`MultiAgentEnvRunner`: an environment of several agents and their policies in, `MultiAgentEpisode`s out."""
+"""`MultiAgentEnvRunner`: samples episodes of several agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_
 from episode_runners.multi_agent_pipelines import RunnerPipelines, split_actors
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions
-from episode_runners.runner import EnvRunner, check_counts, copied
+from episode_runners.runner import EnvRunner, check_counts, copy_pipeline
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
 from episodes.facts.facts import random_ids
@@ -37,25 +37,31 @@ Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions
 
 
 class MultiAgentEnvRunner(EnvRunner):
-    """Samples episodes of several agents in one or several copies of an environment.
+    """Sampler of episodes of several agents, in one or several copies of an environment.
 
     Args:
-        env: a PettingZoo environment (parallel or AEC), an environment whose `reset` and `step` take and give dicts by
-            agent, or a callable that makes one (needed for several copies).
+        env: a PettingZoo environment (parallel or AEC), an environment whose `reset` and `step` take and return dicts
+            by agent, or a callable that makes one (needed for several copies).
         policies: `{module_id: policy or actor}`, each called as in `SingleAgentEnvRunner`; or one policy for all
             agents. None: only random actions.
-        num_envs: how many copies; 1 by default. Agents of one module are batched together over all of them.
+        num_envs: number of copies, 1 by default. Agents of one module are batched together over all copies.
         agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, called once for each agent and episode. The
-            attribute of this name may be changed; episodes that begin afterwards use the new function.
-        env_to_module, module_to_env: pipelines; those of modules they do not have are made with the defaults.
-        hooks: objects with methods of `Hook`.
-        seed: of the environments (copy i gets `seed + i`), of random actions, of sampling actions by default, and of
-            the episodes' ids.
-        len_lookback_buffer: how many env steps from before its first one a continued chunk brings along, at least.
-        update_stats, reward_dtype, check_pipeline, returns_interrupted: as in `SingleAgentEnvRunner`.
-        missing_final_observation: see `MultiAgentEpisode`.
+            attribute of this name may be changed; episodes that start afterwards use the new function.
+        env_to_module: pipelines from observations to batches, by module. Modules without one get the default pipeline.
+        module_to_env: pipelines from the policies' outputs to actions, by module. Modules without one get the default.
+        hooks: objects with methods of `Hook`, or callbacks (`RLlibCallback`).
+        seed: seed of the environments (copy i gets `seed + i`), random actions, action sampling in default pipelines,
+            and episode ids.
+        len_lookback_buffer: minimum number of earlier env steps that a continued chunk contains.
+        update_stats: whether connectors with statistics update them while exploring.
+        reward_dtype: dtype of recorded rewards. None: the dtype of the environment's rewards.
+        check_pipeline: reject a policy that was trained in other pipelines.
+        returns_interrupted: return the steps of an interrupted or failed call with the next `sample`. Otherwise only
+            `take` returns them.
+        missing_final_observation: "raise" or "repeat"; see `MultiAgentEpisode`.
 
-    Only agents that must act are asked. What a policy puts out beside its actions is recorded. No gradients are kept.
+    Policies are called for agents that must act only. Other outputs of a policy are recorded. Sampling keeps no
+    gradients.
     """
 
     steps_counted = "num_env_steps"
@@ -99,19 +105,21 @@ class MultiAgentEnvRunner(EnvRunner):
             self.policies, env_to_module, module_to_env, self.envs, seed, checked_flag("check_pipeline", check_pipeline)
         )
         self.env_to_module, self.module_to_env = self._pipelines.env_to_module, self._pipelines.module_to_env
-        self.stats = MultiAgentCollectStats()  # of the last call of sample
-        self.episodes: list[MultiAgentEpisode] = []  # the ongoing ones
+        self.stats = MultiAgentCollectStats()
+        self.episodes: list[MultiAgentEpisode] = []  # ongoing episodes
         self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
         self._missing = checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
         self._lookback = checked_lookback(len_lookback_buffer, "env steps")
         self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
-        self._interrupted: list[MultiAgentEpisode] = []  # what calls that failed have left
-        self._failed = False  # the last call did, and what it left is still in its place
-        self._in_step: list[tuple[int, int]] = []  # (copy, env step before) of steps that are being recorded
-        self._tallies = [ReturnCounter() for _ in self.envs]
-        self._taken: list[MultiAgentEpisode] = []  # ended since the last call began
-        self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) that began this call without a step
+        self._interrupted: list[MultiAgentEpisode] = []  # chunks of calls that failed or were interrupted
+        self._failed = False  # the last call failed, and its steps are not in `_interrupted` yet
+        self._in_step: list[tuple[int, int]] = []  # (copy, env step before it) for each step that is being recorded
+        self._counters = [ReturnCounter() for _ in self.envs]
+        self._taken: list[MultiAgentEpisode] = []  # chunks that ended or were cut in this call
+        self._resuming: set[tuple[int, Any]] = (
+            set()
+        )  # (copy, agent) without a step of this chunk at the start of the call
         self._shared_data: dict[str, Any] = {}
         self._id_generator = np.random.default_rng(seed)
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
@@ -127,20 +135,21 @@ class MultiAgentEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[MultiAgentEpisode]:
-        """Finalized episodes and chunks, sampled until there are enough env steps, or so many whole episodes.
+        """Sample episodes until there are enough env steps or whole episodes, and return them finalized.
 
         Args:
-            num_timesteps: at least so many env steps of all copies together. Episodes that are going on at the end come
-                as cut chunks and go on in the next call, with what is pending.
-            num_episodes: exactly so many whole episodes. Every copy contributes in turn, how long its episodes may be;
-                all are reset before and, for the next call, after.
-            explore: passed to the policies and pipelines; without, statistics of observations stay as they are.
-            random_actions: sampled from the action spaces (legal ones where there is an "action_mask").
+            num_timesteps: minimum number of env steps, summed over all copies. Episodes that are ongoing at the end are
+                returned as cut chunks, and continue in the next call with their pending actions.
+            num_episodes: exact number of whole episodes. Each copy contributes its first ones, so that short episodes
+                are not favoured. All copies are reset before the call, and before the next one.
+            explore: passed to the policies and pipelines. False: statistics of observations do not change.
+            random_actions: sample actions from the action spaces, legal ones if there is an "action_mask".
             force_reset: reset all copies first.
 
         Raises:
-            InvalidArgument: neither count, both, or one below 1.
-            EpisodeStateError: the runner is closed, or samples already (a hook called this).
+            InvalidArgument: both counts or none are given, or a count is below 1.
+            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
+            KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
         """
         check_counts(num_timesteps, num_episodes)
         self._check_may_sample()
@@ -167,7 +176,7 @@ class MultiAgentEnvRunner(EnvRunner):
     ) -> list[MultiAgentEpisode]:
         began = perf_counter()
         self._updates = self.update_stats and explore
-        self._put_interrupted_aside()
+        self._store_interrupted()
         if self._needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
         act = self._random_actions if random_actions else self._policy_actions
@@ -185,14 +194,14 @@ class MultiAgentEnvRunner(EnvRunner):
             with torch.inference_mode():
                 self._run(num_timesteps, num_episodes, act, explore)
             if self._interrupts.pending:  # these steps count when they are returned
-                chunks, self._taken = list(map(self._finished, self._taken)), []
+                chunks, self._taken = list(map(self._finalize, self._taken)), []
                 return chunks
             left = self._interrupted if self.returns_interrupted and num_timesteps is not None else []
-            chunks = [*left, *map(self._finished, self._taken)]
-            self.stats = stats_of(chunks, self._tallies, perf_counter() - began)
+            chunks = [*left, *map(self._finalize, self._taken)]
+            self.stats = stats_of(chunks, self._counters, perf_counter() - began)
             self._num_steps += self.stats.num_env_steps
             self.num_episodes += self.stats.num_episodes
-            chunks = self._tell_end_of_sample(chunks)
+            chunks = self._call_sample_end_hooks(chunks)
             later = self._interrupted[len(left) :]
         except BaseException:
             self._needs_reset = self._failed = True
@@ -219,14 +228,14 @@ class MultiAgentEnvRunner(EnvRunner):
                 break
         self._needs_reset = True
 
-    def _finished(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
-        """The chunk, finalized, with the policies' versions and rewards of the runner's dtype."""
+    def _finalize(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
+        """Finalize a chunk, with the policies' versions and rewards of the runner's dtype. Return the chunk."""
         write_versions(chunk, self._policy_version)
         chunk.to_numpy()
         if (dtype := self.reward_dtype) is not None:
-            for own in chunk.agent_episodes.values():
-                rewards = own.rewards.map_arrays(lambda path, array: array.astype(dtype, copy=False))
-                own.tracks = own.tracks.replaced(rewards)
+            for agent_episode in chunk.agent_episodes.values():
+                rewards = agent_episode.rewards.map_arrays(lambda path, array: array.astype(dtype, copy=False))
+                agent_episode.tracks = agent_episode.tracks.replaced(rewards)
         return chunk
 
     @property
@@ -235,83 +244,86 @@ class MultiAgentEnvRunner(EnvRunner):
 
     @policy_version.setter
     def policy_version(self, version: Any) -> None:
-        told = checked_versions(version)
+        versions = checked_versions(version)
         for episode in self.episodes:
-            switch_versions(episode, self._policy_version, told)
-        self._policy_version = told
+            switch_versions(episode, self._policy_version, versions)
+        self._policy_version = versions
 
     def take(self) -> list[MultiAgentEpisode]:
-        """What calls of `sample` recorded that failed or were interrupted, and that nobody has got; finalized chunks.
+        """Return finalized chunks of calls of `sample` that failed or were interrupted.
 
-        It can also be taken of a runner that is closed or whose environments died. A step in the middle of which it
-        failed is left out. A chunk whose items do not fit together, which may be why the call failed, comes as it grew.
+        It also works if the runner is closed or its environments died. A step that failed is left out. A chunk whose
+        items do not fit together, which can be the reason of the failure, is returned as it grew. Chunks are returned
+        once.
 
         Raises:
-            EpisodeStateError: the runner samples (a hook called this).
+            EpisodeStateError: the runner is sampling (a hook called this method).
         """
         self._check_not_sampling("take")
-        self._put_interrupted_aside()
-        taken = self._interrupted
+        self._store_interrupted()
+        chunks = self._interrupted
         self._interrupted = []
-        return taken
+        return chunks
 
-    def _put_interrupted_aside(self) -> None:
+    def _store_interrupted(self) -> None:
         if not self._failed:
             return
         for i, env_t in self._in_step:
             self.episodes[i] = self.episodes[i][: env_t - self.episodes[i].env_t_started]
-        waiting = [own for own in self.episodes if len(own) and not any(own is taken for taken in self._taken)]
-        left = [*self._interrupted, *map(self._left, [*self._taken, *waiting])]
+        waiting = [
+            episode for episode in self.episodes if len(episode) and not any(episode is chunk for chunk in self._taken)
+        ]
+        left = [*self._interrupted, *map(self._finalize_if_possible, [*self._taken, *waiting])]
         self._interrupted = left
         self._failed, self._taken, self.episodes, self._in_step = False, [], [], []
 
-    def _left(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
-        """What a failed call left of an episode, finalized where its items fit together."""
+    def _finalize_if_possible(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
+        """Return the chunk finalized, or as it grew if its items do not fit together."""
         try:
-            return self._finished(chunk)
+            return self._finalize(chunk)
         except EpisodeError:
             return chunk
 
     def _cut_all(self) -> None:
-        """Take the ongoing chunks that have steps; their successors go on."""
+        """Cut all ongoing episodes that have steps, and store the chunks. The successors continue."""
         for i, episode in enumerate(self.episodes):
             if len(episode):
                 successor = episode.cut(self._lookback_of(episode))
-                own = episode.agent_episodes
-                parts = [(own[agent_id], later) for agent_id, later in successor.agent_episodes.items()]
-                for part, later in ((episode, successor), *parts):  # hooks go on with what they have
+                agent_episodes = episode.agent_episodes
+                parts = [(agent_episodes[agent_id], later) for agent_id, later in successor.agent_episodes.items()]
+                for part, later in ((episode, successor), *parts):  # hooks keep the dict that they write to
                     part.custom_data, later.custom_data = later.custom_data, part.custom_data
                 carry_versions(episode, successor)
-                self._tallies[i].add(episode)
+                self._counters[i].add(episode)
                 self._taken.append(episode)
                 self.episodes[i] = successor
 
     def _lookback_of(self, episode: MultiAgentEpisode) -> int:
-        """How many env steps back reach what the pipelines need of each agent's own steps."""
+        """Return the number of earlier env steps that the successor of this chunk must contain."""
         return max(self._lookback, episode.env_steps_back(self.env_to_module.lookback))
 
     def _reset_all(self) -> None:
-        self._needs_reset = True  # until all are: some may be when one fails
+        self._needs_reset = True  # stays True if one reset fails
         self._taken = []
-        self._tallies = [ReturnCounter() for _ in self.envs]
-        self.episodes = [self._fresh(i) for i in range(len(self.envs))]
+        self._counters = [ReturnCounter() for _ in self.envs]
+        self.episodes = [self._reset_copy(i) for i in range(len(self.envs))]
         self._needs_reset = False
         for i in range(len(self.envs)):
-            self._tell_start(i)
+            self._call_start_hooks(i)
 
-    def _fresh(self, i: int) -> MultiAgentEpisode:
-        """A new episode of copy i, reset."""
+    def _reset_copy(self, i: int) -> MultiAgentEpisode:
+        """Reset copy `i`, and return its new episode."""
         seed, self._seeds[i] = self._seeds[i], None
         observations, infos = self.envs[i].reset(seed=seed)
         episode = MultiAgentEpisode(
             id_=None if self.seed is None else random_ids(1, self._id_generator).item(),
-            observation_space={},  # of the agents that come
+            observation_space={},  # filled with the spaces of agents when they appear
             action_space={},
             agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
             missing_final_observation=self._missing,
         )
         rows = [(i, episode, observations)]
-        self._pipelines.welcome(rows)
+        self._pipelines.add_agents(rows)
         episode.add_env_reset(observations=observations, infos=infos)
         self._pipelines.rewrite(rows, self._updates)
         return episode
@@ -321,13 +333,13 @@ class MultiAgentEnvRunner(EnvRunner):
     def _policy_actions(self, explore: bool) -> Answers:
         for i, agent_id in self._resuming:
             line = self.episodes[i].agents.timelines[agent_id]
-            if line.phase == RESTS:  # it acts now, and what it did before is there
-                self._begin_state(line.episode)
+            if line.phase == RESTS:  # it acts now
+                self._set_initial_state(line.episode)
         policies, context = self.policies, {"explore": explore, "shared_data": self._shared_data}
         batch = self.env_to_module(rl_module=policies, episodes=self.episodes, **context)
         outputs = {module_id: policies[module_id](columns, explore=explore) for module_id, columns in batch.items()}  # type: ignore[index]
-        told = self.module_to_env(rl_module=policies, batch=outputs, episodes=self.episodes, **context)
-        return told[Columns.ACTIONS], told[Columns.ACTIONS_FOR_ENV], told["extra_model_outputs"]
+        result = self.module_to_env(rl_module=policies, batch=outputs, episodes=self.episodes, **context)
+        return result[Columns.ACTIONS], result[Columns.ACTIONS_FOR_ENV], result["extra_model_outputs"]
 
     def _random_actions(self, explore: bool) -> Answers:
         return self._pipelines.random_actions(self.episodes)
@@ -343,12 +355,12 @@ class MultiAgentEnvRunner(EnvRunner):
         *,
         missing: list[int] | None = None,
     ) -> None:
-        """One env step of each copy that goes on, recorded."""
+        """Take and record one env step in each of the copies `going`."""
         if self._resuming:
             self._fit_outputs(actions, outputs)
-        steps = [(i, self._stepped(i, for_env[i])) for i in going]
+        steps = [(i, self._step_copy(i, for_env[i])) for i in going]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
-        self._pipelines.welcome(rows)
+        self._pipelines.add_agents(rows)
         self._in_step = [(i, episode.env_t) for i, episode, _ in rows]
         for i, step in steps:
             self._record(self.episodes[i], step, actions[i], outputs[i])
@@ -362,11 +374,11 @@ class MultiAgentEnvRunner(EnvRunner):
                 if missing is not None:
                     missing[i] -= 1
                 if missing is None or missing[i] > 0:
-                    self.episodes[i] = self._fresh(i)
-                    self._tell_start(i)
+                    self.episodes[i] = self._reset_copy(i)
+                    self._call_start_hooks(i)
 
-    def _stepped(self, i: int, actions: ByAgent) -> EnvStep:
-        """One env step of copy i; its errors tell where they came from."""
+    def _step_copy(self, i: int, actions: ByAgent) -> EnvStep:
+        """Take one env step in copy `i`. Errors get a note that names the copy."""
         try:
             return self.envs[i].step(actions)
         except Exception as error:
@@ -374,34 +386,36 @@ class MultiAgentEnvRunner(EnvRunner):
             raise
 
     def _fit_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
-        """Give the lookback of each agent that acts for the first time in this chunk, and its step that waited, the
-        keys of the outputs that come now; random actions have none.
+        """Give agents that act for the first time in this chunk the output keys of this step, in lookback and pending
+        step.
 
-        Items of steps that had no such output are zeros; of a recurrent state, the initial one: the policy begins with
-        it, and so does a learner.
+        Items of earlier steps without such an output are zeros, and for recurrent states the initial state: the policy
+        starts with it, and a learner does too. Random actions have no outputs.
         """
         for i, agent_id in [place for place in self._resuming if place[1] in actions[place[0]]]:
             self._resuming.remove((i, agent_id))
-            own, given = self.episodes[i].agent_episodes[agent_id], outputs[i].get(agent_id) or {}
-            known = dict(own.extra_model_outputs)
-            if known.keys() == given.keys():
+            episode, items = self.episodes[i].agent_episodes[agent_id], outputs[i].get(agent_id) or {}
+            known = dict(episode.extra_model_outputs)
+            if known.keys() == items.keys():
                 continue
-            own.extra_model_outputs = {key: track for key, track in known.items() if key in given and track.total}
-            if not own.actions.total:
+            episode.extra_model_outputs = {key: track for key, track in known.items() if key in items and track.total}
+            if not episode.actions.total:
                 continue
-            if Columns.STATE_OUT in given:
-                self._begin_state(own)
-            missing = {key: item for key, item in given.items() if key not in own.extra_model_outputs}
+            if Columns.STATE_OUT in items:
+                self._set_initial_state(episode)
+            missing = {key: item for key, item in items.items() if key not in episode.extra_model_outputs}
             for key, item in nested.map_leaves(lambda leaf: np.zeros_like(np.asarray(leaf)), missing).items():
-                own.set_extra_model_outputs(key=key, new_data=[item] * own.actions.total)
+                episode.set_extra_model_outputs(key=key, new_data=[item] * episode.actions.total)
 
-    def _begin_state(self, own: SingleAgentEpisode) -> None:
-        """Let an agent whose steps so far have no state begin with its policy's initial one, if that has a memory."""
-        if own.actions.total and Columns.STATE_OUT not in own.extra_model_outputs:
-            initial = module_of((self.policies or {}).get(own.module_id)).initial_state()
+    def _set_initial_state(self, agent_episode: SingleAgentEpisode) -> None:
+        """Set the recurrent state of an agent without recorded states to its policy's initial state."""
+        if agent_episode.actions.total and Columns.STATE_OUT not in agent_episode.extra_model_outputs:
+            initial = module_of((self.policies or {}).get(agent_episode.module_id)).initial_state()
             if initial:
                 state = nested.map_leaves(np.asarray, initial)
-                own.set_extra_model_outputs(key=Columns.STATE_OUT, new_data=[state] * own.actions.total)
+                agent_episode.set_extra_model_outputs(
+                    key=Columns.STATE_OUT, new_data=[state] * agent_episode.actions.total
+                )
 
     def _record(self, episode: MultiAgentEpisode, step: EnvStep, actions: ByAgent, outputs: ByAgent) -> None:
         terminateds, truncateds = step.terminateds, step.truncateds
@@ -418,20 +432,19 @@ class MultiAgentEnvRunner(EnvRunner):
         )
 
     def _end(self, i: int, episode: MultiAgentEpisode) -> None:
-        self._tallies[i].add(episode)
+        self._counters[i].add(episode)
         self._taken.append(episode)
         self._resuming = {place for place in self._resuming if place[0] != i}
         for call in self._on_episode_end:
             call(self, i, episode)
 
-    def _tell_start(self, i: int) -> None:
+    def _call_start_hooks(self, i: int) -> None:
         for call in self._on_episode_start:
             call(self, i, self.episodes[i])
 
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
     ) -> MultiAgentEnvRunner:
-        """See `EnvRunner.for_evaluation`."""
         if not makes_envs(self._made_of):
             raise InvalidArgument(
                 f"{self._made_of} is one environment: give the runner a callable that makes it, or call "
@@ -442,8 +455,8 @@ class MultiAgentEnvRunner(EnvRunner):
             self.policies,
             num_envs=self.num_envs if num_envs is None else num_envs,
             agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
-            env_to_module=copied(self.env_to_module),
-            module_to_env=copied(self.module_to_env),
+            env_to_module=copy_pipeline(self.env_to_module),
+            module_to_env=copy_pipeline(self.module_to_env),
             hooks=hooks,
             seed=seed,
             update_stats=False,
@@ -454,17 +467,19 @@ class MultiAgentEnvRunner(EnvRunner):
 
     @property
     def actors(self) -> dict[Any, Actor]:
-        """An actor for each module that has a policy and has acted, with the runner's pipelines and statistics."""
+        """Actors by module, with the runner's pipelines and statistics. Only modules that have a policy and have
+        acted.
+        """
         pipelines = self.env_to_module.modules, self.module_to_env.modules
         known = [module_id for module_id in self.policies or {} if all(module_id in modules for modules in pipelines)]
         policies = self.policies or {}
-        return {one: Actor.of_parts(policies[one], *(modules[one] for modules in pipelines)) for one in known}
+        return {name: Actor.of_parts(policies[name], *(modules[name] for modules in pipelines)) for name in known}
 
     # --- state ---------------------------------------------------------------------------------------------------
 
     @property
     def num_env_steps(self) -> int:
-        """Of all calls of `sample`."""
+        """Number of env steps sampled in all calls of `sample`."""
         return self._num_steps
 
     def get_state(self) -> dict[str, Any]:
@@ -473,13 +488,17 @@ class MultiAgentEnvRunner(EnvRunner):
         state = super().get_state()
         for name, later in self._pipelines.later_states.items():
             states = state[name] | later
-            state[name] = {one: own for one, own in states.items() if self._pipelines.is_in_use(one)}
+            state[name] = {
+                module_id: module_state
+                for module_id, module_state in states.items()
+                if self._pipelines.is_in_use(module_id)
+            }
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of `get_state`. The next `sample` begins new episodes, seeded by the seed and the steps.
+        """Restore a state of `get_state`. The next `sample` starts new episodes, seeded by the seed and the step count.
 
-        The state of a module's pipelines that have not been made yet is restored when the module's first agent comes.
+        The state of a module whose pipelines do not exist yet is restored when its first agent appears.
         """
         self._create_pipelines()
         super().set_state(state | self._pipelines.states_for_now(state))
@@ -497,7 +516,7 @@ class MultiAgentEnvRunner(EnvRunner):
 
     def _close(self) -> None:
         errors = []
-        while self._open:  # all of them, also where one fails
+        while self._open:  # close all, also if one fails
             try:
                 self._open[0].close()
             except Exception as error:
@@ -513,8 +532,8 @@ class MultiAgentEnvRunner(EnvRunner):
 
 
 def _all_flagged(episode: MultiAgentEpisode, terminateds: Mapping[Any, bool], truncateds: Mapping[Any, bool]) -> bool:
-    """True when every agent that goes on is said to end."""
+    """Return True if every agent that is not done is flagged as terminated or truncated."""
     return all(
-        own.is_done or terminateds.get(agent_id) or truncateds.get(agent_id)
-        for agent_id, own in episode.agent_episodes.items()
+        agent_episode.is_done or terminateds.get(agent_id) or truncateds.get(agent_id)
+        for agent_id, agent_episode in episode.agent_episodes.items()
     )

@@ -1,4 +1,4 @@
-"""Environments of several agents, all stepped alike: PettingZoo's parallel and turn-based ones, and plain dicts."""
+"""Adapters that give PettingZoo's parallel and turn-based environments, and plain dict environments, one interface."""
 
 from __future__ import annotations
 
@@ -15,40 +15,43 @@ __all__ = ["DictEnv", "EnvStep", "MultiAgentEnv", "TurnBasedEnv", "as_multi_agen
 
 
 class EnvStep(NamedTuple):
-    """What one env step gave, each a dict from agent to its part, as `MultiAgentEpisode.add_env_step` takes it."""
+    """Result of one env step, as dicts by agent for `MultiAgentEpisode.add_env_step`."""
 
     observations: dict[Any, Any]
     rewards: dict[Any, Any]
     infos: dict[Any, Any]
     terminateds: Mapping[Any, bool]
     truncateds: Mapping[Any, bool]
-    is_over: bool  # True when no agent is left
+    is_over: bool  # whether no agent is left
 
 
 class MultiAgentEnv(Protocol):
-    """What the runner steps."""
+    """Interface of the environments that a multi-agent runner steps."""
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """The observations of the agents that act first, and infos."""
+        """Reset the environment. Return the observations of the agents that act first, and infos."""
         ...
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
-        """One env step with the actions of the agents that observed last."""
+        """Take one env step with the actions of the agents that observed last."""
         ...
 
     def space(self, kind: str, agent_id: Any) -> gym.Space:
-        """An agent's "observation_space" or "action_space"."""
+        """Return the agent's space. `kind` is "observation_space" or "action_space"."""
         ...
 
     def close(self) -> None: ...
 
 
 def as_multi_agent_env(env: Any) -> MultiAgentEnv:
-    """The environment behind one face.
+    """Return the environment as a `MultiAgentEnv`.
 
     Args:
-        env: a PettingZoo environment of either kind, an environment with `reset` and `step` that take and give dicts
+        env: a PettingZoo environment of either kind, an environment with `reset` and `step` that take and return dicts
             by agent, or a callable that makes one.
+
+    Raises:
+        WrongType: another object.
     """
     if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
         env = env()
@@ -59,19 +62,20 @@ def as_multi_agent_env(env: Any) -> MultiAgentEnv:
     if hasattr(env, "step") and hasattr(env, "reset"):
         return DictEnv(env)
     raise WrongType(
-        f"{env!r} is no multi-agent environment: give a PettingZoo one, or one whose reset and step take dicts by agent"
+        f"{env!r} is not a multi-agent environment; give a PettingZoo environment, or one whose reset and step take "
+        "dicts by agent"
     )
 
 
 def makes_envs(env: Any) -> bool:
-    """True for a class or a function that makes an environment, False for an environment."""
+    """Return True for a class or a function that makes an environment, False for an environment."""
     return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
 class DictEnv:
-    """An environment whose agents step at once; `step(actions)` gives five dicts as PettingZoo's parallel ones do.
+    """Adapter for environments whose agents step at the same time, with `step(actions)` of PettingZoo's parallel API.
 
-    Observations and infos are copied, since many environments write to the same arrays and dicts again.
+    Observations and infos are copied, because many environments reuse their arrays and dicts.
     """
 
     def __init__(self, env: Any) -> None:
@@ -85,11 +89,11 @@ class DictEnv:
         return _copied(observations), _copied(infos)
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
-        given = self.env.step(dict(actions))
-        observations, rewards, terminateds, truncateds, infos = checked_parts(self.env, "step", given, _OF_A_STEP)
-        agents = getattr(self.env, "agents", None)  # PettingZoo's: those that are left
-        said = "__all__" in terminateds or "__all__" in truncateds
-        is_over = agents is not None and not agents and not said
+        result = self.env.step(dict(actions))
+        observations, rewards, terminateds, truncateds, infos = checked_parts(self.env, "step", result, _OF_A_STEP)
+        agents = getattr(self.env, "agents", None)  # PettingZoo's list of living agents
+        has_all = "__all__" in terminateds or "__all__" in truncateds
+        is_over = agents is not None and not agents and not has_all
         return EnvStep(_copied(observations), rewards, _copied(infos), terminateds, truncateds, is_over)
 
     def space(self, kind: str, agent_id: Any) -> gym.Space:
@@ -102,11 +106,11 @@ class DictEnv:
 
 
 class TurnBasedEnv:
-    """A PettingZoo AEC environment; one env step is one agent's turn.
+    """Adapter for PettingZoo's AEC environments. One env step is the turn of one agent.
 
-    The agent whose turn it is observes, and gets what `last()` has cumulated since its last action: the reward of that
-    action. A dead agent's extra turn, in which PettingZoo wants None as its action, is taken here: it gives the agent's
-    last observation and reward within the env step that led to it.
+    The agent whose turn it is gets an observation, and the reward that `last()` has accumulated since its last action.
+    In PettingZoo, an agent that is dead has one more turn with the action None. The adapter takes that turn within the
+    env step in which the agent died, so that its last observation and reward belong to this step.
     """
 
     def __init__(self, env: Any) -> None:
@@ -131,7 +135,7 @@ class TurnBasedEnv:
         return self._turns()
 
     def _turns(self) -> EnvStep:
-        """The extra turns of dead agents, and the observation of the next one that lives."""
+        """Take the turns of dead agents, and return their results with the observation of the next living agent."""
         step = EnvStep({}, {}, {}, {}, {}, False)
         terminateds, truncateds = {}, {}
         env = self.env
@@ -156,41 +160,47 @@ class TurnBasedEnv:
 
 
 def _has_nobody(env: Any) -> EpisodeStateError:
-    return EpisodeStateError(
-        f"{env}.reset left no agent to play with: env.agents is empty, and the episode over before its first step"
-    )
+    return EpisodeStateError(f"{env}.reset: env.agents is empty, so the episode is over before its first step")
 
 
 _OF_A_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
-def checked_parts(env: Any, call: str, given: Any, names: tuple[str, ...]) -> Any:
-    """What a call of the environment gave, if that is a dict by agent for each of the names; None for no infos.
+def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> Any:
+    """Return the result of an environment's call if each part is a dict by agent. Infos may be None.
+
+    Args:
+        env: the environment, for error messages.
+        call: "reset" or "step".
+        result: the result of the call.
+        names: the names of its parts.
 
     Raises:
-        WrongType: says which part is something else.
+        WrongType: a part is missing or is not a dict.
     """
-    if not isinstance(given, (tuple, list)) or len(given) != len(names):
-        gave = f"{len(given)} items" if isinstance(given, (tuple, list)) else f"a {type(given).__name__}"
-        raise WrongType(f"{env}.{call} gave {gave}; give ({', '.join(names)}), each a dict by agent")
-    for name, part in zip(names, given, strict=True):
+    if not isinstance(result, (tuple, list)) or len(result) != len(names):
+        returned = f"{len(result)} items" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        raise WrongType(f"{env}.{call} returned {returned}; return ({', '.join(names)}), each a dict by agent")
+    for name, part in zip(names, result, strict=True):
         if not (type(part) is dict or isinstance(part, Mapping) or (part is None and name == "infos")):
             raise WrongType(f"{env}.{call}: {name} are a {type(part).__name__}; give a dict by agent")
-    return given
+    return result
 
 
 def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
-    """An agent's space: from `env.<kind>(agent)`, `env.<kind>s[agent]`, `env.get_<kind>(agent)` or one for all."""
-    own: Any = getattr(env, kind, None)
-    if not isinstance(own, gym.Space) and callable(own):  # first: PettingZoo warns where its dict is asked for
-        return cast(gym.Space, own(agent_id))
+    """Return an agent's space: `env.<kind>(agent)`, `env.<kind>s[agent]`, `env.get_<kind>(agent)`, or one space for
+    all.
+    """
+    member: Any = getattr(env, kind, None)
+    if not isinstance(member, gym.Space) and callable(member):  # first: PettingZoo warns where its dict is asked for
+        return cast(gym.Space, member(agent_id))
     by_agent = getattr(env, f"{kind}s", None)
     if isinstance(by_agent, Mapping) and agent_id in by_agent:
         return by_agent[agent_id]
-    if isinstance(own, gym.spaces.Dict) and agent_id in own.spaces:
-        return own.spaces[agent_id]
-    if isinstance(own, gym.Space):
-        return own
+    if isinstance(member, gym.spaces.Dict) and agent_id in member.spaces:
+        return member.spaces[agent_id]
+    if isinstance(member, gym.Space):
+        return member
     getter: Callable[[Any], gym.Space] | None = getattr(env, f"get_{kind}", None)
     if getter is not None:
         return getter(agent_id)
@@ -198,15 +208,15 @@ def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
 
 
 def random_action(space: gym.Space, observation: Any, info: Any) -> Any:
-    """A random action of the space; a legal one where the observation or the info has an "action_mask"."""
-    for told in (observation, info):
-        if isinstance(told, Mapping) and "action_mask" in told and isinstance(space, gym.spaces.Discrete):
-            return space.sample(np.asarray(told["action_mask"], np.int8))
+    """Return a random action of the space. It is legal if the observation or the info has an "action_mask"."""
+    for source in (observation, info):
+        if isinstance(source, Mapping) and "action_mask" in source and isinstance(space, gym.spaces.Discrete):
+            return space.sample(np.asarray(source["action_mask"], np.int8))
     return space.sample()
 
 
 def _copied(value: Any) -> Any:
-    """The value with arrays and containers that are nobody else's."""
+    """Return the value with copied arrays and containers."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, dict):

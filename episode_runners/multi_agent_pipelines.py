@@ -1,4 +1,4 @@
-"""The pipelines of a multi-agent runner's modules, made when their first agents come, and what they rewrite."""
+"""Pipelines of a multi-agent runner, created when the first agent of a module appears."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from episodes.tracks import nested
 from episodes.tracks.policy_box import env_space_of, to_env_actions, to_policy_actions
 
 ByAgent = dict[Any, Any]
-Row = tuple[int, MultiAgentEpisode, ByAgent]  # a copy of the environment, its episode, and what its agents observe
+Row = tuple[int, MultiAgentEpisode, ByAgent]  # index of a copy, its episode, and its agents' observations
 
 
-def _given(name: str, kind: type, pipeline: Any) -> Any:
-    """The pipeline of this kind; an empty one where none is given.
+def _checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
+    """Return the pipelines, or empty pipelines for None.
 
     Raises:
-        WrongType: it is of another kind.
+        WrongType: an object of another kind.
     """
     if pipeline is not None and not isinstance(pipeline, kind):
         raise WrongType(
@@ -46,16 +46,16 @@ def split_actors(
     module_to_env: MultiAgentModuleToEnv | None,
     seed: int | None,
 ) -> tuple[Mapping[Any, Any] | None, MultiAgentEnvToModule | None, MultiAgentModuleToEnv | None]:
-    """Return the policies of actors, and the pipelines with those of the actors added.
+    """Return the policies of actors, and the pipelines extended by the actors' pipelines.
 
     Raises:
-        InvalidArgument: a module has an actor, and a pipeline besides.
+        InvalidArgument: a module has both an actor and a pipeline.
     """
     actors = {module_id: policy for module_id, policy in (policies or {}).items() if isinstance(policy, Actor)}
     if policies is None or not actors:
         return policies, env_to_module, module_to_env
-    seeing = _given("env_to_module", MultiAgentEnvToModule, env_to_module)
-    acting = _given("module_to_env", MultiAgentModuleToEnv, module_to_env)
+    seeing = _checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
+    acting = _checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
     for module_id, actor in actors.items():
         if module_id in seeing.modules or module_id in acting.modules:
             raise InvalidArgument(
@@ -68,13 +68,15 @@ def split_actors(
 
 
 class RunnerPipelines:
-    """What stands between a runner's environments and its policies: pipelines by module, spaces by agent.
+    """Pipelines by module and spaces by agent, between a runner's environments and its policies.
 
     Args:
-        policies: by module; None for random actions only, which need no pipelines.
+        policies: policies by module. None: random actions only, which need no pipelines.
+        env_to_module: pipelines from observations to batches, by module.
+        module_to_env: pipelines from outputs to actions, by module.
         envs: the copies of the environment.
-        seed: of random actions, and of the default pipelines.
-        checks: refuse policies that were trained in other pipelines.
+        seed: seed of random actions and of default pipelines.
+        checks: whether policies that were trained in other pipelines are rejected.
     """
 
     def __init__(
@@ -87,19 +89,19 @@ class RunnerPipelines:
         checks: bool,
     ) -> None:
         self.policies, self.envs, self.seed, self.checks = policies, envs, seed, checks
-        self._fingerprints: dict[Any, dict[str, Any]] = {}  # of the modules whose policies were checked
-        self.env_to_module = _given("env_to_module", MultiAgentEnvToModule, env_to_module)
-        self.module_to_env = _given("module_to_env", MultiAgentModuleToEnv, module_to_env)
+        self._fingerprints: dict[Any, dict[str, Any]] = {}  # by module, for policies that were checked
+        self.env_to_module = _checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
+        self.module_to_env = _checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
         modules = self.env_to_module.modules
         self._agents = AgentSpaces(self.env_to_module.joint)
-        self._num_seeded = 0  # action spaces
+        self._num_seeded = 0  # number of seeded action spaces
         # states of pipelines that have not been made yet, by module
         self.later_states: dict[str, dict[Any, Any]] = {"env_to_module": {}, "module_to_env": {}}
         self._has_joint = len(self.env_to_module.joint) > 0
         self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
 
-    def welcome(self, rows: Sequence[Row]) -> None:
-        """Ask the environments for the spaces of new agents, and make the pipelines of their modules ready."""
+    def add_agents(self, rows: Sequence[Row]) -> None:
+        """Read the spaces of new agents, and create the pipelines of their modules."""
         for i, episode, observations in rows:
             known = episode.observation_space
             new = [agent_id for agent_id in observations if agent_id not in known]
@@ -116,7 +118,7 @@ class RunnerPipelines:
     def _register_agent(self, episode: MultiAgentEpisode, agent_id: Any, spaces: tuple[Any, Any]) -> None:
         module_id = episode.module_for(agent_id)
         if self.policies is not None:
-            self._make(module_id, agent_id, spaces)
+            self._create_default_pipelines(module_id, agent_id, spaces)
         seeing = self.env_to_module.modules.get(module_id)
         for pipeline in (seeing, self.module_to_env.modules.get(module_id)):
             if pipeline is not None:
@@ -131,27 +133,29 @@ class RunnerPipelines:
         episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
 
     def is_in_use(self, module_id: Any) -> bool:
-        """Return False for a module that was removed, so that it has no policy."""
+        """Return False if the module was removed, so that it has no policy."""
         return module_id in (self.policies or {}) or module_id not in self._fingerprints
 
     def states_for_now(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the states of the pipelines that exist, and store those of modules whose agents have not come yet.
+        """Return the states of the pipelines that exist. States of modules without agents so far are stored for later.
 
         A module that was removed, so that it has no policy, keeps the state of its pipelines.
         """
         policies, now = self.policies or {}, {}
         for name in ("env_to_module", "module_to_env"):
-            own, given = getattr(self, name).get_state(), dict(state.get(name, {}))
-            later = [module_id for module_id in given if module_id not in own and module_id in policies]
-            self.later_states[name] = {module_id: given.pop(module_id) for module_id in later}
+            current, states = getattr(self, name).get_state(), dict(state.get(name, {}))
+            later = [module_id for module_id in states if module_id not in current and module_id in policies]
+            self.later_states[name] = {module_id: states.pop(module_id) for module_id in later}
             is_new = not state.get(name)  # the state of a runner that has not sampled
-            kept = [module_id for module_id in own if module_id not in given and (is_new or module_id not in policies)]
+            unchanged = [
+                module_id for module_id in current if module_id not in states and (is_new or module_id not in policies)
+            ]
             if name in state:
-                now[name] = given | {module_id: own[module_id] for module_id in kept}
+                now[name] = states | {module_id: current[module_id] for module_id in unchanged}
         return now
 
     def _check(self, module_id: Any) -> None:
-        """Check the module's policy when its first agent has come, and its pipelines know their spaces."""
+        """Check the policy of a module once its pipelines have their spaces."""
         policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
         seeing.bind_policy(policy)
         self.module_to_env[module_id].bind_policy(policy)
@@ -160,20 +164,20 @@ class RunnerPipelines:
             check_fingerprint(policy, fingerprint)
 
     def check_statistics(self) -> None:
-        """Raise `StateMismatch` if a trained policy is to act behind a filter that has seen no observation."""
+        """Raise `StateMismatch` if a trained policy would act behind a filter without statistics."""
         for module_id, policy in (self.policies or {}).items():
             if self.checks and module_id in self._fingerprints:
                 check_statistics(policy, self.env_to_module[module_id])
 
     def stamp(self) -> None:
-        """Write onto each policy in which pipelines it is trained."""
+        """Write the pipelines' fingerprint onto each policy."""
         policies = self.policies or {}
         for module_id, fingerprint in self._fingerprints.items():
             if module_id in policies:  # else it was removed
                 stamp(policies[module_id], fingerprint)
 
-    def _make(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
-        """The default pipelines of the module, where there are no others."""
+    def _create_default_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        """Create the default pipelines of a module that has none."""
         policies = self.policies or {}
         if module_id not in policies:
             raise UnknownKey(
@@ -192,7 +196,7 @@ class RunnerPipelines:
                 getattr(self, name)[module_id].set_state(later.pop(module_id))
 
     def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
-        """The agent's action space, seeded when it first comes; also where an environment has made another one."""
+        """Return the agent's action space. A new space is seeded, also if the environment replaced the space."""
         space, known = env.space("action_space", agent_id), self._agents.actions.get(agent_id)
         if known is not None and (known is space or known == space):
             return known
@@ -202,16 +206,17 @@ class RunnerPipelines:
         return space
 
     def reseed_spaces(self, seed: int) -> None:
-        """Seed the action spaces that are known, and those of agents to come."""
+        """Seed the known action spaces, and the spaces of agents that appear later."""
         self.seed, self._num_seeded = seed, 0
         for space in self._agents.actions.values():
             self._num_seeded += 1
             space.seed(seed + self._num_seeded)
 
     def rewrite(self, rows: Sequence[Row], update: bool) -> None:
-        """Rewrite the newest observations of the growing episodes, in place; those of a module batched together.
+        """Rewrite the newest observations of growing episodes in place, batched by module.
 
-        The episodes have their step already: each agent's last observation is the new one, its last action led there.
+        The episodes have the new step already: an agent's last observation is the new one, and its last action led to
+        it.
         """
         if self._has_joint:
             for _, episode, observations in rows:
@@ -228,8 +233,8 @@ class RunnerPipelines:
         for module_id, owners in seats.items():
             stacked = newest_rows(module_id, owners)
             rewritten = self.env_to_module[module_id].rewrite(stacked, owners, update)
-            for row, own in enumerate(owners):
-                own.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
+            for row, agent_episode in enumerate(owners):
+                agent_episode.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
 
     def random_actions(
         self, episodes: Sequence[MultiAgentEpisode]
@@ -255,5 +260,5 @@ class RunnerPipelines:
 
 
 def _are_alike(space: Any, known: Any) -> bool:
-    """Whether what is observed in one space fits into the other, as far as their shapes say."""
+    """Return True if both spaces have the same shape, or `known` is None."""
     return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

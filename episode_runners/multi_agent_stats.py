@@ -1,4 +1,4 @@
-"""`MultiAgentCollectStats`: what a call of `sample` collected, by agent and by module."""
+"""`MultiAgentCollectStats`: statistics of one call of `sample`, by agent and by module."""
 
 from __future__ import annotations
 
@@ -14,34 +14,47 @@ __all__ = ["MultiAgentCollectStats"]
 
 @dataclass(frozen=True, slots=True)
 class MultiAgentCollectStats:
-    """Steps and time of one call of `sample`, and the whole episodes that ended in it, however they were cut."""
+    """Statistics of one call of `sample`: steps, time, and the whole episodes that ended in it.
+
+    Episodes count as a whole, also if earlier calls returned their first chunks.
+
+    Attributes:
+        num_env_steps: env steps sampled.
+        num_agent_steps: agent steps sampled.
+        seconds: duration of the call.
+        returns: returns of the whole episodes, summed over agents, float [k].
+        lengths: lengths of the whole episodes in env steps, int [k].
+        agent_returns: returns of each agent in these episodes.
+        module_returns: returns of the agents of each module in these episodes.
+        module_steps: agent steps sampled, by module.
+    """
 
     num_env_steps: int = 0
     num_agent_steps: int = 0
     seconds: float = 0.0
-    returns: np.ndarray = field(default_factory=lambda: np.zeros(0))  # [k] of all agents together
-    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [k] env steps
-    agent_returns: dict[Any, list[float]] = field(default_factory=dict)  # each agent's return in those episodes
-    module_returns: dict[Any, list[float]] = field(default_factory=dict)  # likewise, of the agents of each module
-    module_steps: dict[Any, int] = field(default_factory=dict)  # agent steps sampled
+    returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    agent_returns: dict[Any, list[float]] = field(default_factory=dict)
+    module_returns: dict[Any, list[float]] = field(default_factory=dict)
+    module_steps: dict[Any, int] = field(default_factory=dict)
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes ended."""
+        """Number of episodes that ended."""
         return len(self.returns)
 
     @property
     def steps_per_second(self) -> float:
-        """Env steps per second; NaN before the first call."""
+        """Env steps per second, NaN before the first call."""
         return self.num_env_steps / self.seconds if self.seconds else float("nan")
 
     @property
     def mean_return(self) -> float:
-        """The mean return of the whole episodes, all agents together; NaN when none ended."""
+        """Mean return of the whole episodes, summed over agents. NaN if no episode ended."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     def as_dict(self) -> dict[str, float]:
-        """The numbers that a logger takes."""
+        """Return the statistics as a dict of numbers for a logger."""
         numbers: dict[str, float] = {
             "num_env_steps": self.num_env_steps,
             "num_agent_steps": self.num_agent_steps,
@@ -65,7 +78,7 @@ class MultiAgentCollectStats:
 
 
 class ReturnCounter:
-    """The returns of one environment's ongoing episode, over all its chunks; and of the episodes that ended."""
+    """Counter of the returns of one environment's ongoing episode, over all its chunks, and of ended episodes."""
 
     def __init__(self) -> None:
         self.so_far: dict[Any, float] = {}  # agent -> return in earlier chunks
@@ -82,7 +95,7 @@ class ReturnCounter:
 
 
 def stats_of(chunks: list[MultiAgentEpisode], tallies: list[ReturnCounter], seconds: float) -> MultiAgentCollectStats:
-    """The statistics of the chunks sampled and of the episodes that ended; the tallies forget those."""
+    """Return the statistics of the sampled chunks, and remove the ended episodes from the counters."""
     ended = [entry for tally in tallies for entry in tally.ended]
     for tally in tallies:
         tally.ended = []
@@ -94,8 +107,8 @@ def stats_of(chunks: list[MultiAgentEpisode], tallies: list[ReturnCounter], seco
             by_module.setdefault(modules[agent_id], []).append(value)
     steps: dict[Any, int] = {}
     for chunk in chunks:
-        for own in chunk.agent_episodes.values():
-            steps[own.module_id] = steps.get(own.module_id, 0) + len(own)
+        for agent_episode in chunk.agent_episodes.values():
+            steps[agent_episode.module_id] = steps.get(agent_episode.module_id, 0) + len(agent_episode)
     return MultiAgentCollectStats(
         num_env_steps=sum(map(len, chunks)),
         num_agent_steps=sum(steps.values()),

@@ -1,4 +1,4 @@
-"""Which versions of their policies the agents of an episode acted by: told now, written down when a chunk is taken."""
+"""Policy versions of agents: stored while an episode grows, and written into a chunk when it is returned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from episodes.multi_agent.timeline import WAITS, Timeline
 
 
 def checked_versions(versions: Any) -> Any:
-    """One version of all modules, or one of each by module id; `InvalidArgument` for what is no number, 0 or more."""
+    """Return one version for all modules, or a dict of versions by module.
+
+    Raises:
+        InvalidArgument: a version is not an int of at least 0.
+    """
     numbers = versions.values() if isinstance(versions, Mapping) else [versions]
     for version in numbers:
         checked_version(version)
@@ -19,26 +23,28 @@ def checked_versions(versions: Any) -> Any:
 
 
 def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> None:
-    """Let the agents of an ongoing episode act by other versions; a step that waits was made by the one before."""
+    """Let the agents of an ongoing episode act with other versions from now on. Pending actions keep the version
+    before.
+    """
     for line in episode.agents.timelines.values():
-        own, made = line.episode.facts, len(line.episode) + (line.phase == WAITS)
-        old, new = (VersionRuns((_of(told, line),)) for told in (before, versions))
-        runs = (own.policy_versions or old).extended_by(new, made)
-        line.episode.facts = own._replace(policy_versions=None if runs == UNKNOWN_RUNS else runs)
+        facts, made = line.episode.facts, len(line.episode) + (line.phase == WAITS)
+        old, new = (VersionRuns((_of(source, line),)) for source in (before, versions))
+        runs = (facts.policy_versions or old).extended_by(new, made)
+        line.episode.facts = facts._replace(policy_versions=None if runs == UNKNOWN_RUNS else runs)
 
 
 def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
-    """Write the versions down in a chunk that is taken, of the steps that it has."""
+    """Write the versions of a chunk's steps into the chunk."""
     for line in chunk.agents.timelines.values():
-        own, runs = line.episode.facts, line.episode.facts.policy_versions
+        facts, runs = line.episode.facts, line.episode.facts.policy_versions
         if runs is None and _of(versions, line) != UNKNOWN:
             runs = VersionRuns((_of(versions, line),))
         if runs is not None:
-            line.episode.facts = own._replace(policy_versions=runs.window(0, len(line.episode)))
+            line.episode.facts = facts._replace(policy_versions=runs.window(0, len(line.episode)))
 
 
 def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> None:
-    """Let the steps that wait at a cut stay of the versions that they were made by."""
+    """Keep the versions of actions that are pending at a cut."""
     for agent_id, line in successor.agents.timelines.items():
         before = chunk.agents.timelines[agent_id].episode
         runs = before.facts.policy_versions

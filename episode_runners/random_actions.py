@@ -1,4 +1,4 @@
-"""`RandomActions`: random actions of a vector environment, legal ones where its observations say which are."""
+"""`RandomActions`: random actions of a vector environment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-MASK = "action_mask"  # the key of `Dict` observations [N, n] that tells which of n discrete actions are legal
+MASK = "action_mask"  # key of the mask [N, n] in `Dict` observations: which of n discrete actions are legal
 
 
 class RandomActions:
-    """Draws actions [N, ...] from the action space; where observations have an "action_mask", legal ones.
-
-    A mask is looked at where the observation space is a `Dict` that has one and the actions are `Discrete`.
+    """Sampler of random actions [N, ...]. Actions are legal if `Dict` observations have an "action_mask" of `Discrete`
+    ones.
     """
 
     def __init__(self, env: gym.vector.VectorEnv) -> None:
@@ -23,13 +22,13 @@ class RandomActions:
         self.looks_at_observations = masked and isinstance(self._single, gym.spaces.Discrete)
         self._choices: Any = self._space if type(self._space) is gym.spaces.MultiDiscrete else None
 
-    def draw(self, observations: Any) -> Any:
-        """Actions [N, ...]; masks are those of the observations, as the environments themselves gave them."""
+    def sample(self, observations: Any) -> Any:
+        """Return random actions [N, ...] for observations [N, ...] that the environments returned."""
         choices = self._choices
         if not self.looks_at_observations:
             if choices is None:
                 return self._space.sample()
-            drawn = choices.np_random.random(choices.nvec.shape) * choices.nvec  # as it samples, in a third of the time
+            drawn = choices.np_random.random(choices.nvec.shape) * choices.nvec  # as `sample`, in a third of the time
             return drawn.astype(choices.dtype) + choices.start
         masks = np.asarray(observations[MASK], np.int8)
         return self._space.sample(mask=tuple(masks))

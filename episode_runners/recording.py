@@ -1,4 +1,4 @@
-"""`RecordSamples`: what a runner samples goes to disk, too."""
+"""`RecordSamples`: hook that writes sampled episodes to a data set."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ __all__ = ["RecordSamples"]
 
 
 class RecordSamples(Hook):
-    """A hook that writes the episodes of every `sample` to a data set, and flushes it.
+    """Hook that writes the episodes of every `sample` to a data set and flushes the data set.
+
+    Close it when the runner is done. It is a context manager.
 
     Args:
-        path: of the data set, or an `EpisodeWriter`.
-        options: those of `EpisodeWriter`.
-
-    Close it when the runner is done; it is a context manager.
+        path: path of the data set, or an `EpisodeWriter`.
+        options: options of `EpisodeWriter`.
     """
 
     def __init__(self, path: str | Path | EpisodeWriter, **options: Any) -> None:
         self.writer = path if isinstance(path, EpisodeWriter) else EpisodeWriter(path, **options)
 
     def on_sample_end(self, runner: Any, sampled: Any) -> None:
-        """Write what was sampled. `WrongType` for what `sample_into` gives, which are no episodes."""
+        """Write the sampled episodes.
+
+        Raises:
+            WrongType: after `sample_into`, which returns no episodes.
+        """
         if isinstance(sampled, dict):
             raise WrongType("sample_into puts steps into a buffer: write that to disk, or call sample")
         self.writer.add(sampled)

@@ -1,4 +1,4 @@
-"""What both runners have: how much to sample, hooks, counts, state, and closing."""
+"""Base class of both runners: hooks, counts, state and closing."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ __all__ = ["Hook"]
 
 
 class Hook:
-    """Called by a runner while it samples, in this order. Override what you need; the rest costs nothing.
+    """Base class for objects that a runner calls while it samples.
 
-    What a hook writes to an episode's `custom_data` stays with the episode and arrives in what is sampled. Other writes
-    have nowhere to go, and raise: an `ObservationPreprocessor` changes what is recorded, learner pieces shape rewards.
-    A hook does not sample with its own runner: `evaluate(runner)` has environments of its own.
+    Override the methods you need; others cost nothing. Writes to an episode's `custom_data` are kept and returned with
+    the samples. Other writes to episodes raise, because they would be lost: use an `ObservationPreprocessor` to change
+    what is recorded, and a connector of the learner pipeline to shape rewards. A hook must not sample with its own
+    runner: `evaluate(runner)` has separate environments.
     """
 
     def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
-        """After the reset of an environment: its new episode, without a step."""
+        """Handle the start of an episode, after the reset of environment `env`. The episode has no step yet."""
 
     def on_step(self, runner: Any) -> None:
-        """After each vector step. `runner.episodes` are those that the step belongs to, also where it was their last.
+        """Handle one vector step. `runner.episodes` are the episodes that the step belongs to, also if it ended them.
 
-        Those of environments that were reset with it (next-step autoreset) have no step yet.
+        Episodes of environments that were reset in this step (next-step autoreset) have no step yet.
         """
 
     def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-        """After the step that ended an environment's episode: what there is of it, with its true last observation.
+        """Handle the end of an episode of environment `env`. The episode has its true last observation.
 
-        Of an episode that goes into a pack, that is its chunk since the last `sample`.
+        An episode that goes into a pack is the chunk since the last `sample`.
         """
 
     def on_sample_end(self, runner: Any, sampled: Any) -> Any:
-        """After a call of `sample`, with what it returns; or of `sample_into`, with its statistics.
+        """Handle the result of `sample`, or the statistics of `sample_into`.
 
-        A hook may return what `sample` is to return instead, `sampled.replace(custom_data=[...])` for example.
+        Returns:
+            None, or the object that `sample` returns instead, for example `sampled.replace(custom_data=[...])`.
         """
 
 
 class ShownEpisodes(Sequence[Any]):
-    """The episodes that hooks see at a vector step: ongoing ones, and those that ended with it."""
+    """Sequence of the episodes that hooks see after a vector step: ongoing episodes, and those that it ended."""
 
     def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
         self.ongoing = ongoing
@@ -71,16 +73,14 @@ class ShownEpisodes(Sequence[Any]):
 
     @property
     def ages(self) -> np.ndarray:
-        """See `OngoingEpisodes.ages`."""
         return self.ongoing.ages
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """See `OngoingEpisodes.recent`."""
         return self.ongoing.recent(track, num_items)
 
 
 class _AsStepped(Sequence[Any]):
-    """An episode for each environment, where some have ended and the next has begun already."""
+    """Sequence of one episode per environment: the ended episode if the step ended it, else the ongoing one."""
 
     def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
         self._ongoing = ongoing
@@ -102,7 +102,7 @@ class _AsStepped(Sequence[Any]):
         return self._ended[env] if env in self._ended else self._ongoing[env]
 
 
-def calls_of(hooks: Any, name: str) -> tuple[Any, ...]:
+def hook_methods(hooks: Any, name: str) -> tuple[Any, ...]:
     """The hooks' methods of that name that do something."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
@@ -110,16 +110,16 @@ def calls_of(hooks: Any, name: str) -> tuple[Any, ...]:
 
 
 class EnvRunner(Closeable):
-    """What a runner of any kind has beside its environments: counts of all calls, hooks, state, closing.
+    """Base class of runners: hooks, step and episode counts, metrics, state and closing.
 
     Attributes:
-        stats: of the last call of `sample`.
-        num_episodes: that ended in all calls.
-        metrics_logger: for numbers of hooks and callbacks; `metrics()` returns them too.
+        stats: statistics of the last call of `sample`.
+        num_episodes: number of episodes that ended in all calls.
+        metrics_logger: logger for hooks and callbacks; `metrics()` returns its numbers too.
         worker_index: 1 or more for a runner of a `RayRunnerGroup`, 0 for any other.
     """
 
-    steps_counted: ClassVar[str] = "num_steps"  # how the steps of all calls are named in metrics and states
+    steps_counted: ClassVar[str] = "num_steps"  # name of the step count in metrics and states
     num_envs: int
     env_to_module: Any
     module_to_env: Any
@@ -135,21 +135,21 @@ class EnvRunner(Closeable):
         self.metrics_logger = MetricsLogger()
         self.worker_index = 0
         hooks = [as_hook(hook) for hook in checked_items("hooks", hooks, "hooks")]
-        self._on_episode_start = calls_of(hooks, "on_episode_start")
-        self._on_step = calls_of(hooks, "on_step")
-        self._on_episode_end = calls_of(hooks, "on_episode_end")
-        self._on_sample_end = calls_of(hooks, "on_sample_end")
+        self._on_episode_start = hook_methods(hooks, "on_episode_start")
+        self._on_step = hook_methods(hooks, "on_step")
+        self._on_episode_end = hook_methods(hooks, "on_episode_end")
+        self._on_sample_end = hook_methods(hooks, "on_sample_end")
         self._has_hooks = bool(self._on_episode_start or self._on_step or self._on_episode_end)
-        self._shown: ShownEpisodes | None = None  # while hooks look
+        self._shown: ShownEpisodes | None = None  # set while hooks are called
         self._needs_reset = True
-        self._closed = False  # for those who sample
+        self._closed = False  # `close` was called
         self._is_shut = False  # the environments are closed
         self._is_sampling = False
         self._interrupts = DeferredInterrupt()
         self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
 
-    def _show(self, shown: ShownEpisodes) -> None:
-        """Let hooks see the step of these episodes."""
+    def _call_on_step(self, shown: ShownEpisodes) -> None:
+        """Call the `on_step` hooks. Meanwhile `episodes` returns `shown`."""
         self._shown = shown
         try:
             for call in self._on_step:
@@ -158,8 +158,8 @@ class EnvRunner(Closeable):
             self._shown = None
         check_unwritten(shown.kept)
 
-    def _tell_end_of_sample(self, sampled: Any) -> Any:
-        """Call hooks with what `sample` returns. Return it, or what a hook returned in its place."""
+    def _call_sample_end_hooks(self, sampled: Any) -> Any:
+        """Call the `on_sample_end` hooks. Return the sample, or the object that a hook returned instead."""
         for call in self._on_sample_end:
             replaced = call(self, sampled)
             if replaced is None:
@@ -174,10 +174,11 @@ class EnvRunner(Closeable):
 
     @property
     def policy_version(self) -> Any:
-        """The number of the policy that acts from now on, 0 or more; None: not told.
+        """Version of the policy that acts from now on, 0 or more. None: unknown.
 
-        Each step that is recorded carries it (`get_policy_versions` of episodes and packs), but for random actions.
-        Say the next one where the policy's weights change: between two samples, or in a hook's `on_step`.
+        Each recorded step stores it, except steps with random actions; `get_policy_versions` of episodes and packs
+        returns it. Set the next version when the policy's weights change: between two samples, or in a hook's
+        `on_step`.
         """
         return self._policy_version
 
@@ -186,7 +187,7 @@ class EnvRunner(Closeable):
         raise NotImplementedError
 
     def _check_may_sample(self) -> None:
-        """Raise `EpisodeStateError` unless the runner is open and does not sample already."""
+        """Raise `EpisodeStateError` if the runner is closed or is sampling already."""
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
         self._check_not_sampling("sample")
@@ -199,25 +200,34 @@ class EnvRunner(Closeable):
             )
 
     def metrics(self) -> dict[str, Any]:
-        """The numbers of the last call of `sample`, the steps and episodes of all calls, and what hooks have logged."""
+        """Return numbers for a logger: statistics of the last `sample`, total counts, and values logged by hooks."""
         total = {f"{self.steps_counted}_total": self._num_steps, "num_episodes_total": self.num_episodes}
         return self.stats.as_dict() | total | self.metrics_logger.peek()
 
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
     ) -> Self:
-        """A runner of the same policy that learns nothing: environments of its own, made as this one's were, and copies
-        of the pipelines as they are now. `evaluate` uses it; who keeps it closes it.
+        """Return a runner with the same policy, new environments, and copies of the pipelines.
+
+        The environments are made as this runner's were. Statistics of the copied pipelines do not change. `evaluate`
+        uses this method; close the runner yourself if you call it.
+
+        Args:
+            num_envs: number of environments; this runner's number by default.
+            seed: seed of the new runner.
+            hooks: hooks of the new runner.
 
         Raises:
-            InvalidArgument: the environments were given as objects that do not say how to make others.
+            InvalidArgument: the environments were given as objects, and it is unknown how to make others.
         """
         raise NotImplementedError
 
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The pipelines' states, the counts and the seed. Environments cannot be saved: see `set_state`."""
+        """Return the states of the pipelines, the counts and the seed. Environments have no state here: see
+        `set_state`.
+        """
         return {
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),
@@ -227,14 +237,16 @@ class EnvRunner(Closeable):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps.
+        """Restore a state of `get_state`. The next `sample` starts new episodes, seeded by the seed and the step count.
 
         Raises:
-            StateMismatch: the state of something else; the runner stays as it was.
+            StateMismatch: the state belongs to another kind of object. The runner is unchanged.
         """
         missing = [name for name in self.get_state() if name not in state]
         if missing:
-            raise StateMismatch(f"{type(self).__name__}.set_state: a state without {missing}; give what get_state gave")
+            raise StateMismatch(
+                f"{type(self).__name__}.set_state: a state without {missing}; give a state of get_state"
+            )
         self._needs_reset = True
         pipelines: dict[str, Any] = {"env_to_module": self.env_to_module, "module_to_env": self.module_to_env}
         seed, num_steps = state["seed"], state[self.steps_counted]
@@ -246,7 +258,7 @@ class EnvRunner(Closeable):
         except BaseException:
             set_states(pipelines, before, before)
             raise
-        self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]  # no call in between
+        self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         """Seed the next resets."""
@@ -255,7 +267,7 @@ class EnvRunner(Closeable):
     # --- closing ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the environments; may be called again, and goes on where it was interrupted."""
+        """Close the environments. Further calls do nothing."""
         self._closed = True
         if not self._is_shut:
             try:
@@ -269,22 +281,23 @@ class EnvRunner(Closeable):
         raise NotImplementedError
 
 
-def copied(pipeline: Any) -> Any:
-    """A deep copy of a pipeline, with its state; None of None.
+def copy_pipeline(pipeline: Any) -> Any:
+    """Return a deep copy of a pipeline with its state, or None for None.
 
     Raises:
-        InvalidArgument: one of its pieces cannot be copied.
+        InvalidArgument: a connector cannot be copied.
     """
     try:
         return deepcopy(pipeline)
     except Exception as error:
         raise InvalidArgument(
-            f"{pipeline!r} cannot be copied for an evaluation: {error}; give the piece that cannot a __deepcopy__"
+            f"{pipeline!r} cannot be copied for an evaluation: {error}; add a __deepcopy__ to "
+            "the connector that cannot be copied"
         ) from error
 
 
-def tell(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:
-    """Call hooks with each of the environments [k] and its episode."""
+def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:
+    """Call hooks with the indices of environments [k] and their episodes."""
     shown = EditableEpisodes(episodes)
     for env, episode in zip(envs.tolist(), shown, strict=True):
         for call in calls:
@@ -293,19 +306,24 @@ def tell(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence
 
 
 def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int]:
-    """How many episodes [N] each environment contributes, and whose turn it is then to give one more.
+    """Return the number of episodes [N] of each environment, and the environment that contributes the next extra one.
+
+    Args:
+        num_episodes: number of episodes of all environments together.
+        num_envs: number of environments.
+        turn: the first environment that contributes one more than others, if the division leaves a remainder.
 
     >>> quotas(5, 3, turn=2)
     (array([2, 1, 2]), 1)
     """
-    each, more = divmod(num_episodes, num_envs)
-    found = np.full(num_envs, each)
-    found[(turn + np.arange(more)) % num_envs] += 1
-    return found, (turn + more) % num_envs
+    each, remainder = divmod(num_episodes, num_envs)
+    counts = np.full(num_envs, each)
+    counts[(turn + np.arange(remainder)) % num_envs] += 1
+    return counts, (turn + remainder) % num_envs
 
 
 def check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
-    """Raise `InvalidArgument` unless exactly one of the two is given, and is an int of at least 1."""
+    """Raise `InvalidArgument` unless exactly one count is given, and is an int of at least 1."""
     if (num_timesteps is None) == (num_episodes is None):
         raise InvalidArgument(
             f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): give exactly one of the two"

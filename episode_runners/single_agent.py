@@ -1,4 +1,4 @@
-"""`SingleAgentEnvRunner`: an environment and a policy in, an `EpisodePack` out."""
+"""`SingleAgentEnvRunner`: samples episodes of a policy in a vector environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connectors.policy import Policy, check_interface, module_of, random_action_
 from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.environment_errors import raise_or_annotate
 from episode_runners.random_actions import RandomActions
-from episode_runners.runner import EnvRunner, ShownEpisodes, check_counts, copied, quotas, tell
+from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
 from episode_runners.stats import CollectStats, RunningReturns
 from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, make_vector_env
 from episodes.columns import Columns
@@ -40,32 +40,36 @@ __all__ = ["SingleAgentEnvRunner"]
 
 
 class SingleAgentEnvRunner(EnvRunner):
-    """Samples episodes of a policy in a vector environment.
+    """Sampler of episodes: a policy acts in a vector environment.
 
     Args:
         env: a Gymnasium id, a callable that makes an environment, or a vector environment.
-        policy: called with the env-to-module pipeline's batch, `policy(batch, explore=...)`; it answers with a dict of
-            actions, or of "action_dist_inputs" from which `GetActions` samples. None: only random actions. An `Actor`
-            brings its own pipelines, and the runner updates their statistics.
-        num_envs: how many environments to make; a vector environment has its own number.
-        env_to_module: the pipeline to the policy's batch; `env_to_module_pipeline(...)` by default.
-        module_to_env: the pipeline to actions; `module_to_env_pipeline(...)` by default.
-        hooks: objects with methods of `Hook`.
-        seed: of the environments, of the random actions, of sampling actions in the default pipeline, and of the ids of
-            the episodes.
-        len_lookback_buffer: how many items from before its first step a continued chunk brings along, at least; more
-            where the env-to-module pipeline needs them (recurrent states, frame stacks).
-        vectorization, env_kwargs: see `make_vector_env`.
-        reward_dtype: of the rewards that are recorded; None: as the environments give them.
-        update_stats: pieces that learn from observations, such as a `MeanStdFilter`, learn while exploring; what is
-            sampled with `explore=False` never changes them.
-        check_pipeline: refuse a policy that was trained in other pipelines (see `connectors.fingerprint`).
-        returns_interrupted: let `sample` return also what a call before it recorded that failed or was interrupted
-            (Ctrl-C); else it is put aside for `take`.
-        autoreset_mode: of the environments made here, or of a vector environment that does not say its own.
+        policy: a callable `policy(batch, explore=...)` on batches of the env-to-module pipeline. It returns a dict with
+            "actions", or with "action_dist_inputs" from which `GetActions` samples actions. None: only random actions.
+            An `Actor` has its own pipelines, and the runner updates their statistics.
+        num_envs: number of environments to make, 1 by default. A given vector environment has its own number.
+        env_to_module: pipeline from observations to the policy's batch; `env_to_module_pipeline(...)` by default.
+        module_to_env: pipeline from the policy's outputs to actions; `module_to_env_pipeline(...)` by default.
+        hooks: objects with methods of `Hook`, or callbacks (`RLlibCallback`).
+        seed: seed of the environments, random actions, action sampling in the default pipeline, and episode ids.
+        len_lookback_buffer: minimum number of earlier steps that a continued chunk contains. It is more if the
+            env-to-module pipeline needs more, for recurrent states or frame stacks.
+        reward_dtype: dtype of recorded rewards. None: the dtype of the environment's rewards.
+        update_stats: whether connectors with statistics, such as `MeanStdFilter`, update them while exploring. Samples
+            with `explore=False` never change statistics.
+        check_pipeline: reject a policy that was trained in other pipelines (see `connectors.fingerprint`).
+        returns_interrupted: return the steps of an interrupted or failed call with the next `sample`. Otherwise only
+            `take` returns them.
+        vectorization: how environments are stepped; see `make_vector_env`.
+        autoreset_mode: autoreset mode of environments made here, or of a vector environment that does not state its
+            own.
+        env_kwargs: arguments for `gymnasium.make`; see `make_vector_env`.
 
-    What the policy puts out beside its actions is recorded as extra model outputs. The env-to-module pipeline rewrites
-    each observation once, before it is recorded. No gradients are kept while sampling.
+    Other outputs of the policy are recorded as extra model outputs. The env-to-module pipeline rewrites each
+    observation once, before it is recorded. Sampling keeps no gradients.
+
+    Ctrl-C: a first one stops `sample` after the current vector step, and no step is lost. A second one stops it at
+    once.
     """
 
     def __init__(
@@ -99,8 +103,8 @@ class SingleAgentEnvRunner(EnvRunner):
             policy, env_to_module, module_to_env = policy.policy, policy.env_to_module, policy.module_to_env
         self.policy = policy
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
-        self._interrupted: list[EpisodePack] = []  # what calls that failed have left
-        self.stats = CollectStats()  # of the last call of sample
+        self._interrupted: list[EpisodePack] = []  # steps of calls that failed or were interrupted
+        self.stats = CollectStats()
         self._make_pipelines(env_to_module, module_to_env, check_pipeline)
         self._recorder = VectorRecorder(
             self.num_envs,
@@ -111,35 +115,35 @@ class SingleAgentEnvRunner(EnvRunner):
             reward_dtype=reward_dtype,
         )
         self._seed_ids(seed)
-        self._sink: VectorRecorder | ReplayRecorder = self._recorder  # where the rows of this call go
-        self._buffer: EpisodeReplayBuffer | None = None  # that the sink writes into
+        self._sink: VectorRecorder | ReplayRecorder = self._recorder  # records the rows of this call
+        self._buffer: EpisodeReplayBuffer | None = None  # the buffer behind the sink
         self._stores_log_probs = False
         self._running = RunningReturns(self.num_envs, self.autoreset_mode)
         self._all = np.arange(self.num_envs)
-        self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # of rows before they are recorded
+        self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # classifies rows before they are recorded
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._resets_itself = self.autoreset_mode is AutoresetMode.DISABLED
-        # With one environment, the row after an ending is a reset and nothing else: the policy need not be asked.
+        # With one environment, the row after an ending is only a reset, so the policy need not be called.
         self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
         self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
-        self._random_share = 0.0  # of the actions in this call of `sample_into`, see `connectors.Policy`
+        self._random_share = 0.0  # probability of a random action in this call, see `connectors.Policy`
         self._shared_data: dict[str, Any] = {}
         self._observations: Any = None  # the newest row, rewritten
-        self._raw_observations: Any = None  # and as the environments gave it
-        self._row: Any = None  # what they gave last
+        self._raw_observations: Any = None  # the newest row as the environments returned it
+        self._row: Any = None  # the environments' last result
         self._random = RandomActions(self.env)
-        self._inference = torch.inference_mode()  # for each call anew: a runner samples once at a time
+        self._inference = torch.inference_mode()
         self._reset_seed = seed
-        self._turn = 0  # the environment whose turn it is to give an episode more
-        self._quotas = np.zeros(self.num_envs, int)  # of the last call for whole episodes
+        self._turn = 0  # the next environment that contributes an additional episode
+        self._quotas = np.zeros(self.num_envs, int)  # episodes per environment in the last call for whole episodes
         self.env.action_space.seed(seed)
 
     def _make_envs(
         self, env: EnvLike, num_envs: int | None, mode: AutoresetMode | str | None, options: dict[str, Any]
     ) -> None:
         self._made_of: tuple[EnvLike, dict[str, Any]] = (env, {**options, "autoreset_mode": mode})
-        asked = None if isinstance(env, gym.vector.VectorEnv) else mode
-        self.env = make_vector_env(env, num_envs, autoreset_mode=asked, **options)
+        wanted_mode = None if isinstance(env, gym.vector.VectorEnv) else mode
+        self.env = make_vector_env(env, num_envs, autoreset_mode=wanted_mode, **options)
         if isinstance(env, str) or not hasattr(env, "step"):
             self._keep_env = close_when_dropped(self, [self.env])
         self.autoreset_mode = autoreset_mode_of(self.env, mode)
@@ -171,17 +175,17 @@ class SingleAgentEnvRunner(EnvRunner):
         self._rewrite = env_to_module.rewrite
 
     def _policy_action_space(self) -> gym.Space:
-        """The space of the actions as the policy makes them, which are recorded."""
+        """Return the space of the recorded actions."""
         return self.module_to_env.policy_action_space(self.env.single_action_space)
 
     @property
     def episodes(self) -> OngoingEpisodes | ShownEpisodes:
-        """The ongoing episodes, made when someone looks; in `on_step` the ones that the step belongs to."""
+        """Ongoing episodes of all environments. In `Hook.on_step`: the episodes that the step belongs to."""
         return self._sink.episodes if self._shown is None else self._shown
 
     @property
     def actor(self) -> Actor:
-        """The policy with the runner's pipelines and their statistics.
+        """Actor with the runner's policy and pipelines, which share their statistics.
 
         Raises:
             InvalidArgument: the runner has no policy.
@@ -192,7 +196,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     @property
     def num_steps(self) -> int:
-        """Of all calls of `sample` and `sample_into`."""
+        """Number of steps sampled in all calls of `sample` and `sample_into`."""
         return self._num_steps
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -206,21 +210,25 @@ class SingleAgentEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> EpisodePack:
-        """Episodes sampled until there are enough steps, or so many whole episodes.
+        """Sample episodes until there are enough steps or whole episodes, and return them as a pack.
 
         Args:
-            num_timesteps: at least so many environment steps, in as few vector steps as that takes. Episodes that are
-                going on at the end come as cut chunks and go on in the next call.
-            num_episodes: exactly so many whole episodes. Every environment contributes in turn, how long its episodes
-                may be, so that short ones have no advantage; it is reset before and, for the next call, after.
-            explore: passed to the policy and to both pipelines; without, statistics of observations stay as they are.
-            random_actions: sampled from the action space (legal ones where `Dict` observations have an "action_mask" of
-                `Discrete` actions); the policy is not asked.
+            num_timesteps: minimum number of environment steps, sampled in as few vector steps as possible. Episodes
+                that are ongoing at the end are returned as cut chunks, and continue in the next call.
+            num_episodes: exact number of whole episodes. Each environment contributes its first ones, so that short
+                episodes are not favoured. All environments are reset before the call, and before the next one.
+            explore: passed to the policy and both pipelines. False: statistics of observations do not change.
+            random_actions: sample actions from the action space and do not call the policy. If observations are a
+                `Dict` with an "action_mask" of `Discrete` actions, only legal actions are sampled.
             force_reset: reset all environments first.
 
+        Returns:
+            An `EpisodePack` of n chunks.
+
         Raises:
-            InvalidArgument: neither count, both, or one below 1.
-            EpisodeStateError: the runner is closed, or samples already (a hook called this).
+            InvalidArgument: both counts or none are given, or a count is below 1.
+            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
+            KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
         """
         check_counts(num_timesteps, num_episodes)
         if self._closed or self._is_sampling:
@@ -230,14 +238,14 @@ class SingleAgentEnvRunner(EnvRunner):
             with self._interrupts as interrupts:
                 began = perf_counter()
                 if num_episodes is not None or not self.returns_interrupted:
-                    self._put_interrupted_aside()
+                    self._store_interrupted()
                 self._updates = self.update_stats and explore
                 self._record_into_packs()
                 self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
                 if self._needs_reset or force_reset or num_episodes is not None:
-                    self._begin()
+                    self._start_episodes()
                 if num_episodes is not None:
-                    self._recorder.take()  # nothing from before the reset counts
+                    self._recorder.take()  # steps before the reset do not count
                 self._run(num_timesteps, num_episodes, explore, random_actions)
                 pack = self._take_steps() if interrupts.pending else self._take(num_episodes, began)
             if interrupts.pending:
@@ -257,19 +265,25 @@ class SingleAgentEnvRunner(EnvRunner):
         force_reset: bool = False,
         extra_model_outputs: Collection[str] = (),
     ) -> CollectStats:
-        """As `sample`, with every vector step written straight into a replay buffer instead of a pack.
+        """Sample steps and write every vector step into a replay buffer. Return statistics of the call.
 
-        Episodes go on from call to call. The first call with a buffer, and the first after a `sample`, or after the
-        buffer was cleared or restored or got so many other steps that they are no longer there, begins new ones.
+        Episodes continue from call to call. New episodes start with the first call for a buffer, after a call of
+        `sample`, and if the ongoing episodes are no longer in the buffer.
 
         Args:
-            extra_model_outputs: which of the policy's other outputs to store, "state_out" for example. All steps of a
-                buffer have the same ones, so random actions have none.
+            buffer: the replay buffer.
+            num_timesteps: minimum number of environment steps.
+            explore: as in `sample`.
+            random_actions: as in `sample`.
+            force_reset: as in `sample`.
+            extra_model_outputs: names of other policy outputs to store, "state_out" for example. All steps of a buffer
+                have the same outputs. Random actions have none.
 
         Raises:
             InvalidArgument: a count below 1, or a buffer too small for the runner's environments.
-            UnknownKey: an extra model output that there is not.
-            EpisodeStateError: the runner is closed, or samples already (a hook called this).
+            UnknownKey: the policy has no such extra output.
+            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
+            KeyboardInterrupt: Ctrl-C. The buffer has the steps sampled so far.
         """
         if type(num_timesteps) is not int or num_timesteps < 1:
             check_counts(num_timesteps, None)
@@ -303,11 +317,11 @@ class SingleAgentEnvRunner(EnvRunner):
         self._updates = self.update_stats and explore
         continues = self._record_into(buffer, keys)
         if force_reset or self._needs_reset or not continues:
-            self._begin()
+            self._start_episodes()
         num_steps = self._run(num_timesteps, None, explore, random_actions)
         stats = self._count(num_steps, perf_counter() - began)
         if self._on_sample_end:
-            self._tell_end_of_sample(stats)
+            self._call_sample_end_hooks(stats)
         return stats
 
     @property
@@ -321,31 +335,32 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.policy_version = version
 
     def take(self) -> EpisodePack:
-        """What calls of `sample` recorded that failed or were interrupted, and that nobody has got; it may be empty.
+        """Return steps of calls of `sample` that failed or were interrupted; the pack may be empty.
 
-        It can also be taken of a runner that is closed or whose environments died.
+        It also works if the runner is closed or its environments died. Steps are returned once.
 
         Raises:
-            EpisodeStateError: nothing was recorded, not even a reset; or the runner samples (a hook called this).
+            EpisodeStateError: nothing was ever recorded, not even a reset; or the runner is sampling (a hook called
+                this).
         """
         self._check_not_sampling("take")
-        self._put_interrupted_aside()
+        self._store_interrupted()
         if not self._interrupted:
             self._interrupted = [self._recorder.take()]
-        pack = self._joined(self._interrupted)
+        pack = self._concat_packs(self._interrupted)
         self._interrupted = []
         return pack
 
-    def _joined(self, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """Return the packs as one, with log-probabilities."""
+    def _concat_packs(self, packs: Sequence[EpisodePack]) -> EpisodePack:
+        """Return the packs as one pack, with log-probabilities."""
         return EpisodePack.concat([self.module_to_env.with_log_probs(self.policy, pack) for pack in packs])
 
-    def _put_interrupted_aside(self) -> None:
+    def _store_interrupted(self) -> None:
         if self._sink is self._recorder and self._needs_reset and self._recorder.count_steps():
             self._interrupted.append(self._recorder.take())
 
     def _record_into_packs(self) -> None:
-        """Let the rows become packs; episodes that a replay recorder is in the middle of go on."""
+        """Record the next rows into packs. Ongoing episodes of a replay recorder continue."""
         if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
             if self._sink.is_reset:
                 self._sink.hand_over_to(self._recorder)
@@ -354,17 +369,18 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink, self._buffer = self._recorder, None
 
     def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> bool:
-        """Let the rows go into the buffer; whether episodes go on from the last call."""
+        """Record the next rows into a buffer. Return True if the episodes of the last call continue."""
         if not isinstance(buffer, EpisodeReplayBuffer):
             raise WrongType(
-                f"cannot feed a {type(buffer).__name__}: give an EpisodeReplayBuffer, or add what sample() gives"
+                f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
+                "or add the pack of sample()"
             )
         self._stores_log_probs = Columns.ACTION_LOGP in keys
         sink = self._sink
         if isinstance(sink, ReplayRecorder) and self._buffer is buffer and sink.is_reset:
             sink.keys = list(keys)
             return True
-        self._put_interrupted_aside()
+        self._store_interrupted()
         self._sink = buffer.recorder(
             self.num_envs,
             autoreset_mode=self.autoreset_mode,
@@ -378,9 +394,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._buffer = buffer
         return False
 
-    def _begin(self) -> None:
-        """Begin new episodes everywhere, for a call that samples."""
-        self._needs_reset = True  # until it is done
+    def _start_episodes(self) -> None:
+        """Reset all environments. Errors name the environment."""
+        self._needs_reset = True  # stays True if the reset fails
         try:
             self._reset()
         except Exception as error:
@@ -388,7 +404,7 @@ class SingleAgentEnvRunner(EnvRunner):
             raise
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> int:
-        """Step until there is enough; how many steps that were, where they are asked for."""
+        """Step until there is enough. Return the number of steps if `num_timesteps` is given, else 0."""
         if self.policy is None and not random_actions:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
@@ -402,7 +418,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._random_share = random_action_probability_of(self.policy) if explore and stores_alone else 0.0
         try:
             with self._inference:
-                if self._ignored_actions:  # of the last call, whose outputs may have had other names
+                if self._ignored_actions:  # computed in the last call, in which outputs may have had other names
                     self._ignored_actions = act(explore)
                 if num_timesteps is not None:
                     return self._run_steps(num_timesteps, act, explore)
@@ -422,22 +438,22 @@ class SingleAgentEnvRunner(EnvRunner):
         return stats
 
     def _reset(self) -> None:
-        """Begin new episodes everywhere; those that were going on are cut."""
+        """Reset all environments, which cuts the ongoing episodes."""
         self._row = self.env.reset(seed=self._reset_seed)
         observations, infos = self._row
         self._reset_seed = None
-        self._raw_observations = observations = self._rows(observations)
-        self._observations = self._rewritten(observations, self._all, self._all, infos=infos)
+        self._raw_observations = observations = self._as_rows(observations)
+        self._observations = self._rewrite_rows(observations, self._all, self._all, infos=infos)
         self._boundaries.reset(np.ones(self.num_envs, bool))
         self._sink.reset(self._observations, infos)
         if self._buffer is not None:
             self._running.reset(np.ones(self.num_envs, bool))
         self._needs_reset = False
         self._ignored_actions = None
-        self._tell_starts(np.arange(self.num_envs))
+        self._call_start_hooks(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
-        """So many steps at least, in as few vector steps as that takes; how many they were."""
+        """Sample at least `num_timesteps` steps in as few vector steps as possible. Return their number."""
         counted = self._sink if self._buffer is None else self._running
         stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
         while missing > 0:
@@ -467,83 +483,83 @@ class SingleAgentEnvRunner(EnvRunner):
         return self.module_to_env.act(policy, outputs, episodes, explore, shared_data)
 
     def _random_actions(self, explore: bool) -> Acted:
-        space, sampled = self._recorder.action_space, self._random.draw(self._raw_observations)
+        space, sampled = self._recorder.action_space, self._random.sample(self._raw_observations)
         if not has_policy_actions(space):
             return sampled, sampled, {}
         actions = to_policy_actions(space, sampled)
         if self.module_to_env.records_env_actions:
             return actions, sampled, {Columns.ACTIONS_FOR_ENV: sampled}
-        return actions, to_env_actions(space, actions), {}  # so that what is recorded is exactly what was sent
+        return actions, to_env_actions(space, actions), {}  # so that the recorded actions are exactly those sent
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
-        """One vector step, recorded."""
+        """Take and record one vector step."""
         self._row = self.env.step(actions_for_env)
         observations, rewards, terminateds, truncateds, infos = self._row
         last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
         if type(observations) is not np.ndarray:
-            observations = self._rows(observations)
+            observations = self._as_rows(observations)
         self._raw_observations = observations
         if self._rewrites:
             row = self._boundaries.classify(terminateds, truncateds)
             self._boundaries.commit(row)
             if last is not None:
-                told, _ = infos_at_ends(infos)
-                last = self._rewritten(last, row.ended, row.ended[:0], actions, rewards, told)
-            observations = self._rewritten(observations, self._all, row.begun, actions, rewards, infos)
+                final_infos, _ = infos_at_ends(infos)
+                last = self._rewrite_rows(last, row.ended, row.ended[:0], actions, rewards, final_infos)
+            observations = self._rewrite_rows(observations, self._all, row.begun, actions, rewards, infos)
         self._observations = observations
         stored = outputs
         if self._buffer is not None:
-            stored = self._with_log_probs(outputs, actions) if self._stores_log_probs else outputs
-            rewards = np.array(rewards, self._recorder.reward_dtype)  # an array of our own
+            stored = self._add_log_probs(outputs, actions) if self._stores_log_probs else outputs
+            rewards = np.array(rewards, self._recorder.reward_dtype)  # a copy: environments may reuse their arrays
         self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
         if self._buffer is not None:
             self._running.add_row(rewards, terminateds, truncateds)
-        if self._skips_ignored:  # the row whose action is ignored is a reset, whatever its flags say
+        if self._skips_ignored:  # the row with the ignored action is a reset, whatever its flags are
             done = self._ignored_actions is None and (terminateds[0] or truncateds[0])
             self._ignored_actions = (actions, actions_for_env, outputs) if done else None
         if self._has_hooks:
-            self._tell_step()
+            self._call_step_hooks()
         if self._resets_itself:
             self._reset_where(np.logical_or(terminateds, truncateds))
 
     # --- hooks -----------------------------------------------------------------------------------------------------
 
-    def _tell_step(self) -> None:
-        """Let hooks see the newest row: what began with it, the step, and what ended."""
+    def _call_step_hooks(self) -> None:
+        """Call hooks after a vector step: episode starts, the step, and episode ends."""
         row, sink = self._sink.newest, self._sink
         if not self._is_same_step:
-            self._tell_starts(row.begun)
+            self._call_start_hooks(row.begun)
         if self._on_step:
             at_once = self._is_same_step and len(row.ended)
-            self._show(ShownEpisodes(sink.episodes, self._ended_episodes if at_once else dict))
+            self._call_on_step(ShownEpisodes(sink.episodes, self._ended_episodes if at_once else dict))
         if self._on_episode_end and len(row.ended):
-            tell(self._on_episode_end, self, row.ended, sink.ended_episodes())
+            call_hooks(self._on_episode_end, self, row.ended, sink.ended_episodes())
         if self._is_same_step:
-            self._tell_starts(row.begun)
+            self._call_start_hooks(row.begun)
 
     def _ended_episodes(self) -> dict[int, SingleAgentEpisode]:
         return dict(zip(self._sink.newest.ended.tolist(), self._sink.ended_episodes(), strict=True))
 
-    def _tell_starts(self, envs: np.ndarray) -> None:
+    def _call_start_hooks(self, envs: np.ndarray) -> None:
         if self._on_episode_start and len(envs):
-            tell(self._on_episode_start, self, envs, [self._sink.episodes[env] for env in envs.tolist()])
+            call_hooks(self._on_episode_start, self, envs, [self._sink.episodes[env] for env in envs.tolist()])
 
     # --- recording -------------------------------------------------------------------------------------------------
 
-    def _with_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
-        """The outputs that are stored in a buffer, log-probabilities among them."""
-        found = self.module_to_env.log_probs(self.policy, outputs, actions)
-        return outputs if found is None else {**outputs, Columns.ACTION_LOGP: found}
+    def _add_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
+        """Return the outputs that a buffer stores, with log-probabilities."""
+        log_probs = self.module_to_env.log_probs(self.policy, outputs, actions)
+        return outputs if log_probs is None else {**outputs, Columns.ACTION_LOGP: log_probs}
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
         envs = np.flatnonzero(done)
         return final_observations_of(infos, envs, self.env.single_observation_space) if len(envs) else None
 
-    def _rows(self, observations: Any) -> Any:
-        """What the environments observe as nested arrays [N, ...]."""
+    def _as_rows(self, observations: Any) -> Any:
+        """Return the environments' observations as nested arrays [N, ...]."""
         return as_rows(observations, self.env.single_observation_space)
 
-    def _rewritten(
+    def _rewrite_rows(
         self,
         observations: Any,
         envs: np.ndarray,
@@ -552,12 +568,15 @@ class SingleAgentEnvRunner(EnvRunner):
         rewards: Any = None,
         infos: dict[str, Any] | None = None,
     ) -> Any:
-        """Observations [n, ...] of the environments [n] as the pipeline rewrites them; it may look at their episodes.
+        """Return observations [n, ...] of the environments `envs` [n] as the env-to-module pipeline rewrites them.
 
         Args:
-            begun: environments [k] of these whose observation is the first one of an episode.
-            actions, rewards: [N, ...] that led to the others.
-            infos: of the vector environment, those that came with the observations.
+            observations: as the environments returned them, [n, ...].
+            envs: indices of the environments, [n].
+            begun: environments [k] whose observation is the first of an episode.
+            actions: the actions [N, ...] that led to the other observations.
+            rewards: the rewards [N] of these actions.
+            infos: infos of the vector environment that came with the observations.
         """
         episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards, infos)
         rewritten = self._rewrite(observations, episodes, self._updates)
@@ -569,37 +588,37 @@ class SingleAgentEnvRunner(EnvRunner):
             return
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
         envs = np.flatnonzero(done)
-        self._raw_observations = observations = self._rows(observations)
-        fresh = self._rewritten(nested.take(observations, envs), envs, envs, infos=infos)
+        self._raw_observations = observations = self._as_rows(observations)
+        first_observations = self._rewrite_rows(nested.take(observations, envs), envs, envs, infos=infos)
         self._boundaries.reset(done)
         if self._buffer is not None:
             self._running.reset(done)
-        self._observations = nested.with_rows(self._observations, envs, fresh)
+        self._observations = nested.with_rows(self._observations, envs, first_observations)
         self._sink.reset(self._observations, infos, done)
-        self._tell_starts(envs)
+        self._call_start_hooks(envs)
 
     def _take_steps(self) -> EpisodePack:
         """Return the steps of an interrupted call. They count when they are returned, and hooks are not called."""
-        return self._counted(self._recorder.take(), None)
+        return self._count_pack(self._recorder.take(), None)
 
     def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
-        """What was recorded, counted and shown to hooks; when that fails, it is left for `take`."""
-        taken = self._recorder.take()
+        """Return the recorded pack, counted and passed to hooks. If that fails, `take` returns the pack."""
+        recorded = self._recorder.take()
         try:
-            pack = self._counted(taken, num_episodes)
+            pack = self._count_pack(recorded, num_episodes)
             left = self._interrupted if self.returns_interrupted and num_episodes is None else []
             if left:
-                pack = EpisodePack.concat([self._joined(left), pack])
+                pack = EpisodePack.concat([self._concat_packs(left), pack])
             self._count(pack.num_steps, perf_counter() - began)
-            pack = self._tell_end_of_sample(pack)
+            pack = self._call_sample_end_hooks(pack)
         except BaseException:
-            self._interrupted.append(taken)
+            self._interrupted.append(recorded)
             raise
         self._interrupted = self._interrupted[len(left) :]
         return pack
 
-    def _counted(self, pack: EpisodePack, num_episodes: int | None) -> EpisodePack:
-        """The pack, its episodes counted; of whole episodes, each environment's first ones up to its quota."""
+    def _count_pack(self, pack: EpisodePack, num_episodes: int | None) -> EpisodePack:
+        """Add a pack to the running returns. Return the pack, or each environment's quota of whole episodes."""
         envs = self._recorder.taken_envs
         if num_episodes is not None:
             ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
@@ -611,7 +630,6 @@ class SingleAgentEnvRunner(EnvRunner):
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
     ) -> SingleAgentEnvRunner:
-        """See `EnvRunner.for_evaluation`."""
         env, options = self._made_of
         num_envs = self.num_envs if num_envs is None else num_envs
         made_anew = env_like(env, num_envs)
@@ -619,8 +637,8 @@ class SingleAgentEnvRunner(EnvRunner):
             made_anew,
             self.policy,
             num_envs=None if isinstance(made_anew, gym.vector.VectorEnv) else num_envs,
-            env_to_module=copied(self.env_to_module),
-            module_to_env=copied(self.module_to_env),
+            env_to_module=copy_pipeline(self.env_to_module),
+            module_to_env=copy_pipeline(self.module_to_env),
             hooks=hooks,
             seed=seed,
             reward_dtype=self._recorder.reward_dtype,
@@ -632,16 +650,18 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The pipelines' states, the counts, the seed and whose turn it is. Environments cannot be saved."""
+        """Return the states of the pipelines, the counts and the seed. Environments have no state here."""
         return super().get_state() | {"turn": self._turn}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave. The next `sample` begins new episodes, seeded by the seed and the steps."""
+        """Restore a state of `get_state`. The next `sample` starts new episodes, seeded by the seed and the step
+        count.
+        """
         super().set_state(state)
         self._turn = state["turn"] % self.num_envs
 
     def _seed_ids(self, seed: Any) -> None:
-        """Let the ids of the episodes to come follow from a seed, in packs as in buffers; None: they are random."""
+        """Seed the ids of new episodes. None: ids are random."""
         self._id_generator = None if seed is None else np.random.default_rng(seed)
         if self._id_generator is not None:
             self._recorder.seed(self._id_generator)

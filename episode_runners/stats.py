@@ -1,4 +1,4 @@
-"""`CollectStats`: what a call of `sample` collected."""
+"""`CollectStats`: statistics of one call of `sample`."""
 
 from __future__ import annotations
 
@@ -12,41 +12,50 @@ from episodes.recorder.boundaries import Boundaries
 
 __all__ = ["CollectStats", "spread_of"]
 
-_MOST_WAITING = 256  # rows
+_MOST_WAITING = 256  # rows that are counted together
 _NO_RETURNS, _NO_LENGTHS = np.zeros(0), np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectStats:
-    """Steps and time of one call of `sample`, and the whole episodes that ended in it, however they were cut."""
+    """Statistics of one call of `sample`: steps, time, and the whole episodes that ended in it.
+
+    Episodes count as a whole, also if earlier calls returned their first chunks.
+
+    Attributes:
+        num_steps: environment steps sampled.
+        seconds: duration of the call.
+        returns: undiscounted returns of the whole episodes, float [k].
+        lengths: lengths of the whole episodes in steps, int [k].
+    """
 
     num_steps: int = 0
     seconds: float = 0.0
-    returns: np.ndarray = field(default_factory=lambda: _NO_RETURNS)  # [k] undiscounted, of whole episodes
-    lengths: np.ndarray = field(default_factory=lambda: _NO_LENGTHS)  # [k] steps, of whole episodes
+    returns: np.ndarray = field(default_factory=lambda: _NO_RETURNS)
+    lengths: np.ndarray = field(default_factory=lambda: _NO_LENGTHS)
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes ended."""
+        """Number of episodes that ended."""
         return len(self.returns)
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second; NaN before the first call."""
+        """Environment steps per second, NaN before the first call."""
         return self.num_steps / self.seconds if self.seconds else float("nan")
 
     @property
     def mean_return(self) -> float:
-        """The mean return of the whole episodes; NaN when none ended."""
+        """Mean return of the whole episodes, NaN if no episode ended."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     @property
     def mean_length(self) -> float:
-        """The mean length of the whole episodes; NaN when none ended."""
+        """Mean length of the whole episodes, NaN if no episode ended."""
         return float(self.lengths.mean()) if len(self.lengths) else float("nan")
 
     def as_dict(self) -> dict[str, float]:
-        """The numbers that a logger takes."""
+        """Return the statistics as a dict of numbers for a logger."""
         return {
             "num_steps": self.num_steps,
             "num_episodes": self.num_episodes,
@@ -62,7 +71,11 @@ class CollectStats:
 
 
 def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
-    """The mean, deviation (over n), least and greatest of values [k] of a kind; NaN of none.
+    """Return the mean, standard deviation (over n), minimum and maximum of values [k], NaN if k is 0.
+
+    Args:
+        kind: the second part of the names in the result.
+        values: the values, [k].
 
     >>> spread_of("return", np.array([1.0, 3.0]))
     {'mean_return': 2.0, 'std_return': 1.0, 'min_return': 1.0, 'max_return': 3.0}
@@ -74,23 +87,27 @@ def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
 
 
 class RunningReturns:
-    """The returns and lengths so far [N] of ongoing episodes, and those of the whole ones that ended since `take`.
+    """Counter of the returns and lengths [N] of ongoing episodes, and of whole episodes that ended since `take`.
 
-    They are told by rows as they come (`add_row`), or by the chunks that were made of them (`add_pack`). Rows wait
-    until somebody asks: counting many in a row takes half the time.
+    It counts rows as they come (`add_row`), or chunks of packs (`add_pack`). Rows are counted many at a time, which
+    takes half the time.
+
+    Args:
+        num_envs: number of environments, N.
+        mode: autoreset mode of the environments.
     """
 
     def __init__(self, num_envs: int, mode: AutoresetMode) -> None:
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._ended: list[tuple[np.ndarray, np.ndarray]] = []
-        self._boundaries = Boundaries(num_envs, mode)  # of the rows
-        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []  # rewards [N] and whether episodes ended, bool [N]
-        self._has_flags = False  # in a row that waits an episode may have ended
+        self._boundaries = Boundaries(num_envs, mode)
+        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []  # rows not counted yet: rewards [N], ended bool [N]
+        self._has_flags = False  # whether an episode may have ended in a row of `_waiting`
 
     def reset(self, mask: np.ndarray) -> None:
-        """New episodes begin in the environments of the mask, bool [N]."""
-        self._settle()
+        """Start new episodes in the environments of `mask`, bool [N]."""
+        self._count_waiting()
         self._boundaries.reset(mask)
         self._begin(mask)
 
@@ -99,22 +116,22 @@ class RunningReturns:
         self._lengths[envs] = 0
 
     def add_row(self, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
-        """Count a vector step's rewards [N], of which nobody else has the array."""
+        """Count the rewards [N] and flags [N] of a vector step. The array of rewards must not change afterwards."""
         done, waiting = np.logical_or(terminateds, truncateds), self._waiting
         waiting.append((rewards, done))
         if 1 in done.tobytes():  # a third of the time of numpy's count
             self._has_flags = True
         if len(waiting) == _MOST_WAITING:
-            self._settle()
+            self._count_waiting()
 
     def count_steps(self) -> int:
         """Return the number of steps, over all environments."""
         boundaries = self._boundaries
         if self._has_flags or len(boundaries.waiting):
-            self._settle()
+            self._count_waiting()
         return boundaries.num_steps + len(self._waiting) * boundaries.num_envs
 
-    def _settle(self) -> None:
+    def _count_waiting(self) -> None:
         rows = self._waiting
         if not rows:
             return
@@ -123,7 +140,7 @@ class RunningReturns:
         start = 0
         for k in [*flagged, len(rows)]:
             if len(boundaries.waiting) and start < k:
-                self._count(*rows[start])  # some environments spend it on a reset
+                self._count(*rows[start])  # a reset row for some environments
                 start += 1
             if start < k:
                 boundaries.commit_steps(k - start)
@@ -146,23 +163,24 @@ class RunningReturns:
             self._begin(row.ended)
 
     def add_pack(self, pack: EpisodePack, envs: np.ndarray) -> None:
-        """Count chunks.
+        """Count the chunks of a pack.
 
         Args:
-            envs: the environment [n] of each of the chunks, in order of time for each environment.
+            pack: the pack of n chunks.
+            envs: index of the environment of each chunk, int [n]; an environment's chunks are in order of time.
         """
-        self._settle()
+        self._count_waiting()
         returns = pack.returns()
         returns += np.where(pack.t_started > 0, self._returns[envs], 0.0)
         lengths, done = pack.t_started + pack.lengths, pack.terminated | pack.truncated
-        self._returns[envs] = returns  # of several chunks the last one stays
+        self._returns[envs] = returns  # an environment's last chunk counts
         if done.any():
             self._ended.append((returns[done], lengths[done]))
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns [k] and lengths [k] of the whole episodes that ended since the last take."""
+        """Return the returns [k] and lengths [k] of the whole episodes that ended since the last call."""
         if self._has_flags:
-            self._settle()
+            self._count_waiting()
         if not self._ended:
             return _NO_RETURNS, _NO_LENGTHS
         ended, self._ended = self._ended, []

@@ -1,4 +1,4 @@
-"""Vector environments out of ids, makers and environments, and how they go on after an ending."""
+"""Functions that make vector environments, and read their autoreset mode."""
 
 from __future__ import annotations
 
@@ -31,16 +31,20 @@ def make_vector_env(
     autoreset_mode: AutoresetMode | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
-    """A vector environment of an environment's id, of a maker of environments, or the one that is given.
+    """Return a vector environment for an environment's id, a function that makes environments, or an environment.
 
     Args:
-        env: a Gymnasium id; a callable that makes an environment (it is called `num_envs` times) or a vector
-            environment; a vector environment; or, with one environment only, an environment.
-        num_envs: how many; 1 by default, and what a vector environment has.
-        vectorization: "sync" (one after another), "async" (a process each), or for an id "vector_entry_point" (the
-            environment's own vector environment), where environments are made here.
-        autoreset_mode: likewise; next-step by default.
+        env: a Gymnasium id; a callable that makes an environment (called `num_envs` times) or a vector environment; a
+            vector environment, which is returned itself; or one environment.
+        num_envs: number of environments, 1 by default. A given vector environment must have this number.
+        vectorization: "sync" steps the environments one after another, "async" runs a process for each. For an id,
+            "vector_entry_point" makes the environment's own vector environment.
+        autoreset_mode: autoreset mode of the environments made here, next-step by default.
         env_kwargs: arguments for `gymnasium.make` of an id.
+
+    Raises:
+        InvalidArgument: an unknown id, vectorization or mode, or another number of environments.
+        WrongType: `env` is none of these.
     """
     _check_needs_no_adapter(env)
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
@@ -50,25 +54,25 @@ def make_vector_env(
     if isinstance(env, str):
         _check_registered(env)
         if vectorization == "vector_entry_point":
-            return _own_vector_env(env, 1 if num_envs is None else num_envs, env_kwargs or {})
+            return _make_own_vector_env(env, 1 if num_envs is None else num_envs, env_kwargs or {})
         maker: Callable[[], Any] = lambda: gym.make(env, **(env_kwargs or {}))  # noqa: E731
     elif isinstance(env, gym.Env):
         if num_envs not in (None, 1):
             raise InvalidArgument(f"one environment cannot be {num_envs}: give a callable that makes one")
-        maker = _only(env)
+        maker = _single_use_maker(env)
     elif callable(env):
         maker = env
     else:
         raise WrongType(
             f"env is a {type(env).__name__}; give an id, a callable that makes one, or a vector environment"
         )
-    return _vector_of(
+    return _vectorize(
         maker, num_envs, vectorization, AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
     )
 
 
 def _check_needs_no_adapter(env: Any) -> None:
-    """Raise for what steps many environments but is none of Gymnasium's vector environments, naming its adapter."""
+    """Raise if `env` steps many environments but is not a `gymnasium.vector.VectorEnv`. The error names the adapter."""
     if hasattr(env, "async_reset") and hasattr(env, "recv"):
         raise InvalidArgument(
             f"{type(env).__name__} is a bare EnvPool, which calls a fall at its time limit truncated only and takes no "
@@ -87,14 +91,14 @@ def _check_needs_no_adapter(env: Any) -> None:
         raise WrongType(f"{type(env).__name__} is an environment of several agents: give it to a MultiAgentEnvRunner")
 
 
-def _only(env: gym.Env) -> Callable[[], gym.Env]:
-    """What gives the environment once."""
-    given = [env]
+def _single_use_maker(env: gym.Env) -> Callable[[], gym.Env]:
+    """Return a function that returns `env` once, and raises at the second call."""
+    unused = [env]
 
     def maker() -> gym.Env:
-        if not given:
-            raise InvalidArgument(f"there is one {env} only: give a callable that makes others like it")
-        return given.pop()
+        if not unused:
+            raise InvalidArgument(f"there is only one {env}; give a callable that makes environments")
+        return unused.pop()
 
     return maker
 
@@ -109,19 +113,19 @@ def _check_registered(env_id: str) -> None:
         raise InvalidArgument(f"no environment {env_id!r}: {error}") from error
 
 
-def _own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, Any]) -> VectorEnv:
+def _make_own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, Any]) -> VectorEnv:
     try:
         return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
     except gym.error.Error as error:
         raise InvalidArgument(f"{env_id} has no vector environment of its own: {error}") from error
 
 
-def _vector_of(
+def _vectorize(
     maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str
 ) -> VectorEnv:
     if not isinstance(vectorization, str) or vectorization not in _KINDS:
         known = "'sync', 'async', and for ids 'vector_entry_point'"
-        raise InvalidArgument(f"vectorization={vectorization!r}; there are {known}")
+        raise InvalidArgument(f"vectorization={vectorization!r}; give one of {known}")
     count = 1 if num_envs is None else num_envs
     count = checked_count("num_envs", count)
     mode = checked_mode(mode)
@@ -129,7 +133,7 @@ def _vector_of(
     if isinstance(first, VectorEnv):
         return _checked_count(first, num_envs)
     if not isinstance(first, gym.Env):
-        raise WrongType(f"the maker gave a {type(first).__name__}; it must make a Gymnasium environment")
+        raise WrongType(f"the callable returned a {type(first).__name__}; it must return a Gymnasium environment")
     if vectorization == "async":
         first.close()
         return AsyncVectorEnv([maker] * count, autoreset_mode=mode)
@@ -144,10 +148,14 @@ def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
 
 
 def env_like(env: EnvLike, num_envs: int) -> EnvLike:
-    """What makes other environments as these are made: an id or a maker itself, new ones [num_envs] of an object.
+    """Return an argument for `make_vector_env` that makes other environments like `env`.
+
+    Args:
+        env: an id, a callable, or an environment.
+        num_envs: the number of environments needed.
 
     Raises:
-        InvalidArgument: the object does not say how it was made.
+        InvalidArgument: it is unknown how the environment was made.
     """
     if isinstance(env, gym.Env):
         if env.spec is not None:
@@ -163,13 +171,13 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
         del options["num_envs"]
         return gym.make_vec(replace(env.spec, kwargs=options), num_envs, options.pop("vectorization_mode", None))
     raise InvalidArgument(
-        f"{env} does not say how others like it are made: give the runner an id, or a callable that makes it; or call "
+        f"it is unknown how to make environments like {env}: give the runner an id, or a callable; or call "
         "evaluate(env, runner.actor) with environments for evaluation"
     )
 
 
 def close_vector_env(env: VectorEnv) -> None:
-    """Close the environments, also where a process of them was killed: then the others are terminated."""
+    """Close the environments. If one of their processes was killed, the others are terminated."""
     try:
         env.close()
     except (BrokenPipeError, ConnectionResetError, EOFError):
@@ -184,21 +192,21 @@ def close_vector_env(env: VectorEnv) -> None:
 
 
 def autoreset_mode_of(env: VectorEnv, given: AutoresetMode | str | None = None) -> AutoresetMode:
-    """How the vector environment goes on after an ending: what it says itself, else what is given.
+    """Return the autoreset mode that the vector environment states, or `given` if it states none.
 
     Raises:
-        InvalidArgument: an unknown mode, none at all, or one that the environment contradicts.
+        InvalidArgument: an unknown mode, no mode, or a mode other than the environment's.
     """
     unwrapped = env.unwrapped
-    own = getattr(unwrapped, "autoreset_mode", None)  # first: several environments may share one metadata dict
-    if own is None:
-        own = (unwrapped.metadata or {}).get("autoreset_mode")
-    stated = given if own is None else own
+    env_mode = getattr(unwrapped, "autoreset_mode", None)  # first: several environments may share one metadata dict
+    if env_mode is None:
+        env_mode = (unwrapped.metadata or {}).get("autoreset_mode")
+    stated = given if env_mode is None else env_mode
     if stated is None:
         raise InvalidArgument(
             f"{unwrapped} does not say its autoreset mode (metadata['autoreset_mode']); pass autoreset_mode"
         )
     mode = checked_mode(stated)
     if given is not None and checked_mode(given) is not mode:
-        raise InvalidArgument(f"autoreset_mode={given!r}, but {unwrapped} says {mode}")
+        raise InvalidArgument(f"autoreset_mode={given!r}, but {unwrapped} has {mode}")
     return mode

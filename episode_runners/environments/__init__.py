@@ -1,4 +1,4 @@
-"""Environments made elsewhere, as Gymnasium's vector environments with a stated autoreset mode."""
+"""Vector environments of other libraries, with a stated autoreset mode."""
 
 from __future__ import annotations
 

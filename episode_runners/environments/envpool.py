@@ -1,4 +1,4 @@
-"""`EnvPoolVectorEnv`: an EnvPool task as a vector environment whose flags, shapes and seeds can be relied on."""
+"""`EnvPoolVectorEnv`: an EnvPool task as a Gymnasium vector environment with exact flags, shapes and seeds."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ from episodes.tracks.validation import checked_count, checked_items, checked_map
 
 __all__ = ["EnvPoolVectorEnv"]
 
-_LARGEST = 2**31 - 1  # of EnvPool's integers; tasks without a time limit have this or 0
+_LARGEST = 2**31 - 1  # EnvPool's largest integer; tasks without a time limit have this limit or 0
 _ITS_OWN = ("num_envs", "batch_size", "max_num_players", "seed", "env_seed", "max_episode_steps")
 
 
 class EnvPoolVectorEnv(VectorEnv):
-    """`num_envs` environments of an EnvPool task, stepped together; next-step autoreset.
+    """Vector environment of an EnvPool task, with next-step autoreset.
+
+    EnvPool sets `terminated = done and not truncated`: an episode that terminates in the step of its time limit is only
+    truncated there, and its value would be bootstrapped. So the limit is applied here, one step before EnvPool's. Such
+    an episode is both terminated and truncated, as in Gymnasium. The row after a time limit costs one more call of
+    EnvPool.
+
+    EnvPool is seeded when it is created, so `reset(seed=...)` creates it again.
 
     Args:
-        task: what EnvPool calls it, "CartPole-v1" or "Pong-v5".
+        task: EnvPool's name of the task, "CartPole-v1" or "Pong-v5".
+        num_envs: number of environments, N.
         max_episode_steps: the time limit; the task's own by default.
-        seed: of the first reset that gets none; drawn anew by default.
-        info_keys: which of EnvPool's infos to keep, "lives" for example; none by default, since some are large.
-        pool_kwargs: further arguments of `envpool.make_gymnasium`: num_threads, frame_skip and the like.
-
-    EnvPool itself says `terminated = done and not truncated`: who falls in the very step of its time limit is truncated
-    only, and a value would be bootstrapped from there. So the limit is kept here, one step before EnvPool's: such an
-    episode is both, as with Gymnasium. The row after a time limit costs one call of EnvPool more.
-
-    EnvPool is seeded when it is made: `reset(seed=...)` makes it anew.
+        seed: seed of the first reset without a seed; random by default.
+        info_keys: EnvPool's infos to keep, "lives" for example; none by default, since some are large.
+        pool_kwargs: further arguments of `envpool.make_gymnasium`, such as num_threads and frame_skip.
 
     Raises:
         MissingExtra: envpool is not installed.
@@ -47,7 +49,7 @@ class EnvPoolVectorEnv(VectorEnv):
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
-    _pool: Any = None  # made by the first reset
+    _pool: Any = None  # created by the first reset
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class EnvPoolVectorEnv(VectorEnv):
             {} if pool_kwargs is None else checked_mapping("pool_kwargs", pool_kwargs, "of EnvPool's arguments")
         )
         self._kwargs = _checked_kwargs(task, num_envs, pool_kwargs)
-        spec = _made("make_spec", task, self._kwargs)
+        spec = _call_envpool("make_spec", task, self._kwargs)
         limit = spec.config.max_episode_steps if max_episode_steps is None else max_episode_steps
         self._limit = limit if 0 < limit < _LARGEST else None
         if self._limit is not None:
@@ -83,17 +85,17 @@ class EnvPoolVectorEnv(VectorEnv):
         self._is_discrete = isinstance(self.single_observation_space, spaces.Discrete)
         self._action_shape = (num_envs, *(self.single_action_space.shape or ()))
         self._info_keys = tuple(checked_items("info_keys", info_keys, "names of EnvPool's infos"))
-        self._late: np.ndarray | None = None  # bool [N]: stopped by the limit in the newest row, and by nothing else
+        self._late: np.ndarray | None = None  # bool [N]: stopped only by the time limit in the newest row
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """The first observations [N, ...] of new episodes, and infos; the same for the same seed."""
+        """Reset all environments. Return the first observations [N, ...] and infos."""
         self._late = None
         if seed is not None or self._pool is None:
             self._pool = self._new_pool(self._seed if seed is None else seed)
         observations, infos = self._pool.reset()
-        return self._of_space(observations), self._chosen(infos)
+        return self._in_space_dtype(observations), self._chosen(infos)
 
     def _new_pool(self, seed: Any) -> Any:
         if seed is None:
@@ -101,10 +103,14 @@ class EnvPoolVectorEnv(VectorEnv):
         if not isinstance(seed, (int, np.integer)):
             raise InvalidArgument(f"reset(seed={seed!r}): EnvPool takes one int for all environments")
         self.close_extras()
-        return _made("make_gymnasium", self.task, self._kwargs | {"seed": int(seed)})
+        return _call_envpool("make_gymnasium", self.task, self._kwargs | {"seed": int(seed)})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """The row [N, ...] after the actions [N, ...]; the reset row where an episode ended in the row before."""
+        """Step the environments with actions [N, ...], or reset those whose episode ended in the row before.
+
+        Returns:
+            Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and infos.
+        """
         if self._pool is None:
             raise EpisodeStateError("step before the reset; call reset() first")
         actions = np.asarray(actions)
@@ -118,22 +124,24 @@ class EnvPoolVectorEnv(VectorEnv):
             if np.count_nonzero(late):
                 truncateds, late = truncateds | late, late & ~terminateds
                 self._late = late if np.count_nonzero(late) else None
-        return self._of_space(observations), rewards, terminateds, truncateds, self._chosen(infos)
+        return self._in_space_dtype(observations), rewards, terminateds, truncateds, self._chosen(infos)
 
     def _step_and_reset(self, actions: np.ndarray, late: np.ndarray) -> tuple[Any, ...]:
-        """The row where those that the limit stopped, which EnvPool left running, are reset, and the others step."""
-        envs, others = (np.flatnonzero(which).astype(np.int32) for which in (late, ~late))
+        """Reset the environments `late`, which EnvPool still runs because only our limit stopped them, and step the
+        others.
+        """
+        envs, stepping = (np.flatnonzero(env_ids).astype(np.int32) for env_ids in (late, ~late))
         observations, infos = self._pool.reset(envs)
         zeros = np.zeros(len(envs), np.float32)
         first = (observations, zeros, zeros.astype(bool), zeros.astype(bool), infos)
-        if not len(others):
+        if not len(stepping):
             return first
-        then = self._pool.step(actions[others], others)
+        then = self._pool.step(actions[stepping], stepping)
         order = np.argsort(np.concatenate([infos["env_id"], then[-1]["env_id"]]))
         return nested.map_leaves(lambda *parts: np.concatenate(parts)[order], first, then)
 
-    def _of_space(self, observations: Any) -> Any:
-        """Discrete observations as the int64 that their space says, not EnvPool's int32."""
+    def _in_space_dtype(self, observations: Any) -> Any:
+        """Return discrete observations as int64, the dtype of the space. EnvPool returns int32."""
         return observations.astype(np.int64) if self._is_discrete else observations
 
     def _chosen(self, infos: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +151,7 @@ class EnvPoolVectorEnv(VectorEnv):
         return {key: infos[key] for key in self._info_keys}
 
     def with_num_envs(self, num_envs: int) -> EnvPoolVectorEnv:
-        """So many environments of the same task with the same arguments, as `evaluate(runner)` asks for."""
+        """Return `num_envs` environments of the same task with the same arguments, for `evaluate(runner)`."""
         options = {key: value for key, value in self._kwargs.items() if key not in _ITS_OWN}
         arguments: dict[str, Any] = {"max_episode_steps": self._limit, "info_keys": self._info_keys}
         return EnvPoolVectorEnv(self.task, num_envs, pool_kwargs=options, **arguments)
@@ -154,18 +162,18 @@ class EnvPoolVectorEnv(VectorEnv):
             self._pool.close()
 
 
-def _checked_kwargs(task: str, num_envs: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    taken = [key for key in given if key in _ITS_OWN]
-    if taken:
+def _checked_kwargs(task: str, num_envs: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    reserved = [key for key in kwargs if key in _ITS_OWN]
+    if reserved:
         raise InvalidArgument(
-            f"pool_kwargs of {task} has {taken[0]!r}: all environments step together, and number, seed and time limit "
+            f"pool_kwargs of {task} has {reserved[0]!r}: all environments step together; number, seed and time limit "
             "are arguments of EnvPoolVectorEnv"
         )
-    return {"num_envs": num_envs, **given}
+    return {"num_envs": num_envs, **kwargs}
 
 
 def _with_true_bounds(space: spaces.Space) -> spaces.Space:
-    """The space without EnvPool's bounds of what has none: from the smallest positive number to the largest one."""
+    """Return the space with infinite bounds where EnvPool has the smallest and largest floats."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
     if not isinstance(space, spaces.Box) or not issubclass(space.dtype.type, np.floating):
@@ -178,18 +186,18 @@ def _with_true_bounds(space: spaces.Space) -> spaces.Space:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Gymnasium's warnings that EnvPool's bounds lose precision in float32."""
+    """Suppress Gymnasium's warnings that bounds lose precision in float32."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered")
         yield
 
 
-def _made(kind: str, task: str, kwargs: Mapping[str, Any]) -> Any:
-    """What `envpool.<kind>` makes of a task."""
+def _call_envpool(kind: str, task: str, kwargs: Mapping[str, Any]) -> Any:
+    """Return the result of `envpool.<kind>` for a task."""
     try:
         with _quiet():
             made = getattr(_envpool(), kind)(task, **kwargs)
-            _ = made.action_space, made.observation_space  # a pool makes them, and warns, when first asked
+            _ = made.action_space, made.observation_space  # a pool creates them, and warns, at the first access
             return made
     except MissingExtra:
         raise

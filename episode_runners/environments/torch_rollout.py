@@ -1,4 +1,4 @@
-"""`fill_rollout`: a rollout of a simulator that lives in torch, which never leaves its device."""
+"""`fill_rollout`: a rollout of a torch simulator that stays on its device."""
 
 from __future__ import annotations
 
@@ -26,23 +26,26 @@ def fill_rollout(
     *,
     to_simulator: Callable[[Tensor], Tensor] | None = None,
 ) -> TensorDict:
-    """The rollout [N, T + 1] of `RolloutBuffer.start_rollout`, filled with T steps; values of last observations too.
+    """Fill a rollout [N, T + 1] of `RolloutBuffer.start_rollout` with T steps. Return the rollout.
 
-    Episodes go on from call to call; the first one resets the environments. Rows are copied on the device, and the host
-    waits for it once a step, to see whether episodes ended. `rollout_to_episodes` makes episodes of it afterwards, with
-    an edge of `BlockEdge(num_envs, "SameStep")`.
+    Episodes continue from call to call. The first call resets the environments. Rows are copied on the device. The host
+    waits for the device once per step, to see if episodes ended. Values of last observations are computed too.
+    `rollout_to_episodes` converts the rollout to episodes, with `BlockEdge(num_envs, "SameStep")`.
 
     Args:
-        policy: with a distribution, "action_dist_inputs" and "vf_preds" of `{"obs": [N, D]}`; without a memory.
-        to_simulator: from the policy's actions to the simulator's, brought into bounds for example.
+        env: the vector environment of the simulator.
+        policy: a policy with a distribution, and with outputs "action_dist_inputs" and "vf_preds" for `{"obs": [N,
+            D]}`. It cannot be recurrent.
+        rollout: the rollout to fill.
+        to_simulator: function from the policy's actions to the simulator's, for example to clip them.
 
     Raises:
-        InvalidArgument: a rollout of another number of environments, or a policy without a distribution.
+        InvalidArgument: the rollout has another number of environments, or the policy has no distribution.
     """
     if rollout.shape[0] != env.num_envs:
         raise InvalidArgument(f"a rollout of {rollout.shape[0]} environments for {env}")
     distribution, final = distribution_of(policy), final_observations(rollout)
-    columns: Any = rollout  # of tensors
+    columns: Any = rollout
     if distribution is None:
         raise InvalidArgument(f"{type(policy).__name__} has no distribution to sample its actions from")
     if env.observations is None:
@@ -63,8 +66,8 @@ def fill_rollout(
             columns["terminated"][:, t], columns["truncated"][:, t], columns["done"][:, t] = terminated, truncated, done
             if done.any():
                 envs = done.nonzero().squeeze(1)
-                seen = env.last_observations(extras, envs)
-                final.append(t, envs, columns["obs"][envs, t] if seen is None else seen)
+                observations = env.last_observations(extras, envs)
+                final.append(t, envs, columns["obs"][envs, t] if observations is None else observations)
         columns["obs"][:, last] = env.observations
         columns["value"][:, last] = policy.compute_values({Columns.OBS: columns["obs"][:, last]})
         if len(final):

@@ -1,4 +1,4 @@
-"""`TorchVectorEnv`: a simulator that lives in torch, many environments at once, as a vector environment."""
+"""`TorchVectorEnv`: a batched simulator in torch as a Gymnasium vector environment."""
 
 from __future__ import annotations
 
@@ -21,31 +21,34 @@ __all__ = ["TorchVectorEnv"]
 
 
 class TorchVectorEnv(VectorEnv):
-    """The environments of a batched simulator, which resets those that end within the step; same-step autoreset.
+    """Vector environment of a batched torch simulator that resets ended episodes within the step (same-step autoreset).
 
     Args:
-        simulator: `reset()` gives observations, or (observations, extras). `step(actions)` gives (observations,
-            rewards, dones, extras) or (observations, rewards, terminateds, truncateds, extras): tensors [N, ...] on one
-            device, which it may write to again, and a dict of extras.
-        observation_space, action_space: of one environment.
-        num_envs: `simulator.num_envs` by default.
-        final_observations: the key in the extras of the true last observations [N, ...], wherever an episode ended.
-        missing_final_observation: what happens where the extras have none: "raise", or "repeat" the one before.
-        time_outs: the key in the extras of the flags [N] that tell which of the `dones` are time limits.
-        observation_key: which of a dict of observations is the environment's: "policy", say; all of them by default.
-        info_keys: which of the extras become infos: tensors [N, ...], or dicts of 0-d ones as "log"; none by default.
+        simulator: its `reset()` returns observations, or (observations, extras). Its `step(actions)` returns
+            (observations, rewards, dones, extras) or (observations, rewards, terminateds, truncateds, extras): tensors
+            [N, ...] on one device, which it may overwrite later, and a dict of extras.
+        observation_space: space of one environment's observations.
+        action_space: space of one environment's actions.
+        num_envs: number of environments, N; `simulator.num_envs` by default.
+        final_observations: key of the true last observations [N, ...] in the extras, for steps that end episodes.
+        missing_final_observation: what to do if the extras have none: "raise", or "repeat" the observation before.
+        time_outs: key in the extras of the flags [N] that mark `dones` that are time limits.
+        observation_key: key of the environment's observations if the simulator returns a dict, "policy" for example.
+            All keys by default.
+        info_keys: keys of extras that become infos: tensors [N, ...], or dicts of 0-d tensors as "log". None by
+            default.
 
-    "repeat" is for simulators that write over the last observation before anybody saw it. Then a time limit bootstraps
-    from the value of the observation before, and `new_obs` of an episode's last step is false: wrong for world models,
-    a little wrong for the rest. Better: let the simulator put its observations into the extras before it resets.
+    "repeat" is for simulators that overwrite the last observation at once. Then a time limit bootstraps from the value
+    of the observation before, and `new_obs` of an episode's last step is wrong: harmful for world models, a small error
+    for others. It is better if the simulator stores its observations in the extras before it resets.
 
-    A simulator on a GPU is waited for once a step, since rows come down together, and once more where episodes ended;
-    `fill_rollout` samples without bringing them down. Tensors of the simulator are never inference tensors, so that it
-    may write to them in and out of a runner. `reset(seed=...)` calls `simulator.seed(seed)` where there is one.
+    With a GPU, the host waits once per step, because the tensors of a row are copied together, and once more if
+    episodes ended. `fill_rollout` samples without copies to the host. The simulator's tensors are never inference
+    tensors, so it may write to them inside and outside of a runner. `reset(seed=...)` calls `simulator.seed(seed)` if
+    it exists.
 
     Raises:
-        TrackMismatch: from `step`, an episode ended and its final observations are missing; or four values came
-            without time-outs.
+        TrackMismatch: from `step`: an episode ended without final observations, or `dones` came without time-outs.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
@@ -79,32 +82,36 @@ class TorchVectorEnv(VectorEnv):
         self._time_outs = checked_key("time_outs", time_outs)
         self._observation_key = None if observation_key is None else checked_key("observation_key", observation_key)
         self._info_keys = tuple(checked_items("info_keys", info_keys, "keys of extras"))
-        self.observations: Any = None  # the newest tensors [N, ...], the simulator's own
-        self._newest: Any = None  # the same as numpy, where somebody asked for that
+        self.observations: Any = None  # the simulator's newest tensors [N, ...]
+        self._newest: Any = None  # the newest observations as numpy arrays, if `step` or `reset` was called
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """The first observations [N, ...] of new episodes, and no infos."""
+        """Reset all environments. Return the first observations [N, ...] and no infos."""
         with outside_inference():
             if seed is not None and hasattr(self.simulator, "seed"):
                 self.simulator.seed(seed)
             answer = self.simulator.reset()
-            self.observations = self._own(answer[0] if isinstance(answer, tuple) else answer)
+            self.observations = self._select_observations(answer[0] if isinstance(answer, tuple) else answer)
             self._newest = _as_numpy(self.observations)
         return self._newest, {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """The row [N, ...] after the actions [N, ...]; last observations of episodes that ended in `infos`."""
+        """Step the environments with actions [N, ...].
+
+        Returns: Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and infos. "final_obs" in the infos
+            has the last observations of episodes that ended.
+        """
         actions = np.asarray(actions, self.single_action_space.dtype)
         if actions.shape != self._action_shape:
             raise ShapeMismatch(f"{self}: actions have shape {actions.shape}; give {self._action_shape}")
         with outside_inference():
             *columns, extras = self.step_tensors(torch.tensor(actions, device=self.device))
-            told = {key: extras[key] for key in self._info_keys if key in extras}
-            observations, rewards, terminateds, truncateds, told = _as_numpy((*columns, told))
+            step_infos = {key: extras[key] for key in self._info_keys if key in extras}
+            observations, rewards, terminateds, truncateds, step_infos = _as_numpy((*columns, step_infos))
             done = terminateds | truncateds
-            infos = _infos(told, done)
+            infos = _infos(step_infos, done)
             if np.count_nonzero(done):
                 infos["final_obs"] = self._last_rows(extras, np.flatnonzero(done))
             self._newest = observations
@@ -112,19 +119,21 @@ class TorchVectorEnv(VectorEnv):
 
     @property
     def device(self) -> torch.device:
-        """Where the simulator's tensors are."""
+        """Device of the simulator's tensors."""
         if self.observations is None:
             raise EpisodeStateError("step before the reset; call reset() first")
         return nested.first_leaf(self.observations).device
 
     def step_tensors(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """The row as the simulator's own tensors: observations, rewards, terminateds, truncateds, and its extras."""
-        observations, *columns = self._in_five(self.simulator.step(actions))
-        self.observations = self._own(observations)
+        """Step the simulator, and return its own tensors: observations, rewards, terminateds, truncateds, and the
+        extras.
+        """
+        observations, *columns = self._as_five_values(self.simulator.step(actions))
+        self.observations = self._select_observations(observations)
         return self.observations, *columns  # type: ignore[return-value]
 
-    def _in_five(self, row: Any) -> tuple[Any, ...]:
-        """Observations, rewards, two flags and extras, of what `step` of the simulator gave."""
+    def _as_five_values(self, row: Any) -> tuple[Any, ...]:
+        """Return the simulator's result as observations, rewards, terminateds, truncateds and extras."""
         if not isinstance(row, tuple) or len(row) not in (4, 5):
             raise WrongType(f"step of {type(self.simulator).__name__} must give a tuple of four or five: {_brief(row)}")
         if len(row) == 5:
@@ -134,12 +143,12 @@ class TorchVectorEnv(VectorEnv):
         if self._time_outs not in extras:
             raise TrackMismatch(
                 f"extras of {type(self.simulator).__name__} has no {self._time_outs!r} (it has {list(extras)}), so "
-                "nobody can tell a time limit from a termination; name its key: time_outs="
+                "time limits cannot be told from terminations; name its key: time_outs="
             )
         dones, late = dones.bool(), extras[self._time_outs].bool()
         return observations, rewards, dones & ~late, dones & late, extras
 
-    def _own(self, observations: Any) -> Any:
+    def _select_observations(self, observations: Any) -> Any:
         if self._observation_key is None:
             return observations
         if not isinstance(observations, dict) or self._observation_key not in observations:
@@ -147,13 +156,14 @@ class TorchVectorEnv(VectorEnv):
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
-        """The true last observations [k, ...] of the environments [k] that ended; None where the one before stands in.
+        """Return the true last observations [k, ...] of the ended environments [k], or None if the observations before
+        replace missing ones.
 
         Raises:
-            TrackMismatch: there are none, and nobody said that they may be missing.
+            TrackMismatch: they are missing, and `missing_final_observation` is "raise".
         """
         if extras.get(self._final_key) is not None:
-            return nested.map_leaves(lambda leaf: leaf[envs], self._own(extras[self._final_key]))
+            return nested.map_leaves(lambda leaf: leaf[envs], self._select_observations(extras[self._final_key]))
         if self.missing_final_observation == "repeat":
             return None
         raise TrackMismatch(
@@ -163,16 +173,16 @@ class TorchVectorEnv(VectorEnv):
         )
 
     def _last_rows(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
-        """Rows [N, ...] that hold the last observations of the environments that ended; from a GPU only these come."""
+        """Return rows [N, ...] with the last observations of ended environments. Only these are copied from a GPU."""
         is_here = self.device.type == "cpu"
         last = self.last_observations(extras, slice(None) if is_here else torch.as_tensor(envs, device=self.device))
         if last is None:
             return self._newest
         rows = _as_numpy(last)
-        return rows if is_here else nested.map_leaves(lambda leaf: _spread(leaf, envs, self.num_envs), rows)
+        return rows if is_here else nested.map_leaves(lambda leaf: _scatter_rows(leaf, envs, self.num_envs), rows)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the simulator, where it can be closed."""
+        """Close the simulator, if it has a `close`."""
         close = getattr(self.simulator, "close", None)
         if close is not None:
             close()
@@ -180,23 +190,25 @@ class TorchVectorEnv(VectorEnv):
 
 @contextmanager
 def outside_inference() -> Iterator[None]:
-    """Out of inference mode, where a runner samples: tensors made there could not be written to elsewhere."""
+    """Leave inference mode within the block, since inference tensors could not be written to in other code."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def _as_numpy(tensors: Any) -> Any:
-    """The nested tensors as arrays of their own, brought down together with one wait for the device."""
+    """Return nested tensors as copied arrays. Tensors on a GPU are copied with a single wait."""
     devices: list[torch.device] = []
-    brought = nested.map_leaves(lambda leaf: _brought(leaf, devices) if isinstance(leaf, Tensor) else leaf, tensors)
+    brought = nested.map_leaves(
+        lambda leaf: _copy_to_host(leaf, devices) if isinstance(leaf, Tensor) else leaf, tensors
+    )
     if not devices:
         return brought
     torch.cuda.current_stream(devices[0]).synchronize()
     return nested.map_leaves(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, brought)
 
 
-def _brought(leaf: Tensor, devices: list[torch.device]) -> Any:
-    """The tensor as an array of its own; of a GPU, a tensor in host memory that is on its way from that device."""
+def _copy_to_host(leaf: Tensor, devices: list[torch.device]) -> Any:
+    """Return the tensor as a copied array. A GPU tensor becomes a host tensor whose copy has been started."""
     leaf = leaf.detach() if leaf.requires_grad else leaf
     leaf = leaf.float() if leaf.dtype is torch.bfloat16 else leaf  # numpy has no such numbers
     if not leaf.is_cuda:
@@ -205,17 +217,19 @@ def _brought(leaf: Tensor, devices: list[torch.device]) -> Any:
     return leaf.to("cpu", non_blocking=True)
 
 
-def _infos(told: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
-    """A vector info: what the step said belongs to the episodes that ended, and to those that go on."""
-    told = nested.map_leaves(lambda leaf: leaf.item() if isinstance(leaf, np.ndarray) and not leaf.ndim else leaf, told)
-    if not told or not np.count_nonzero(done):
-        return told
-    goes_on = {f"_{key}": ~done for key in told}
-    return {**told, **goes_on, "final_info": {**told, **{f"_{key}": done for key in told}}}
+def _infos(step_infos: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
+    """Return a vector info. Infos of the step belong to ended episodes ("final_info") and to ongoing ones."""
+    step_infos = nested.map_leaves(
+        lambda leaf: leaf.item() if isinstance(leaf, np.ndarray) and not leaf.ndim else leaf, step_infos
+    )
+    if not step_infos or not np.count_nonzero(done):
+        return step_infos
+    goes_on = {f"_{key}": ~done for key in step_infos}
+    return {**step_infos, **goes_on, "final_info": {**step_infos, **{f"_{key}": done for key in step_infos}}}
 
 
-def _spread(rows: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarray:
-    """Rows [k, ...] at their environments among [N, ...]."""
+def _scatter_rows(rows: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarray:
+    """Return an array [N, ...] with `rows` [k, ...] at the indices `envs` [k], and zeros elsewhere."""
     spread = np.zeros((num_envs, *rows.shape[1:]), rows.dtype)
     spread[envs] = rows
     return spread

@@ -1,4 +1,4 @@
-"""Episodes to and from what other libraries hold. Each converter also tells what could not be kept, and where."""
+"""Converters of episodes to and from other libraries' formats, with reports of what could not be kept."""
 
 from episodes.converters.d4rl import from_d4rl
 from episodes.converters.formats import FORMATS, read, write

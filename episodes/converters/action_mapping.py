@@ -1,4 +1,4 @@
-"""Actions at the border: other libraries get and give the environment's actions, or those of a policy if asked for."""
+"""Conversion of actions for export and import, between the environment's actions and a policy's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from episodes.tracks.policy_box import has_policy_actions, policy_space_of
 Converted = TypeVar("Converted", SingleAgentEpisode, MultiAgentEpisode, EpisodePack)
 
 
-def exported(episodes: Converted, report: LossReport, mapping: str | None = None) -> Converted:
-    """Return episodes with the actions that are exported, and report what is exported in place of what.
+def export_actions(episodes: Converted, report: LossReport, mapping: str | None = None) -> Converted:
+    """Return the episodes with the actions to export, and report replaced actions.
 
     Args:
         episodes: an episode or a pack.
@@ -25,7 +25,7 @@ def exported(episodes: Converted, report: LossReport, mapping: str | None = None
     """
     if isinstance(episodes, MultiAgentEpisode):
         for agent_episode in episodes.agent_episodes.values():
-            exported(agent_episode, report, mapping)
+            export_actions(agent_episode, report, mapping)
         return episodes.with_env_actions() if mapping is None else episodes
     changed = episodes.with_env_actions() if mapping is None else episodes.with_policy_actions(mapping)
     if changed is not episodes:
@@ -43,5 +43,5 @@ def exported(episodes: Converted, report: LossReport, mapping: str | None = None
 
 
 def imported_space(space: Any, mapping: str | None) -> Any:
-    """Return the action space of imported actions: the environment's, or that of a policy with this mapping."""
+    """Return the action space of imported actions: the environment's, or a policy's with this mapping."""
     return space if mapping is None or space is None else policy_space_of(space, mapping)

@@ -1,4 +1,4 @@
-"""Many episodes in packs of a size that is bounded: what is written goes through these, never a list of all."""
+"""Iteration over episodes in lists and packs of bounded size, so that writers never hold all episodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset
 from episodes.storage.track_schema import structure_of
 
-MOST_EPISODES, MOST_BYTES = 1000, 1 << 22  # of a pack; a single episode may be larger
+MOST_EPISODES, MOST_BYTES = 1000, 1 << 22  # limits of a pack; a single episode may be larger
 
 Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack | EpisodeDataset
 
 
 def each_of(episodes: Given) -> Iterator[SingleAgentEpisode]:
-    """The episodes one by one, those of several agents as `pack_agents` has them, with their clocks."""
+    """Yield the episodes one by one. Multi-agent episodes become one episode per agent, by `pack_agents`."""
     for episode in episodes:
         if isinstance(episode, MultiAgentEpisode):
             for pack in pack_agents([episode]):
@@ -32,29 +32,34 @@ def each_of(episodes: Given) -> Iterator[SingleAgentEpisode]:
 
 
 def packs_of(episodes: Given) -> Iterator[EpisodePack]:
-    """The episodes in order, in packs of like ones."""
+    """Yield the episodes in order, in packs of episodes with the same schema."""
     for some in bounded_lists(episodes):
         yield EpisodePack.from_episodes(some)
 
 
 def bounded_lists(episodes: Given, *, alike: bool = True) -> Iterator[list[SingleAgentEpisode]]:
-    """The episodes in order, in lists of a size that is bounded; with `alike`, of like ones that go into one pack."""
+    """Yield the episodes in order, in lists of bounded size.
+
+    Args:
+        episodes: the episodes.
+        alike: start a new list for episodes with another schema, so that each list fits into a pack.
+    """
     waiting: list[SingleAgentEpisode] = []
     kind, nbytes = None, 0
     for episode in each_of(episodes):
-        own, size = _kind_of(episode)
-        is_other = alike and own != kind
+        episode_kind, size = _kind_of(episode)
+        is_other = alike and episode_kind != kind
         if waiting and (is_other or len(waiting) == MOST_EPISODES or nbytes + size > MOST_BYTES):
             yield waiting
             waiting, nbytes = [], 0
         waiting.append(episode)
-        kind, nbytes = own, nbytes + size
+        kind, nbytes = episode_kind, nbytes + size
     if waiting:
         yield waiting
 
 
 def _kind_of(episode: SingleAgentEpisode) -> tuple[Any, int]:
-    """What episodes of one pack share, and the bytes of this one."""
+    """Return the schema of an episode, and its size in bytes."""
     tracks = episode.finalized_tracks()
     arrays = tracks.arrays()
     kinds = tuple((path, _kind(array.dtype), array.shape[1:]) for path, array in arrays.items())

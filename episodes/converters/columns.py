@@ -1,4 +1,4 @@
-"""Arrays as columns of Arrow tables that everybody reads, and back: numbers, text, lists of a fixed size."""
+"""Conversion of arrays to portable Arrow columns and back: numbers, text, and fixed-size lists."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ import numpy as np
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import pyarrow
 
-NUMBERS = "biufMm"  # kinds of arrays that are columns of numbers
+NUMBERS = "biufMm"  # numpy kinds that become columns of numbers
 
 
 def has_column(array: np.ndarray) -> bool:
-    """Whether the items of an array are such as columns hold: numbers to 64 bits, times or text."""
+    """Return True if a column can hold the items: numbers of at most 64 bits, times or text."""
     return array.dtype.kind in "UT" or (array.dtype.kind in NUMBERS and array.dtype.itemsize <= 8)
 
 
 def column_of(array: np.ndarray, present: np.ndarray | None = None) -> Any:
-    """The column of an array [n, ...], null where nothing is present: lists of a fixed size for items with a shape."""
+    """Return the column of an array [n, ...]. Items with a shape become fixed-size lists.
+
+    Args:
+        array: the items.
+        present: bool [n]: False for rows that become null. None: all are present.
+    """
     pa, size = pyarrow(), int(np.prod(array.shape[1:], dtype=np.int64))
     if not size:
         return pa.nulls(len(array), pa.int8())
     mask = None if present is None or present.all() else ~present
     native = array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind != "T" else array
     flat = np.ascontiguousarray(native).reshape(-1)
-    own = flat.astype(object) if array.dtype.kind in "UT" else flat
+    column_values = flat.astype(object) if array.dtype.kind in "UT" else flat
     kind = pa.string() if array.dtype.kind in "UT" else None
     if array.ndim == 1:
-        return pa.array(own, kind, mask=mask)
-    values = pa.array(own, kind)
+        return pa.array(column_values, kind, mask=mask)
+    values = pa.array(column_values, kind)
     return pa.FixedSizeListArray.from_arrays(values, size, mask=None if mask is None else pa.array(mask))
 
 
 def nested_column(array: np.ndarray) -> Any:
-    """The column of an array [n, ...]: numbers, lists of a fixed size for vectors, else lists of lists."""
+    """Return the column of an array [n, ...]: numbers, fixed-size lists for vectors, lists of lists for more axes."""
     pa = pyarrow()
     if array.ndim < 3:
         return column_of(array.reshape(-1) if array.shape[1:] == (1,) else array)
@@ -45,7 +50,9 @@ def nested_column(array: np.ndarray) -> Any:
 
 
 def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
-    """A column of so many rows that holds the items of the array [k, ...] at `rows`, and null elsewhere, as lists."""
+    """Return a column of `num_rows` rows with the items of an array [k, ...] as lists at `rows` [k], and null
+    elsewhere.
+    """
     pa, size = pyarrow(), int(np.prod(array.shape[1:], dtype=np.int64))
     if not size:
         return pa.nulls(num_rows, pa.int8())
@@ -61,13 +68,15 @@ def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
 
 
 def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """The array of a column, without its nulls: lists give more axes, and must be of one length.
+    """Return the array of a column, without its nulls. Lists become axes and must have one length.
 
     Args:
-        dtype, shape: of the items; as the column has them when None.
+        column: the column.
+        dtype: dtype of the items; the column's if None.
+        shape: shape of the items; the column's if None.
 
     Raises:
-        UnreadableData: lists of several lengths, or a column of something else.
+        UnreadableData: lists of several lengths, or a column of another type.
     """
     pa = pyarrow()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -80,8 +89,8 @@ def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] 
         if not hasattr(column, "flatten") or pa.types.is_struct(column.type):
             raise UnreadableData(f"a column of {column.type}: columns are numbers, text and lists of them here")
         values = column.flatten()
-        size, rest = divmod(len(values), max(len(column), 1))
-        if rest or _is_ragged(column):
+        size, remainder = divmod(len(values), max(len(column), 1))
+        if remainder or _is_ragged(column):
             raise UnreadableData(
                 f"a column of {column.type} has lists of several lengths; items of one shape are needed"
             )
@@ -93,8 +102,8 @@ def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] 
         flat = column.to_numpy(zero_copy_only=False)
     if flat.dtype == object:
         raise UnreadableData(f"a column of {column.type}: columns are numbers, text and lists of them here")
-    found = flat.reshape(axes if shape is None else (axes[0], *shape))
-    return found if dtype is None or dtype.kind == "U" else found.astype(dtype, copy=False)
+    array = flat.reshape(axes if shape is None else (axes[0], *shape))
+    return array if dtype is None or dtype.kind == "U" else array.astype(dtype, copy=False)
 
 
 def _is_ragged(column: Any) -> bool:

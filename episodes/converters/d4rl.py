@@ -1,4 +1,4 @@
-"""Episodes from HDF5 files of D4RL's layout."""
+"""Import of HDF5 files in D4RL's layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.errors import EpisodeError, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 
 _READ = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
-_ROWS = 8192  # that are read together, and those to the end of the episode they are in
+_ROWS = 8192  # rows that are read together, extended to the end of an episode
 
 
 def from_d4rl(
@@ -25,21 +25,21 @@ def from_d4rl(
     action_space: spaces.Space | None = None,
     strict: bool = False,
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """The episodes "FILE/0", ... in an HDF5 file of D4RL's layout, and what was lost.
+    """Return the episodes "FILE/0", "FILE/1", ... of an HDF5 file in D4RL's layout, and a report of what was lost.
 
-    Where the file has no "next_observations", the observation after an episode's last step is not known: a terminated
-    episode ends with the one before it once more, and any other loses its last step.
+    If the file has no "next_observations", the observation after an episode's last step is unknown: a terminated
+    episode repeats its last observation, and any other episode loses its last step.
 
     Args:
         path: the file.
-        observation_space, action_space: of the environment; files do not store them. Their actions are the
-            environment's.
+        observation_space: the environment's observation space, which files do not store.
+        action_space: the environment's action space. Actions of D4RL are the environment's.
         strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without h5py.
-        UnreadableData: the file is no HDF5 file, or has not the arrays of D4RL.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: h5py is not installed.
+        UnreadableData: the file is not HDF5, or lacks arrays of D4RL.
+        LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
     episodes = list(d4rl_episodes(path, report))
@@ -49,7 +49,7 @@ def from_d4rl(
 
 
 def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """The episodes of a file one after another; `report` is told what is lost."""
+    """Yield the episodes of a file. `report` gets what is lost."""
     with needing("minari", "D4RL's files need h5py"):
         import h5py
     try:
@@ -85,11 +85,15 @@ def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentE
 def _of_rows(
     file: Any, rows: slice, terminated: np.ndarray, truncated: np.ndarray, name: str, number: int, report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
-    """The episodes, whole ones, of some rows."""
-    seen, acted, paid = file["observations"][rows], file["actions"][rows], file["rewards"][rows].reshape(-1)
+    """Yield the whole episodes of some rows."""
+    observations, actions, rewards = (
+        file["observations"][rows],
+        file["actions"][rows],
+        file["rewards"][rows].reshape(-1),
+    )
     if "next_observations" in file:
         steps = Transitions(
-            seen, file["next_observations"][rows], acted, paid, terminated, truncated, first_row=rows.start
+            observations, file["next_observations"][rows], actions, rewards, terminated, truncated, first_row=rows.start
         )
         yield from steps.episodes(name, report, number)
         return
@@ -98,7 +102,9 @@ def _of_rows(
     stops = np.flatnonzero(ends) + 1
     for a, b in zip([0, *stops[:-1].tolist()], stops.tolist(), strict=True):
         flags = bool(terminated[b - 1]), bool(truncated[b - 1])
-        made = without_next(seen[a:b], acted[a:b], paid[a:b], *flags, {}, report, f"row {rows.start + b - 1}")
+        made = without_next(
+            observations[a:b], actions[a:b], rewards[a:b], *flags, {}, report, f"row {rows.start + b - 1}"
+        )
         if made is not None:
             yield SingleAgentEpisode.from_arrays(**made, id_=f"{name}/{number}")
             number += 1

@@ -1,4 +1,4 @@
-"""Statistics of features, of an episode and of all: what LeRobot keeps beside its data."""
+"""Statistics of features in LeRobot's form, per episode and in total."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
-_MOST_FRAMES = 100  # of an episode that its statistics are of
+_MOST_FRAMES = 100  # frames of an episode that its statistics use
 
 Stats = dict[str, np.ndarray]
 
 
 def stats_of(items: np.ndarray) -> Stats:
-    """Lowest, highest, mean, standard deviation and quantiles [...] of items [n, ...], and their count [1]."""
+    """Return minimum, maximum, mean, standard deviation and quantiles [...] of items [n, ...], and the count [1]."""
     wide = items.reshape(len(items), -1).astype(np.float64)
-    found = {"min": wide.min(0), "max": wide.max(0), "mean": wide.mean(0), "std": wide.std(0)}
-    found |= dict(zip(map(_name, QUANTILES), np.quantile(wide, QUANTILES, axis=0), strict=True))
+    stats = {"min": wide.min(0), "max": wide.max(0), "mean": wide.mean(0), "std": wide.std(0)}
+    stats |= dict(zip(map(_name, QUANTILES), np.quantile(wide, QUANTILES, axis=0), strict=True))
     shape = items.shape[1:] or (1,)
-    return {name: value.reshape(shape) for name, value in found.items()} | {"count": np.array([len(items)])}
+    return {name: value.reshape(shape) for name, value in stats.items()} | {"count": np.array([len(items)])}
 
 
 def frame_stats_of(frames: np.ndarray) -> Stats:
-    """Likewise of frames [n, H, W, C] as numbers from 0 to 1, [C, 1, 1] each; of some of them where there are many."""
+    """Return the statistics [C, 1, 1] of frames [n, H, W, C], scaled to 0..1. Only some of many frames are used."""
     some = frames[:: max(1, len(frames) // _MOST_FRAMES)]
-    found = stats_of(some.reshape(-1, some.shape[-1]) / 255.0)
-    return {name: value.reshape(-1, 1, 1) for name, value in found.items()} | {"count": np.array([len(some)])}
+    stats = stats_of(some.reshape(-1, some.shape[-1]) / 255.0)
+    return {name: value.reshape(-1, 1, 1) for name, value in stats.items()} | {"count": np.array([len(some)])}
 
 
 def _name(quantile: float) -> str:
@@ -33,13 +33,15 @@ def _name(quantile: float) -> str:
 
 
 class RunningStats:
-    """Statistics of many parts: exact but for quantiles, which are means of the parts', weighted by their counts."""
+    """Statistics of several parts together. Quantiles are approximate: means of the parts' quantiles, weighted by
+    count.
+    """
 
     def __init__(self) -> None:
         self._known: Stats | None = None
 
     def add(self, part: Stats) -> None:
-        """Take another part."""
+        """Add the statistics of a part."""
         known = self._known
         if known is None:
             self._known = {name: np.array(value) for name, value in part.items()}
@@ -53,5 +55,5 @@ class RunningStats:
         self._known = mixed | ends | {"std": np.sqrt(variance), "count": known["count"] + part["count"]}
 
     def to_json(self) -> dict[str, Any]:
-        """Lists by name."""
+        """Return the statistics as lists by name."""
         return {name: value.tolist() for name, value in (self._known or {}).items()}

@@ -1,4 +1,4 @@
-"""The formats that files have, by name: `read` and `write` one of them, episode by episode."""
+"""Formats by name: `read` and `write` them episode by episode."""
 
 from __future__ import annotations
 
@@ -27,11 +27,21 @@ from episodes.storage.files import local_path, whole_directory
 
 
 def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
-    """Write a new data set; nothing is lost. An iterator of episodes is never held whole.
+    """Write episodes to a new data set of this library. Nothing is lost.
+
+    An iterator of episodes is not collected in memory.
+
+    Args:
+        episodes: the episodes.
+        path: path of the new data set.
+        strict: has no effect.
+
+    Returns:
+        An empty report.
 
     Raises:
-        InvalidArgument: there is something at the path.
-        TrackMismatch: episodes of several kinds, which a data set has not.
+        InvalidArgument: the path exists.
+        TrackMismatch: episodes of several schemas, for which a data set has no place.
         WrongType: infos or custom data that a file cannot hold.
     """
     with whole_directory(local_path(path)) as draft, EpisodeWriter(draft) as writer:
@@ -41,17 +51,17 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
 
 
 def dataset_episodes(path: str | Path, report: LossReport) -> Iterator[Any]:
-    """The episodes of a data set; nothing is lost."""
+    """Yield the episodes of a data set. Nothing is lost."""
     yield from EpisodeDataset(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a format is read and written, and its sign in a directory."""
+    """Functions that read and write a format, and the file that identifies its directories."""
 
     read: Callable[[Any, LossReport], Iterator[Any]]
-    write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...): a report, or something and a report
-    has: str | None = None  # a file that a directory of this format has
+    write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...) -> a report, or a result and a report
+    has: str | None = None  # a file in each directory of this format
 
 
 FORMATS = {
@@ -66,16 +76,16 @@ FORMATS = {
 
 
 def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossReport]:
-    """The episodes of a source one after another, and a report that grows while they are read.
+    """Return an iterator over the episodes of a source, and a report that grows while they are read.
 
     Args:
-        source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or what another
-            library has in memory: a Minari data set, a buffer of Stable-Baselines3 or Tianshou, RLlib's episodes, a
-            TensorDict.
-        format: one of `FORMATS`; what the source looks like when None.
+        source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or an object of
+            another
+            library: a Minari data set, a buffer of Stable-Baselines3 or Tianshou, RLlib's episodes, a TensorDict.
+        format: one of `FORMATS`. None: inferred from the source.
 
     Raises:
-        InvalidArgument: an unknown format, or a source that looks like none.
+        InvalidArgument: an unknown format, or a source of no known format.
 
     >>> import tempfile, numpy as np
     >>> from episodes import SingleAgentEpisode
@@ -97,15 +107,18 @@ def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossRep
 
 
 def write(episodes: Given, target: str | Path, format: str, **options: Any) -> LossReport:
-    """Write episodes to a new data set of a format, whole or not at all; gives what was lost.
+    """Write episodes to a new data set of a format, completely or not at all, and return a report of what was lost.
 
     Args:
+        episodes: the episodes.
+        target: path of the new data set; for "minari" its id.
         format: one of `FORMATS` that can be written.
-        options: those of its own function, such as `to_lerobot`'s `fps`; `strict=True` loses nothing or raises.
+        options: options of the format's function, such as `fps` of `to_lerobot`. `strict=True` raises instead of losing
+            something.
 
     Raises:
-        InvalidArgument: an unknown format, or there is something at the target.
-        LostInConversion: with `strict`, when something would be lost.
+        InvalidArgument: an unknown format, or the target exists.
+        LostInConversion: with `strict`, something would be lost.
     """
     known = _known(format)
     if known.write is None:
@@ -115,12 +128,12 @@ def write(episodes: Given, target: str | Path, format: str, **options: Any) -> L
 
 
 def writable() -> list[str]:
-    """The names of the formats that can be written."""
+    """Return the names of the formats that can be written."""
     return [name for name, known in FORMATS.items() if known.write is not None]
 
 
 def format_of(path: str | Path) -> str | None:
-    """The name of the format that files look like; None for none.
+    """Return the name of the format of files, or None if it is unknown.
 
     Raises:
         UnreadableData: Parquet that cannot be read.
@@ -155,17 +168,19 @@ def _held(source: Any, report: LossReport) -> Iterator[Any]:
 
 
 def _reader_of(source: Any) -> Callable[[Any, LossReport], Iterator[Any]] | None:
-    """How to read what another library has in memory; None for what is unknown. Nothing is imported for it."""
+    """Return the function that reads an object of another library, or None if its type is unknown. Nothing is
+    imported.
+    """
     if hasattr(source, "optimize_memory_usage") and hasattr(source, "next_observations"):
-        return _listed(from_sb3)
+        return _reader_of_list(from_sb3)
     if hasattr(source, "sample_indices") and hasattr(source, "maxsize"):
-        return _listed(from_tianshou)
+        return _reader_of_list(from_tianshou)
     if hasattr(source, "iterate_episodes") and hasattr(source, "storage"):
         return minari_episodes
     if hasattr(source, "batch_size") and hasattr(source, "reshape") and hasattr(source, "keys"):
-        return _listed(from_tensordict)
+        return _reader_of_list(from_tensordict)
     if _is_rllibs(source):
-        return lambda one, report: rllib_episodes([one], report)
+        return lambda episode, report: rllib_episodes([episode], report)
     if isinstance(source, (list, tuple)) and source and _is_rllibs(source[0]):
         return rllib_episodes
     return None
@@ -175,12 +190,14 @@ def _is_rllibs(value: Any) -> bool:
     return type(value).__module__.startswith("ray.rllib.")
 
 
-def _listed(convert: Callable[[Any], tuple[list[Any], LossReport]]) -> Callable[[Any, LossReport], Iterator[Any]]:
-    """A reader of a converter of what is in memory anyway."""
+def _reader_of_list(
+    convert: Callable[[Any], tuple[list[Any], LossReport]],
+) -> Callable[[Any, LossReport], Iterator[Any]]:
+    """Return a reader for a converter that returns a list."""
 
     def episodes(source: Any, report: LossReport) -> Iterator[Any]:
-        found, told = convert(source)
-        report.join(told)
-        yield from found
+        episodes_read, losses = convert(source)
+        report.join(losses)
+        yield from episodes_read
 
     return episodes

@@ -1,4 +1,4 @@
-"""Infos as arrays [T + 1, ...] by key, for formats that hold infos so, and back."""
+"""Conversion of infos to arrays [T + 1, ...] by key and back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-_ODD = ("", ".", "..")  # keys that HDF5 understands otherwise
+_ODD = ("", ".", "..")  # keys with another meaning in HDF5
 
 
 def info_arrays(infos: Sequence[dict[Any, Any]], lost: Callable[[str], None], prefix: str = "") -> dict[str, Any]:
-    """Nested arrays (lists of str) of what every info has, of one type and shape; `lost` is told the path of the rest.
+    """Return nested arrays (lists of str) of the keys that every info has, with values of one type and shape.
 
-    Numbers and arrays of numbers, bools and str are kept.
+    Args:
+        infos: the infos, dicts of numbers, bools, str, arrays and nested dicts.
+        lost: called with the path of each other key.
+        prefix: the path of the infos themselves.
     """
     arrays: dict[str, Any] = {}
     for key in dict.fromkeys(key for info in infos for key in info):
@@ -38,7 +41,7 @@ def info_arrays(infos: Sequence[dict[Any, Any]], lost: Callable[[str], None], pr
 
 
 def _array_of(values: list[Any]) -> Any:
-    """The values as one array, or as they are where they are str; None unless they are of one type and shape."""
+    """Return the values as one array, or a list of str unchanged. Return None for values of several types or shapes."""
     kind = type(values[0])
     if any(type(value) is not kind for value in values):
         return None
@@ -48,7 +51,7 @@ def _array_of(values: list[Any]) -> Any:
         return None
     arrays = [np.asarray(value) for value in values]
     first = arrays[0]
-    if kind is int and first.dtype != np.int64:  # of more than 63 bits
+    if kind is int and first.dtype != np.int64:  # ints of more than 63 bits
         return None
     if first.dtype.kind not in "biuf" or any((a.dtype, a.shape) != (first.dtype, first.shape) for a in arrays):
         return None
@@ -60,7 +63,10 @@ def _is_utf8(text: str) -> bool:
 
 
 def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """So many infos, of the last items of nested arrays; float64, int64 and bool scalars as Python's own."""
+    """Return `count` infos with the items of nested arrays. Shorter arrays fill the last infos.
+
+    Scalars of float64, int64 and bool become Python's own.
+    """
     infos: list[dict[str, Any]] = [{} for _ in range(count)]
     for key, array in arrays.items():
         items = infos_from(array, count) if isinstance(array, dict) else [_plain(item) for item in array]

@@ -1,4 +1,4 @@
-"""Infos as columns of a table that everybody reads: numbers, arrays of one shape, text; msgpack for all else."""
+"""Conversion of infos to portable table columns and back: numbers, arrays of one shape, text, and msgpack."""
 
 from __future__ import annotations
 
@@ -21,29 +21,41 @@ _TEXT, _DOCUMENTS = "text", "msgpack"
 
 @dataclass(frozen=True, slots=True)
 class InfoColumns:
-    """The columns of n infos by path, and what each holds: `[dtype, shape, plain]`, "text" or "msgpack"."""
+    """Columns of n infos by path, and the kind of each column: `[dtype, shape, plain]`, "text" or "msgpack"."""
 
     kinds: dict[str, Any]
     values: dict[str, Column]
 
     @classmethod
-    def of(cls, infos: Infos, whose: Sequence[Any], report: LossReport) -> InfoColumns:
-        """The columns of infos of the episodes `whose` [n]; `report` is told of keys that msgpack cannot hold."""
+    def of(cls, infos: Infos, ids: Sequence[Any], report: LossReport) -> InfoColumns:
+        """Return the columns of infos. `report` gets keys that msgpack cannot hold.
+
+        Args:
+            infos: the infos [n].
+            ids: the episode id of each info, [n].
+            report: gets what is lost.
+        """
         columns = infos.whole().columns if isinstance(infos, ColumnInfos) else {}
-        found: dict[str, Column] = {}
+        kept_columns: dict[str, Column] = {}
         for path, column in columns.items():
             try:
-                found[path] = ColumnInfos({path: column}, len(infos)).without_objects().columns[path]
+                kept_columns[path] = ColumnInfos({path: column}, len(infos)).without_objects().columns[path]
             except WrongType as error:
                 for row in np.flatnonzero(column.present).tolist():
-                    report.add(f"infos/{path}", str(error), whose[row])
-        return cls({path: _kind_of(column) for path, column in found.items()}, found)
+                    report.add(f"infos/{path}", str(error), ids[row])
+        return cls({path: _kind_of(column) for path, column in kept_columns.items()}, kept_columns)
 
     def to_json(self) -> dict[str, Any]:
         return self.kinds
 
     def columns(self, prefix: str, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> dict[str, Any]:
-        """The Arrow columns of some of the infos; with `rare`, at these of so many rows."""
+        """Return Arrow columns of the infos at `rows`.
+
+        Args:
+            prefix: the first part of the columns' names.
+            rows: indices of infos, [k].
+            rare: None, or the rows [k] and the number of rows of a column that is null elsewhere.
+        """
         made = {}
         for path, column in self.values.items():
             if self.kinds[path] in (_TEXT, _DOCUMENTS):
@@ -59,29 +71,39 @@ class InfoColumns:
     def _objects(self, path: str, column: Column, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> Any:
         pa = pyarrow()
         if self.kinds[path] == _TEXT:
-            kind, own = pa.string(), list(column.list(rows))
+            kind, values = pa.string(), list(column.list(rows))
         else:
-            packed = column if isinstance(column, PackedColumn) else _packed(path, column)
-            kind, own = (
+            packed = column if isinstance(column, PackedColumn) else _pack_column(path, column)
+            kind, values = (
                 pa.binary(),
                 [packed.buffer[a:b].tobytes() for a, b in zip(packed.starts[rows], packed.ends[rows], strict=True)],
             )
-        own = [value if there else None for value, there in zip(own, column.present[rows].tolist(), strict=True)]
+        values = [
+            value if is_present else None
+            for value, is_present in zip(values, column.present[rows].tolist(), strict=True)
+        ]
         if rare is None:
-            return pa.array(own, kind)
+            return pa.array(values, kind)
         at = np.full(rare[1], -1)
-        at[rare[0]] = np.arange(len(own))
-        return pa.array(own, kind).take(pa.array(at, mask=at < 0))
+        at[rare[0]] = np.arange(len(values))
+        return pa.array(values, kind).take(pa.array(at, mask=at < 0))
 
     @staticmethod
     def read(kinds: dict[str, Any], table: Any, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
-        """The infos of a table, those of steps at `rows` and those after the last ones at `last_rows`."""
-        num, found = len(rows) + len(last_rows), dict[str, Column]()
+        """Return the infos of a table.
+
+        Args:
+            kinds: the kind of each column, by path.
+            table: the table.
+            rows: indices of the infos of steps.
+            last_rows: indices of the infos of last observations.
+        """
+        num, columns = len(rows) + len(last_rows), dict[str, Column]()
         ends = last_rows - np.arange(len(last_rows)) - 1
         for path, kind in kinds.items():
             parts = (table[f"infos/{path}"], rows), (table[f"last_infos/{path}"].take(pyarrow().array(ends)), last_rows)
-            found[path] = _read_column(kind, path, parts, num)
-        return ColumnInfos(found, num) if found else EmptyInfos(num)
+            columns[path] = _read_column(kind, path, parts, num)
+        return ColumnInfos(columns, num) if columns else EmptyInfos(num)
 
 
 def _kind_of(column: Column) -> Any:
@@ -94,7 +116,7 @@ def _kind_of(column: Column) -> Any:
     return [column.values.dtype.str, list(column.values.shape[1:]), column.plain]
 
 
-def _packed(path: str, column: TypedColumn) -> PackedColumn:
+def _pack_column(path: str, column: TypedColumn) -> PackedColumn:
     rows = np.flatnonzero(column.present).tolist()
     return packed_column(path, rows, [column.value(row) for row in rows], len(column.values))
 
@@ -102,9 +124,9 @@ def _packed(path: str, column: TypedColumn) -> PackedColumn:
 def _read_column(kind: Any, path: str, parts: Any, num: int) -> Column:
     present, joined = np.zeros(num, bool), []
     for column, rows in parts:
-        there = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-        present[rows[there]] = True
-        joined.append(rows[there])
+        is_present = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+        present[rows[is_present]] = True
+        joined.append(rows[is_present])
     order = np.concatenate(joined)
     if kind in (_TEXT, _DOCUMENTS):
         values = [value for column, _ in parts for value in column.to_pylist() if value is not None]

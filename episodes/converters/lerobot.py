@@ -1,4 +1,4 @@
-"""Episodes as a data set of LeRobot's layout, version 3: Parquet and mp4, without the package."""
+"""Export to data sets in LeRobot's layout, version 3: Parquet and mp4. The package LeRobot is not needed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import lerobot_features as features
-from episodes.converters.action_mapping import exported
+from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import nested_column
 from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
-from episodes.converters.loss_report import LossReport, kept, tell_other_spaces
+from episodes.converters.loss_report import LossReport, keep_supported, report_other_spaces
 from episodes.converters.parquet_files import Parts, parquet
 from episodes.converters.step_tables import is_document
 from episodes.converters.videos import VideoWriter, pyav
@@ -26,8 +26,8 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.files import local_path, whole_directory
 from episodes.tracks.infos import msgpack_codec
 
-_FOLDER = 1000  # files in a folder
-_DATA_MB, _VIDEO_MB = 100, 200  # a new file is begun when one has so many
+_FOLDER = 1000  # files per folder
+_DATA_MB, _VIDEO_MB = 100, 200  # size at which a new file is started
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 
@@ -41,28 +41,31 @@ def to_lerobot(
     lossless: bool = False,
     strict: bool = False,
 ) -> LossReport:
-    """Write a new directory of LeRobot's layout v3; gives what was lost.
+    """Write episodes to a new directory in LeRobot's layout v3, and return a report of what was lost.
 
-    Observations are "observation.state", or "observation.KEY"; images uint8 [H, W, C] or [C, H, W] of one or three
-    channels and at least 16 pixels a side are videos, "observation.image" or "observation.images.KEY". The actions that
-    were sent to the environment are "action", rewards "next.reward", endings "next.done", "next.terminated" and
-    "next.truncated". What LeRobot has no place for (last observations, ids, infos, custom data, spaces) stands beside
-    its own data, where `from_lerobot` finds it. An iterator of episodes is never held whole. Several agents' episodes
-    go as the agents' own, with their clocks.
+    Observations become "observation.state", or "observation.KEY". Images uint8 [H, W, C] or [C, H, W] with one or three
+    channels and at least 16 pixels a side become videos, "observation.image" or "observation.images.KEY". The actions
+    that were sent to the environment become "action", rewards "next.reward", endings "next.done", "next.terminated" and
+    "next.truncated". LeRobot has no place for last observations, ids, infos, custom data and spaces: they are stored
+    next to its own data, for `from_lerobot`. An iterator of episodes is not collected in memory. Episodes of several
+    agents become one episode per agent.
 
     Args:
-        fps: steps a second, which episodes do not know.
-        task: what is done, in words; of an episode with `custom_data["task"]`, that.
-        videos: False writes images as numbers.
-        lossless: videos give back every number, at some ten times the size; else H.264 of crf 23, and the errors of
-            some of the frames are reported.
+        episodes: the episodes.
+        path: the new directory.
+        fps: steps per second, which episodes do not store.
+        task: description of the task. An episode with `custom_data["task"]` has its own.
+        videos: write images as videos. False: write them as numbers.
+        lossless: write videos without loss, at about ten times the size. Otherwise H.264 with crf 23 is used, and the
+            errors of some frames are reported.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without pyarrow, or PyAV for videos.
-        InvalidArgument: there is something at the path, or no episode with a step.
-        TrackMismatch: episodes of several kinds.
-        WrongType: a track of complex numbers, times or the like.
-        LostInConversion: with `strict`, when something would be lost; nothing is left behind.
+        MissingExtra: pyarrow is not installed, or PyAV for videos.
+        InvalidArgument: the path exists, or no episode has a step.
+        TrackMismatch: episodes of several schemas.
+        WrongType: a track of complex numbers, times or another unsupported dtype.
+        LostInConversion: with `strict`, something would be lost. Nothing is left behind.
     """
     if fps < 1:
         raise InvalidArgument(f"fps={fps}: give the steps a second, at least 1")
@@ -71,7 +74,7 @@ def to_lerobot(
         writer = _Writer(draft, fps, videos, lossless, report)
         stack.callback(writer.abandon)
         for episode in each_of(episodes):
-            writer.write(exported(episode, report), task)
+            writer.write(export_actions(episode, report), task)
             report.check(strict)
         writer.close()
         report.check(strict)
@@ -79,7 +82,7 @@ def to_lerobot(
 
 
 class _Writer:
-    """Writes episode after episode to a directory."""
+    """Writer of one directory, episode by episode."""
 
     def __init__(self, root: Path, fps: int, videos: bool, lossless: bool, report: LossReport) -> None:
         self._root, self._fps, self._are_videos, self._lossless = root, fps, videos, lossless
@@ -97,7 +100,7 @@ class _Writer:
         self._described: dict[str, Any] = {}
 
     def write(self, episode: SingleAgentEpisode, task: str) -> None:
-        """Add an episode."""
+        """Write an episode."""
         if not len(episode):
             self._report.add("the episode", "LeRobot has no episodes without a step", episode.id_)
             return
@@ -109,10 +112,10 @@ class _Writer:
         if self._features is None:
             self._begin(episode, known)
         features.check_alike(self._features or {}, known, episode.id_)
-        tell_other_spaces(self._report, episode, "LeRobot", **self._spaces)
+        report_other_spaces(self._report, episode, "LeRobot", **self._spaces)
         arrays, num = tracks.arrays(), len(episode)
-        said = episode.custom_data.get("task")
-        index = self._tasks.setdefault(said if isinstance(said, str) else task, len(self._tasks))
+        own_task = episode.custom_data.get("task")
+        index = self._tasks.setdefault(own_task if isinstance(own_task, str) else task, len(self._tasks))
         columns = {feature.name: arrays[path][:num] for path, feature in known.items() if feature.order is None}
         columns |= _flags(episode) | self._base(num, index)
         stats = {name: stats_of(array) for name, array in columns.items() if array.dtype.kind != "U"}
@@ -120,11 +123,11 @@ class _Writer:
         for feature in (feature for feature in known.values() if feature.order is not None):
             frames = feature.frames(arrays[feature.path])
             stats[feature.name] = frame_stats_of(frames[:num])
-            files |= self._film(feature, frames)
+            files |= self._write_video(feature, frames)
         number = self._data.write(pyarrow().table({name: nested_column(array) for name, array in columns.items()}))
         for name, part in stats.items():
             self._stats.setdefault(name, RunningStats()).add(part)
-        self._note(episode, list(self._tasks)[index], num, number, files, stats)
+        self._write_meta(episode, list(self._tasks)[index], num, number, files, stats)
 
     def _begin(self, episode: SingleAgentEpisode, known: dict[str, Feature]) -> None:
         self._features = known
@@ -137,14 +140,14 @@ class _Writer:
                 spaces[name] = None
         self._spaces = {name: space for name, space in spaces.items() if space is not None}
         self._about = features.about_of(episode.finalized_tracks(), known, spaces)
-        self._described = {feature.name: feature.described(self._fps, self._lossless) for feature in known.values()}
-        self._described |= {name: features.described(np.dtype(bool), ()) for name in FLAGS}
-        self._described |= {name: features.described(np.dtype(dtype), ()) for name, dtype in BASE.items()}
+        self._described = {feature.name: feature.describe(self._fps, self._lossless) for feature in known.values()}
+        self._described |= {name: features.describe(np.dtype(bool), ()) for name in FLAGS}
+        self._described |= {name: features.describe(np.dtype(dtype), ()) for name, dtype in BASE.items()}
         if any(feature.order for feature in known.values()):
             pyav()
 
     def _base(self, num: int, task: int) -> dict[str, np.ndarray]:
-        """The columns that each data set of LeRobot's has."""
+        """Return the columns that every LeRobot data set contains."""
         frame = np.arange(num)
         return {
             "timestamp": (frame / self._fps).astype(np.float32),
@@ -154,8 +157,8 @@ class _Writer:
             "task_index": np.full(num, task),
         }
 
-    def _film(self, feature: Feature, frames: np.ndarray) -> dict[str, Any]:
-        """Write frames [T + 1, H, W, 3]; where the first T are. The last one comes after what LeRobot knows of."""
+    def _write_video(self, feature: Feature, frames: np.ndarray) -> dict[str, Any]:
+        """Write frames [T + 1, H, W, 3], and return the location of the first T. LeRobot does not know the last one."""
         key = feature.name
         writer = self._videos.get(key)
         if writer is not None and writer.nbytes >= _VIDEO_MB << 20:
@@ -167,18 +170,20 @@ class _Writer:
             writer = self._videos[key] = VideoWriter(path, self._fps, feature.frame_shape, lossless=self._lossless)
         begin, number = writer.num_frames, self._num_videos[key]
         writer.write(frames)
-        where = {"chunk_index": number // _FOLDER, "file_index": number % _FOLDER}
-        where |= {"from_timestamp": begin / self._fps, "to_timestamp": (begin + len(frames) - 1) / self._fps}
-        return {f"videos/{key}/{name}": value for name, value in where.items()}
+        location = {"chunk_index": number // _FOLDER, "file_index": number % _FOLDER}
+        location |= {"from_timestamp": begin / self._fps, "to_timestamp": (begin + len(frames) - 1) / self._fps}
+        return {f"videos/{key}/{name}": value for name, value in location.items()}
 
     def _finish(self, key: str) -> None:
-        most, mean = self._videos[key].close()
+        largest, mean = self._videos[key].close()
         del self._videos[key]
         if not self._lossless:
-            why = f"H.264 of crf 23 keeps it roughly: errors of some frames to {most} of 255, {mean:.1f} in the mean"
-            self._report.add(key, f"{why}; lossless=True keeps it", f"file {self._num_videos[key]}")
+            reason = (
+                f"H.264 of crf 23 keeps it roughly: errors of some frames to {largest} of 255, {mean:.1f} in the mean"
+            )
+            self._report.add(key, f"{reason}; lossless=True keeps it", f"file {self._num_videos[key]}")
 
-    def _note(
+    def _write_meta(
         self,
         episode: SingleAgentEpisode,
         task: str,
@@ -187,7 +192,7 @@ class _Writer:
         files: dict[str, Any],
         stats: dict[str, Stats],
     ) -> None:
-        """Add the episode's row of meta/episodes."""
+        """Write the episode's row of meta/episodes."""
         row = {"episode_index": self._num_episodes, "tasks": [task], "length": num}
         row |= {"data/chunk_index": number // _FOLDER, "data/file_index": number % _FOLDER}
         row |= {"dataset_from_index": self._num_frames, "dataset_to_index": self._num_frames + num} | files
@@ -199,11 +204,11 @@ class _Writer:
         self._num_frames += num
 
     def _rest(self, episode: SingleAgentEpisode) -> bytes:
-        """What LeRobot has no place for, as msgpack."""
+        """Return facts that LeRobot has no place for, as msgpack."""
         names = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
         ids = {name: getattr(episode, name) for name in names}
         arrays, known = episode.finalized_tracks().observations.arrays(), self._features or {}
-        told = {
+        facts = {
             "ids": ids,
             "t_started": episode.t_started,
             "custom_data": episode.custom_data,
@@ -213,20 +218,20 @@ class _Writer:
         }
 
         def lost(path: str) -> None:
-            kind, _, rest = path[2:].partition("']")
+            kind, _, document = path[2:].partition("']")
             name = (
-                rest[2:-2]
+                document[2:-2]
                 if kind == "ids"
-                else f"infos{rest[rest.index(']') + 1 :]}"
+                else f"infos{document[document.index(']') + 1 :]}"
                 if kind == "infos"
-                else kind + rest
+                else kind + document
             )
             self._report.add(name, "msgpack cannot hold it", episode.id_)
 
-        return msgpack_codec.encode(kept(told, lost, is_document), OURS)
+        return msgpack_codec.encode(keep_supported(facts, lost, is_document), OURS)
 
     def close(self) -> None:
-        """Finish all files, and say what there is."""
+        """Finish all files, and write the description of the data set."""
         if not self._num_episodes:
             raise InvalidArgument("to_lerobot: no episodes with a step were given")
         for key in list(self._videos):
@@ -260,7 +265,7 @@ class _Writer:
         }
 
     def abandon(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         for writer in self._videos.values():
             writer.abandon()
 
@@ -276,11 +281,11 @@ def _flags(episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
 
 
 def _tasks_table(tasks: dict[str, int]) -> Any:
-    """A table that pandas reads as a frame with the tasks as its index, which LeRobot wants."""
+    """Return a table that pandas reads as a frame with the tasks as its index, as LeRobot requires."""
     pa, index = pyarrow(), "__index_level_0__"
     column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
     label = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}
-    told = {
+    metadata = {
         "index_columns": [index],
         "column_indexes": [],
         "columns": [column | {"metadata": None}, label | {"metadata": None}],
@@ -288,4 +293,4 @@ def _tasks_table(tasks: dict[str, int]) -> Any:
         "pandas_version": "2.0.0",
     }
     table = pa.table({"task_index": pa.array(list(tasks.values())), index: pa.array(list(tasks), pa.string())})
-    return table.replace_schema_metadata({b"pandas": json.dumps(told)})
+    return table.replace_schema_metadata({b"pandas": json.dumps(metadata)})

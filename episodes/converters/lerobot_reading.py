@@ -1,4 +1,4 @@
-"""Episodes from a data set of LeRobot's layout, version 3."""
+"""Import of data sets in LeRobot's layout, version 3."""
 
 from __future__ import annotations
 
@@ -28,36 +28,40 @@ _NO_PLACE = "it is not known what it is"
 
 
 def from_lerobot(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """The episodes in a directory of LeRobot's layout v3, and what was lost.
+    """Return the episodes of a directory in LeRobot's layout v3, and a report of what was lost.
 
-    Those that `to_lerobot` wrote come back as they were. In others "observation.state" (or all that begins so, as a
-    dict) are the observations, "action" the actions, "next.reward" the rewards (zero without), and what has no name of
-    LeRobot's an extra model output; there the observation after an episode's last step is not known, so that step is
-    lost, unless it terminates. `custom_data["task"]` is what was done.
+    Episodes that `to_lerobot` wrote are restored exactly. In other data sets "observation.state" (or all features that
+    start with "observation.", as a dict) are the observations, "action" the actions, "next.reward" the rewards (0
+    without), and features with other names are extra model outputs. The observation after an episode's last step is
+    unknown there, so that step is lost, unless it terminates. `custom_data["task"]` is the task.
+
+    Args:
+        path: the directory.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without pyarrow, or PyAV for videos.
-        UnreadableData: there is no such data set, another version of it, or it is damaged.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: pyarrow is not installed, or PyAV for videos.
+        UnreadableData: there is no such data set, it has another version, or it is damaged.
+        LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
     return list(lerobot_episodes(path, report)), report.check(strict)
 
 
 def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """The episodes one after another; `report` is told what is lost."""
+    """Yield the episodes. `report` gets what is lost."""
     root = local_path(path)
     info = _info_of(root)
     tasks = _tasks_of(root)
     source = _Source(root, info)
     about = info.get(OURS)
-    known = {p: Feature.from_json(p, told) for p, told in about["tracks"].items()} if about else None
+    known = {p: Feature.from_json(p, fields) for p, fields in about["tracks"].items()} if about else None
     for meta in _metas_of(root, info):
         with reading(str(root)):
             if known is not None and about is not None and meta.get(OURS) is not None:
                 episode = _own_episode(source, meta, about, known)
             else:
-                episode = _others_episode(source, meta, info, tasks, report)
+                episode = _foreign_episode(source, meta, info, tasks, report)
         if episode is not None:
             yield episode
 
@@ -90,15 +94,15 @@ def _tasks_of(root: Path) -> dict[int, str]:
 
 
 def _metas_of(root: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The row of each episode, without its statistics."""
+    """Yield the row of each episode, without its statistics."""
     for file in files_of(root / "meta/episodes"):
-        wanted = [name for name in schema_of(file).names if not name.startswith("stats/")]
-        for table in groups_of(file, wanted):
+        names = [name for name in schema_of(file).names if not name.startswith("stats/")]
+        for table in groups_of(file, names):
             yield from table.to_pylist()
 
 
 class _Source:
-    """The data and videos, read in the order of the episodes."""
+    """Reader of data and videos, in the order of the episodes."""
 
     def __init__(self, root: Path, info: dict[str, Any]) -> None:
         self._root, self._info = root, info
@@ -108,30 +112,34 @@ class _Source:
         self._videos: dict[str, FrameReader] = {}
 
     def rows(self, meta: dict[str, Any]) -> Any:
-        """The table of an episode's rows. `UnreadableData` where they are not there."""
-        where = {name: meta[f"data/{name}"] for name in ("chunk_index", "file_index")}
-        file = self._root / self._info["data_path"].format(**where)
+        """Return the table of an episode's rows.
+
+        Raises:
+            UnreadableData: the rows are missing.
+        """
+        location = {name: meta[f"data/{name}"] for name in ("chunk_index", "file_index")}
+        file = self._root / self._info["data_path"].format(**location)
         number, length = meta["episode_index"], meta["length"]
         if file != self._file:
             self._file, self._groups, self._rows = file, groups_of(file), None
-        pa, found = pyarrow(), []
+        pa, parts = pyarrow(), []
         while length:
             if self._rows is None or not len(self._rows):
                 self._rows = next(self._groups, None)
                 if self._rows is None:
                     raise UnreadableData(f"{file}: the rows of episode {number} are not there")
             part = self._rows.slice(0, length)
-            found.append(part)
+            parts.append(part)
             self._rows, length = self._rows.slice(len(part)), length - len(part)
-        table = pa.concat_tables(found)
+        table = pa.concat_tables(parts)
         if set(table["episode_index"].unique().to_pylist()) != {number}:
             raise UnreadableData(f"{file}: rows of other episodes where those of episode {number} should be")
         return table
 
     def frames(self, key: str, meta: dict[str, Any], count: int) -> np.ndarray:
-        """Frames [count, H, W, 3] of an episode."""
-        where = {name: meta[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
-        file = self._root / self._info["video_path"].format(video_key=key, **where)
+        """Return the frames [count, H, W, 3] of an episode."""
+        location = {name: meta[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        file = self._root / self._info["video_path"].format(video_key=key, **location)
         start = frame_number(meta[f"videos/{key}/from_timestamp"], self._info["fps"])
         return self._videos.setdefault(key, FrameReader()).read(file, start, count)
 
@@ -139,63 +147,67 @@ class _Source:
 def _own_episode(
     source: _Source, meta: dict[str, Any], about: dict[str, Any], known: dict[str, Feature]
 ) -> SingleAgentEpisode:
-    table, rest = source.rows(meta), msgpack_codec.decode(meta[OURS])
+    table, document = source.rows(meta), msgpack_codec.decode(meta[OURS])
     num, leaves = len(table), {}
     for path, feature in known.items():
         if feature.order is not None:
             leaves[path] = feature.items(source.frames(feature.name, meta, num + 1))
             continue
         array = array_of(table[feature.name], np.dtype(feature.dtype), feature.shape)
-        if path in rest["last"]:
-            last = np.asarray(rest["last"][path])[None]
+        if path in document["last"]:
+            last = np.asarray(document["last"][path])[None]
             array = np.concatenate([array, last], dtype=None if array.dtype.kind == "U" else array.dtype)
         leaves[path] = array
     tracks = features.assembled_tracks(about, leaves)
-    infos = [rest["infos"].get(str(t), {}) for t in range(num + 1)] if rest.get("infos") else None
+    infos = [document["infos"].get(str(t), {}) for t in range(num + 1)] if document.get("infos") else None
     flags = {name: bool(table[f"next.{name}"][-1].as_py()) for name in ("terminated", "truncated")}
     spaces = {name: space_json.from_json(about[name]) for name in ("observation_space", "action_space")}
-    versions = VersionRuns.of(rest["policy_versions"], num)
-    facts = {"t_started": rest["t_started"], "policy_versions": versions, "custom_data": rest.get("custom_data")}
-    return SingleAgentEpisode.from_arrays(**tracks, **rest["ids"], **flags, **spaces, **facts, infos=infos)
+    versions = VersionRuns.of(document["policy_versions"], num)
+    facts = {
+        "t_started": document["t_started"],
+        "policy_versions": versions,
+        "custom_data": document.get("custom_data"),
+    }
+    return SingleAgentEpisode.from_arrays(**tracks, **document["ids"], **flags, **spaces, **facts, infos=infos)
 
 
-def _others_episode(
+def _foreign_episode(
     source: _Source, meta: dict[str, Any], info: dict[str, Any], tasks: dict[int, str], report: LossReport
 ) -> SingleAgentEpisode | None:
     table, number = source.rows(meta), meta["episode_index"]
-    seen, acted, extra = {}, {}, {}
-    for name, told in info["features"].items():
+    observations, actions, extra = {}, {}, {}
+    for name, arguments in info["features"].items():
         if name in BASE or name in (*FLAGS, "next.reward"):
             continue
-        if told["dtype"] in ("video", "image") and name in table.column_names:
+        if arguments["dtype"] in ("video", "image") and name in table.column_names:
             report.add(name, "images that are not in videos are not read", number)
             continue
-        shape = None if told["shape"] == [1] else tuple(told["shape"])
-        is_video = told["dtype"] == "video"
+        shape = None if arguments["shape"] == [1] else tuple(arguments["shape"])
+        is_video = arguments["dtype"] == "video"
         array = source.frames(name, meta, len(table)) if is_video else array_of(table[name], None, shape)
         if name.startswith("observation."):
-            seen[name.removeprefix("observation.")] = array
+            observations[name.removeprefix("observation.")] = array
         elif name == "action" or name.startswith("action."):
-            acted[name.removeprefix("action").removeprefix(".")] = array
+            actions[name.removeprefix("action").removeprefix(".")] = array
         elif name.startswith("next."):
             report.add(name, _NO_PLACE, number)
         else:
             extra[name] = array
-    if not seen or not acted:
+    if not observations or not actions:
         raise UnreadableData(f"episode {number}: there are no features 'observation...' and 'action'")
-    paid = _flag(table, "next.reward", np.zeros(len(table)))
+    rewards = _flag(table, "next.reward", np.zeros(len(table)))
     if "next.reward" not in table.column_names:
         report.add("rewards", "the data have none; zeros stand there", number)
-    steps = _ended(table, number, report)
+    steps = _end_flags(table, number, report)
     custom = {"task": tasks[task]} if (task := table["task_index"][0].as_py()) in tasks else {}
-    made = without_next(_alone(seen), _alone(acted), paid, *steps, extra, report, number)
+    made = without_next(_single_or_all(observations), _single_or_all(actions), rewards, *steps, extra, report, number)
     if made is None:
         return None
     return SingleAgentEpisode.from_arrays(**made, id_=str(number), custom_data=custom)
 
 
-def _alone(parts: dict[str, np.ndarray]) -> Any:
-    """The only part, or all of them by name."""
+def _single_or_all(parts: dict[str, np.ndarray]) -> Any:
+    """Return the only part, or all parts by name."""
     return next(iter(parts.values())) if len(parts) == 1 else parts
 
 
@@ -203,8 +215,8 @@ def _flag(table: Any, name: str, default: np.ndarray) -> np.ndarray:
     return array_of(table[name]).reshape(len(table)) if name in table.column_names else default
 
 
-def _ended(table: Any, number: int, report: LossReport) -> tuple[bool, bool]:
-    """Whether the last step terminates, and whether it is truncated."""
+def _end_flags(table: Any, number: int, report: LossReport) -> tuple[bool, bool]:
+    """Return whether the last step terminates, and whether it is truncated."""
     none = np.zeros(len(table), bool)
     done, terminated, truncated = (bool(_flag(table, name, none)[-1]) for name in FLAGS)
     if "next.terminated" not in table.column_names and "next.truncated" not in table.column_names and done:

@@ -1,4 +1,4 @@
-"""`LossReport`: what a converter could not keep, why, and where."""
+"""`LossReport`: what a converter could not keep, why, and in which episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from episodes.single_agent import SingleAgentEpisode
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that could not be kept, of all the episodes that had it."""
+    """One kind of loss, with the number of episodes it affects.
+
+    Attributes:
+        what: what was lost.
+        why: the reason.
+        num_episodes: number of episodes that lost it.
+        first: id of the first of these episodes, or its position in the source.
+    """
 
     what: str
     why: str
@@ -25,7 +32,7 @@ class Loss:
 
 @dataclass(slots=True)
 class LossReport:
-    """What was lost, one `Loss` for each kind of thing; false when nothing was. Small, however many episodes there are.
+    """Report of losses, one `Loss` per kind. It is falsy if nothing was lost, and small for any number of episodes.
 
     >>> report = LossReport()
     >>> report.add("rewards", "the other side has none", "a")
@@ -36,25 +43,35 @@ class LossReport:
 
     _where: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
-    def add(self, what: str, why: str, where: Any) -> None:
-        """Note that an episode lost something; again for the same one, it counts once."""
-        count = self._where.setdefault((what, why), [0, where, None])
-        count[0] += count[0] == 0 or count[2] != where
-        count[2] = where
+    def add(self, item: str, reason: str, episode_id: Any) -> None:
+        """Record that an episode lost something. Repeated calls for the same episode count once.
 
-    def join(self, other: LossReport) -> None:
-        """Take the losses of another report too."""
-        for what, (num, first, last) in other._where.items():
-            known = self._where.setdefault(what, [0, first, None])
+        Args:
+            item: what was lost.
+            reason: the reason.
+            episode_id: id of the episode, or its position in the source.
+        """
+        count = self._where.setdefault((item, reason), [0, episode_id, None])
+        count[0] += count[0] == 0 or count[2] != episode_id
+        count[2] = episode_id
+
+    def join(self, report: LossReport) -> None:
+        """Add the losses of another report."""
+        for key, (num, first, last) in report._where.items():
+            known = self._where.setdefault(key, [0, first, None])
             known[0], known[2] = known[0] + num, last
 
     @property
     def losses(self) -> list[Loss]:
-        """One of a kind, in the order in which they were met."""
-        return [Loss(what, why, num, first) for (what, why), (num, first, _) in self._where.items()]
+        """Losses in the order in which they were first recorded."""
+        return [Loss(item, reason, num, first) for (item, reason), (num, first, _) in self._where.items()]
 
     def check(self, strict: bool) -> LossReport:
-        """Itself; with `strict`, `LostInConversion` with the list unless nothing was lost."""
+        """Return the report.
+
+        Raises:
+            LostInConversion: `strict` is True and something was lost. The error lists the losses.
+        """
         if strict and self._where:
             raise LostInConversion(f"not all can be kept:\n{self}\nconvert with strict=False to leave this out")
         return self
@@ -69,31 +86,44 @@ class LossReport:
         return "\n".join(map(str, self.losses)) or "nothing was lost"
 
 
-def kept(value: Any, lost: Callable[[str], None], holds: Callable[[Any], bool], path: str = "") -> Any:
-    """What a format holds of nested dicts; `lost` is told the path of each value that it does not.
+def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any], bool], path: str = "") -> Any:
+    """Return the part of nested dicts that a format supports. `lost` is called with the path of each other value.
 
-    >>> kept({"a": 1, "b": {"c": set(), "d": 2}}, print, lambda value: "set" not in str(value))
+    Args:
+        value: the value, a nested dict or any other.
+        lost: called with the path of each value that is left out.
+        holds: returns True if the format supports a value.
+        path: the path of `value`.
+
+    >>> keep_supported({"a": 1, "b": {"c": set(), "d": 2}}, print, lambda value: "set" not in str(value))
     ['b']['c']
     {'a': 1, 'b': {'d': 2}}
     """
     if holds(value):
         return value
-    found = {}
+    supported = {}
     for key, part in value.items():
-        where = f"{path}[{key!r}]"
+        part_path = f"{path}[{key!r}]"
         if not holds({key: None}) or not (holds(part) or isinstance(part, dict)):
-            lost(where)
+            lost(part_path)
         else:
-            found[key] = kept(part, lost, holds, where)
-    return found
+            supported[key] = keep_supported(part, lost, holds, part_path)
+    return supported
 
 
-def tell_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:
-    """Note spaces of an episode that are not those which the format of this name keeps for all episodes."""
-    for which, space in spaces.items():
-        own = getattr(episode, which)
-        if own is not None and own is not space and own != space:
-            report.add(which, f"{name} has one for all episodes", episode.id_)
+def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:
+    """Report spaces of an episode that differ from the format's spaces for all episodes.
+
+    Args:
+        report: gets what is lost.
+        episode: the episode.
+        name: the format, for the message.
+        spaces: the stored spaces, by attribute of the episode.
+    """
+    for attribute, space in spaces.items():
+        space_of_episode = getattr(episode, attribute)
+        if space_of_episode is not None and space_of_episode is not space and space_of_episode != space:
+            report.add(attribute, f"{name} has one for all episodes", episode.id_)
 
 
 FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions")
@@ -102,21 +132,25 @@ FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy
 def report_dropped_facts(
     report: LossReport, episode: SingleAgentEpisode, name: str, keeps: Collection[str] = ()
 ) -> None:
-    """Note what the format of this name has no place for, unless it is one of `keeps`.
+    """Report facts of an episode that a format cannot store, except facts in `keeps`.
 
-    Names: those of `FACTS`, "id_", "lookback", "custom_data", "extra_model_outputs", "infos", "both_endings",
-    "observation_space" and "action_space".
+    Args:
+        report: gets what is lost.
+        episode: the episode.
+        name: the format, for the message.
+        keeps: names of `FACTS`, "id_", "lookback", "custom_data", "extra_model_outputs", "infos", "both_endings",
+            "observation_space" and "action_space".
     """
-    why = f"{name} has no place for it"
-    there = [fact for fact in FACTS[1:] if getattr(episode, fact) is not None]
-    there += ["t_started"] * (episode.t_started > 0)
-    there += ["id_"] + ["lookback"] * bool(episode.lookback) + ["custom_data"] * bool(episode.custom_data)
-    there += ["infos"] * any(map(bool, episode.get_infos())) if "infos" not in keeps else []
-    there += ["both_endings"] * (episode.is_terminated and episode.is_truncated)
-    there += [name for name in ("observation_space", "action_space") if getattr(episode, name) is not None]
-    for what in there:
-        if what not in keeps:
-            report.add(what, why, episode.id_)
+    reason = f"{name} has no place for it"
+    dropped = [fact for fact in FACTS[1:] if getattr(episode, fact) is not None]
+    dropped += ["t_started"] * (episode.t_started > 0)
+    dropped += ["id_"] + ["lookback"] * bool(episode.lookback) + ["custom_data"] * bool(episode.custom_data)
+    dropped += ["infos"] * any(map(bool, episode.get_infos())) if "infos" not in keeps else []
+    dropped += ["both_endings"] * (episode.is_terminated and episode.is_truncated)
+    dropped += [name for name in ("observation_space", "action_space") if getattr(episode, name) is not None]
+    for dropped_fact in dropped:
+        if dropped_fact not in keeps:
+            report.add(dropped_fact, reason, episode.id_)
     if "extra_model_outputs" not in keeps:
         for key in episode.extra_model_outputs:
-            report.add(f"extra_model_outputs[{key!r}]", why, episode.id_)
+            report.add(f"extra_model_outputs[{key!r}]", reason, episode.id_)

@@ -1,4 +1,4 @@
-"""Episodes to and from Minari data sets, through Minari's own functions."""
+"""Export to and import from Minari data sets, with Minari's own functions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.converters.action_mapping import exported
+from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.info_arrays import info_arrays, infos_from
-from episodes.converters.loss_report import FACTS, LossReport, report_dropped_facts, tell_other_spaces
+from episodes.converters.loss_report import FACTS, LossReport, report_dropped_facts, report_other_spaces
 from episodes.errors import InvalidArgument, needing
 from episodes.facts import VersionRuns
 from episodes.single_agent import SingleAgentEpisode
@@ -26,8 +26,8 @@ from episodes.tracks import nested
 from episodes.tracks.infos.msgpack_codec import is_json
 
 _IDS = ("id_", *FACTS)
-_OURS = "episodes"  # the attribute of a Minari episode that holds these, as JSON
-_MOST_BYTES = 60_000  # that an HDF5 attribute holds, with some room
+_OURS = "episodes"  # attribute of a Minari episode with our facts, as JSON
+_MOST_BYTES = 60_000  # limit of an HDF5 attribute, with some margin
 _KEPT = (*_IDS, "infos", "custom_data", "both_endings", "observation_space", "action_space")
 
 
@@ -39,24 +39,25 @@ def _minari() -> Any:
 
 
 def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """The episodes of a Minari data set, and what was lost.
+    """Return the episodes of a Minari data set, and a report of what was lost.
 
-    Ids and the like are those that `to_minari` put there, else "DATASET_ID/NUMBER". Seeds, options and other facts of
-    an episode are in its `custom_data`.
+    Ids and other facts are those that `to_minari` stored, else ids are "DATASET_ID/NUMBER". Seeds, options and other
+    metadata of an episode are in its `custom_data`. Actions are the environment's.
 
     Args:
-        dataset: a `MinariDataset`, the id of one that is on this machine, or the path of its directory.
+        dataset: a `MinariDataset`, the id of a local data set, or the path of its directory.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without minari.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: minari is not installed.
+        LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
     return list(minari_episodes(dataset, report)), report.check(strict)
 
 
 def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """The episodes of a Minari data set one after another; `report` is told what is lost."""
+    """Yield the episodes of a Minari data set. `report` gets what is lost."""
     minari = _minari()
     if isinstance(dataset, (str, Path)):
         place = Path(dataset) / "data"
@@ -88,14 +89,14 @@ def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossRepo
 
 
 def _plain(value: Any) -> Any:
-    """Python's own values for what Minari reads from HDF5 as numpy's."""
+    """Return Python's own values for numpy values that Minari reads from HDF5."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _as_arrays(data: Any) -> Any:
-    """Minari's nested arrays, in which lists of str are leaves."""
+    """Return Minari's nested arrays, in which lists of str are leaves."""
     if isinstance(data, dict):
         return {key: _as_arrays(part) for key, part in data.items()}
     return tuple(map(_as_arrays, data)) if isinstance(data, tuple) else np.asarray(data)
@@ -110,22 +111,24 @@ def to_minari(
     action_space: spaces.Space | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> tuple[Any, LossReport]:
-    """The `MinariDataset` of the episodes, new on this machine, and what was lost.
+    """Write episodes to a new local Minari data set. Return the `MinariDataset` and a report of what was lost.
 
-    Images are stored as they are, never as JPEG. `custom_data["seed"]` and `custom_data["options"]` become Minari's
-    own. Ids, `t_started`, policy versions and custom data that is JSON are kept beside each episode, where
-    `from_minari` finds them. Actions are those that were sent to the environment. An iterator of episodes is never held
-    whole.
+    Images are stored without JPEG compression. `custom_data["seed"]` and `custom_data["options"]` become Minari's own.
+    Ids, `t_started`, policy versions and JSON values of custom data are stored with each episode, for `from_minari`.
+    Actions are those that were sent to the environment. An iterator of episodes is not collected in memory.
 
     Args:
-        dataset_id: a name as Minari has them, "cartpole/mine-v0".
-        observation_space, action_space: of all episodes; the first episode's when None.
+        episodes: the episodes.
+        dataset_id: a Minari id such as "cartpole/mine-v0".
+        strict: raise if something would be lost.
+        observation_space: space of all episodes; the first episode's if None.
+        action_space: the environment's action space; the first episode's if None.
         about: more arguments of `minari.create_dataset_from_buffers`, such as `algorithm_name`.
 
     Raises:
-        MissingExtra: without minari.
-        InvalidArgument: no episodes, no spaces, no id as Minari has them, or there is a data set of this id.
-        LostInConversion: with `strict`, when something would be lost; nothing is left behind.
+        MissingExtra: minari is not installed.
+        InvalidArgument: no episodes, no spaces, an invalid id, or the data set exists.
+        LostInConversion: with `strict`, something would be lost. Nothing is left behind.
     """
     minari, report = _minari(), LossReport()
     try:
@@ -153,7 +156,7 @@ _root_lock = threading.Lock()
 
 @contextmanager
 def _root(path: Path) -> Iterator[None]:
-    """Where Minari looks for data sets, for as short as can be: other threads may look for theirs meanwhile."""
+    """Set Minari's root directory within the block, which should be short, since other threads may use Minari."""
     name = "MINARI_DATASETS_PATH"
     with _root_lock:
         before = os.environ.get(name)
@@ -177,26 +180,29 @@ def _write(
     known: tuple[Any, ...],
     about: Mapping[str, Any],
 ) -> None:
-    """Write the episodes to a new data set in the draft, so many at a time; `known` are spaces, or None."""
+    """Write the episodes to a new data set in the draft directory, in lists of bounded size."""
     made, num = None, 0
     for some in bounded_lists(episodes, alike=False):
-        some = [exported(episode, report) for episode in some]
-        own = some[0].observation_space, some[0].action_space  # a space may be false: it has a length
-        known = tuple(mine if given is None else given for mine, given in zip(own, known, strict=True))
+        some = [export_actions(episode, report) for episode in some]
+        episode_spaces = some[0].observation_space, some[0].action_space  # a space may be false: it has a length
+        known = tuple(
+            episode_space if known_space is None else known_space
+            for episode_space, known_space in zip(episode_spaces, known, strict=True)
+        )
         observation_space, action_space = known
         _check_spaces(observation_space, action_space, dataset_id)
         some = [episode for episode in some if len(episode) or _no_step(episode, report)]
         for episode in some:
-            told = {"observation_space": observation_space, "action_space": action_space}
-            tell_other_spaces(report, episode, "Minari", **told)
+            arguments = {"observation_space": observation_space, "action_space": action_space}
+            report_other_spaces(report, episode, "Minari", **arguments)
         buffers = [_buffer_of(minari, episode, report) for episode in some]
         report.check(strict)
         if not some:
             continue
         if made is None:
-            told = {"observation_space": observation_space, "action_space": action_space, "jpeg_encoding": False}
+            arguments = {"observation_space": observation_space, "action_space": action_space, "jpeg_encoding": False}
             with _root(draft), warnings.catch_warnings(action="ignore", category=UserWarning):  # of no author, ...
-                made = minari.create_dataset_from_buffers(dataset_id, buffers, **(told | dict(about)))
+                made = minari.create_dataset_from_buffers(dataset_id, buffers, **(arguments | dict(about)))
         else:
             made.update_dataset_from_buffer(buffers)
         made.storage.update_episode_metadata([{_OURS: _ids_of(e, report)} for e in some], range(num, num + len(some)))
@@ -258,10 +264,10 @@ def _as_minari(data: Any) -> Any:
 
 
 def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
-    """What says whose the episode is, as JSON; an id that is neither a number nor a str is lost."""
+    """Return the ids and facts of an episode as JSON. Ids other than numbers and text are lost."""
     facts = {name: getattr(episode, name) for name in _IDS} | {"policy_versions": episode.facts.policy_versions}
-    odd = [n for n in _IDS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
-    for name in odd:
+    unsupported = [n for n in _IDS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
+    for name in unsupported:
         report.add(name, "Minari keeps ids that are numbers or text", episode.id_)
         del facts[name]
     custom = {key: value for key, value in episode.custom_data.items() if is_json({key: value})}

@@ -1,4 +1,4 @@
-"""msgpack with numpy's arrays as the package msgpack-numpy writes them, which RLlib's files use. Never a pickle."""
+"""msgpack with numpy arrays in the encoding of the package msgpack-numpy, as in RLlib's files. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ _REFUSED = "OV"  # kinds of arrays: objects would be pickles, and records are no
 
 
 def encode(value: Any) -> bytes:
-    """The value as bytes. `TypeError`, `ValueError` or `OverflowError` for what msgpack cannot hold."""
+    """Return the value as bytes.
+
+    Raises:
+        TypeError, ValueError, OverflowError: msgpack cannot hold the value.
+    """
     return bytes(msgpack.packb(value, default=_to_dict) or b"")
 
 
 def decode(data: bytes) -> Any:
-    """The value of `encode`d bytes, with lists in the place of tuples; `UnreadableData` for others."""
+    """Return the value of encoded bytes. Tuples become lists.
+
+    Raises:
+        UnreadableData: the bytes have another format.
+    """
     try:
         return msgpack.unpackb(data, object_hook=_from_dict, strict_map_key=False)
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
@@ -27,7 +35,7 @@ def decode(data: bytes) -> Any:
 
 
 def holds(value: Any) -> bool:
-    """Whether a value can be encoded, and read by who takes no keys but text, as RLlib."""
+    """Return True if a value can be encoded, and read by RLlib, which accepts text keys only."""
     try:
         msgpack.unpackb(encode(value), object_hook=_from_dict)
         return True
@@ -37,19 +45,19 @@ def holds(value: Any) -> bool:
 
 def _to_dict(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind not in _REFUSED:
-        told = {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape}
-        return told | {b"data": value.tobytes()}
+        document = {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape}
+        return document | {b"data": value.tobytes()}
     if isinstance(value, np.generic) and value.dtype.kind not in _REFUSED:
         return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
     raise TypeError(f"a {type(value).__name__} cannot be written as msgpack")
 
 
-def _from_dict(told: dict[Any, Any]) -> Any:
-    if b"nd" not in told:
-        return complex(told[b"data"]) if b"complex" in told else told
-    name = told[b"type"].decode("ascii") if isinstance(told[b"type"], bytes) else told[b"type"]
+def _from_dict(document: dict[Any, Any]) -> Any:
+    if b"nd" not in document:
+        return complex(document[b"data"]) if b"complex" in document else document
+    name = document[b"type"].decode("ascii") if isinstance(document[b"type"], bytes) else document[b"type"]
     dtype = np.dtype(name) if isinstance(name, str) else _OBJECTS
     if dtype.kind in _REFUSED:
         raise UnreadableData("an array of Python objects, which is a pickle; such are not read")
-    array = np.frombuffer(told[b"data"], dtype)
-    return array.reshape(told[b"shape"]).copy() if told[b"nd"] else array[0]
+    array = np.frombuffer(document[b"data"], dtype)
+    return array.reshape(document[b"shape"]).copy() if document[b"nd"] else array[0]

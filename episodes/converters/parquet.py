@@ -1,4 +1,4 @@
-"""Parquet with a row for each step, and such tables in memory: for pandas and for `datasets` of Hugging Face."""
+"""Export to tables with one row per step: Parquet files, pandas and Hugging Face `datasets`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ from episodes.storage.arrow import pyarrow, reading
 
 
 def to_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
-    """Write a new directory of Parquet files with a row for each step; gives what was lost.
+    """Write episodes to a new directory of Parquet files with one row per step, and return a report of what was lost.
 
-    Columns: episode_id, t, terminated, truncated, a column for each array by its path (`observations/camera`, lists
-    where items have a shape), `last_observations` on the last row of a chunk alone, `infos/KEY`. pandas, polars, DuckDB
-    and `datasets.load_dataset("parquet", data_dir=PATH)` read them. Infos or tracks of another kind begin another file.
-    An iterator of episodes is never held whole. Several agents' episodes go as the agents' own, with their clocks.
+    Columns: episode_id, t, terminated, truncated, one per array by its path (`observations/camera`; items with a shape
+    are lists), `last_observations` on the last row of each chunk, `infos/KEY`. pandas, polars, DuckDB and
+    `datasets.load_dataset("parquet", data_dir=PATH)` can read them. Actions are those that were sent to the
+    environment. Infos or tracks of another schema start another file. An iterator of episodes is not collected in
+    memory. Episodes of several agents become one episode per agent.
+
+    Args:
+        episodes: the episodes.
+        path: the new directory.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without pyarrow.
-        InvalidArgument: there is something at the path.
-        WrongType: a track of complex numbers or the like.
-        LostInConversion: with `strict`, when something would be lost; nothing is left behind.
+        MissingExtra: pyarrow is not installed.
+        InvalidArgument: the path exists.
+        WrongType: a track of complex numbers or another unsupported dtype.
+        LostInConversion: with `strict`, something would be lost. Nothing is left behind.
     """
     report = LossReport()
     with new_parts(path) as parts:
@@ -45,18 +51,18 @@ def _tables(episodes: Given, report: LossReport, strict: bool = False) -> Iterat
 
 
 def from_parquet(path: str | Path) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """The episodes that `to_parquet` wrote, and what was lost: nothing.
+    """Return the episodes that `to_parquet` wrote, and an empty report.
 
     Raises:
-        MissingExtra: without pyarrow.
-        UnreadableData: Parquet of something else.
+        MissingExtra: pyarrow is not installed.
+        UnreadableData: Parquet that `to_parquet` did not write.
     """
     report = LossReport()
     return list(parquet_episodes(path, report)), report
 
 
 def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """The episodes that `to_parquet` wrote one after another."""
+    """Yield the episodes that `to_parquet` wrote."""
     for file in files_of(path):
         for table in groups_of(file):
             with reading(str(file)):
@@ -65,12 +71,16 @@ def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAge
 
 
 def to_pandas(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
-    """A `DataFrame` with a row for each step, in the columns of `to_parquet`, and what was lost.
+    """Return a `DataFrame` with one row per step, with the columns of `to_parquet`, and a report of what was lost.
+
+    Args:
+        episodes: the episodes.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without pandas or pyarrow.
-        InvalidArgument: no episodes with a step.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: pandas or pyarrow is not installed.
+        InvalidArgument: no episode has a step.
+        LostInConversion: with `strict`, something would be lost.
     """
     with needing("pandas", "a DataFrame needs pandas"):
         import pandas  # noqa: F401
@@ -79,15 +89,19 @@ def to_pandas(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport
 
 
 def to_huggingface(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
-    """A `datasets.Dataset` with a row for each step, in the columns of `to_parquet`, and what was lost.
+    """Return a `datasets.Dataset` with one row per step, in the columns of `to_parquet`, and a report of what was lost.
 
-    It is held in memory. What is larger, `to_parquet` writes, and `datasets.load_dataset("parquet", data_dir=PATH)`
-    reads.
+    The data set is held in memory. For larger data use `to_parquet` and `datasets.load_dataset("parquet",
+    data_dir=PATH)`.
+
+    Args:
+        episodes: the episodes.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without datasets.
-        InvalidArgument: no episodes with a step.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: datasets is not installed.
+        InvalidArgument: no episode has a step.
+        LostInConversion: with `strict`, something would be lost.
     """
     with needing("huggingface", "a Dataset of Hugging Face needs datasets"):
         from datasets import Dataset

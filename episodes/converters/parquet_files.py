@@ -1,4 +1,4 @@
-"""Directories of Parquet files, written a part at a time and there as a whole or not at all."""
+"""Directories of Parquet files that are written in parts, completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ PART_BYTES = 1 << 28  # a new file is begun when one has so many, before they ar
 
 
 def parquet() -> Any:
-    """The module `pyarrow.parquet`; `MissingExtra` without pyarrow."""
+    """Return the module `pyarrow.parquet`.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
     pyarrow()
     from pyarrow import parquet as found
 
@@ -24,12 +28,12 @@ def parquet() -> Any:
 
 
 class Parts:
-    """Writes tables to numbered Parquet files, of which a new one is begun when one is large, or for another schema.
+    """Writer of tables to numbered Parquet files. A new file starts if one is large, or for another schema.
 
-    A table is one row group, or a part of one with those before it: none is ever torn.
+    A table goes into one row group, alone or after others, and is never split.
 
     Args:
-        name: the path of the file of a number.
+        name: function from a file's number to its path.
     """
 
     def __init__(self, name: Callable[[int], Path], part_bytes: int = PART_BYTES) -> None:
@@ -41,7 +45,7 @@ class Parts:
         self.number = -1  # of the file that the newest table went to
 
     def write(self, table: Any) -> int:
-        """Add a table; the number of the file that it goes to."""
+        """Write a table, and return the number of its file."""
         if self._schema is None or self._part_bytes >= self._most or not table.schema.equals(self._schema, True):
             self.close()
             self._schema, self.number = table.schema, self.number + 1
@@ -65,7 +69,7 @@ class Parts:
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> None:
-        """Write what waits, and finish the file."""
+        """Write buffered tables, and finish the file."""
         self._flush()
         if self._file is not None:
             self._file.close()
@@ -74,10 +78,10 @@ class Parts:
 
 @contextmanager
 def new_parts(path: str | Path) -> Iterator[Parts]:
-    """The files part-00000.parquet, ... of a new directory, which appears when all are written.
+    """Open the files part-00000.parquet, ... of a new directory, which appears when the block ends without an error.
 
     Raises:
-        InvalidArgument: there is something at the path.
+        InvalidArgument: the path exists.
     """
     with whole_directory(local_path(path)) as draft:
         parts = Parts(lambda number: draft / f"part-{number:05d}.parquet")
@@ -86,22 +90,30 @@ def new_parts(path: str | Path) -> Iterator[Parts]:
 
 
 def files_of(path: str | Path) -> list[Path]:
-    """The Parquet files of a directory, and of those in it, in order; or the one file. `UnreadableData` for none."""
+    """Return the Parquet files of a directory and its subdirectories in order, or the one file.
+
+    Raises:
+        UnreadableData: there are none.
+    """
     place = local_path(path)
-    found = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
-    if not found or not found[0].exists():
+    files = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
+    if not files or not files[0].exists():
         raise UnreadableData(f"{place}: there is no Parquet file")
-    return found
+    return files
 
 
 def schema_of(file: Path) -> Any:
-    """The Arrow schema of a Parquet file. `UnreadableData` for what is none."""
+    """Return the Arrow schema of a Parquet file.
+
+    Raises:
+        UnreadableData: the file is not Parquet.
+    """
     with reading(str(file)):
         return parquet().read_schema(file)
 
 
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
-    """The tables of a file, one for each row group; never more in memory than one."""
+    """Yield the tables of a file, one per row group. Only one is in memory at a time."""
     with reading(str(file)):
         parts = parquet().ParquetFile(file, page_checksum_verification=True)
     with parts as opened:

@@ -1,4 +1,4 @@
-"""Steps for Ray Data: blocks of Arrow whose rows are complete, since rows are shuffled there."""
+"""Export to Ray Data, with complete rows, since Ray shuffles rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.action_mapping import exported
+from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.columns import NUMBERS, column_of
 from episodes.converters.info_columns import InfoColumns
 from episodes.converters.loss_report import LossReport
-from episodes.converters.step_tables import checked_columns, fact_columns, owners, tell_of_chunks
+from episodes.converters.step_tables import checked_columns, fact_columns, owners, report_chunk_losses
 from episodes.errors import InvalidArgument, needing
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset
@@ -24,22 +24,26 @@ from episodes.storage.track_schema import is_observed
 from episodes.tracks.indexing import ranges
 from episodes.tracks.policy_box import has_policy_actions
 
-PART_BYTES = 1 << 25  # of tracks that one task reads; a single episode may be larger
+PART_BYTES = 1 << 25  # bytes of tracks that one task reads; a single episode may be larger
 
 
 def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
-    """A `ray.data.Dataset` with a row for each step, and what was lost.
+    """Return a `ray.data.Dataset` with one row per step, and a report of what was lost.
 
-    Columns are those of `to_parquet`, but for `next_observations` and `next_infos/KEY` on every row; items with a shape
-    are Arrow's tensors, arrays [rows, ...] in batches of numpy. An `EpisodeDataset` is read by Ray's tasks while it is
-    consumed, about 32 MB by each, where its path leads to the same files; of the tracks, nothing goes through this
-    process. Other episodes are put into Ray's object store.
+    Columns are those of `to_parquet`, with `next_observations` and `next_infos/KEY` on every row. Items with a shape
+    are Arrow tensors, so numpy batches have arrays [rows, ...]. Ray's tasks read an `EpisodeDataset` while it is
+    consumed, about 32 MB per task; its path must lead to the same files everywhere, and its tracks do not pass through
+    this process. Other episodes are put into Ray's object store.
+
+    Args:
+        episodes: the episodes.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without Ray or pyarrow.
-        InvalidArgument: no episodes with a step.
-        WrongType: a track of complex numbers or the like.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: Ray or pyarrow is not installed.
+        InvalidArgument: no episode has a step.
+        WrongType: a track of complex numbers or another unsupported dtype.
+        LostInConversion: with `strict`, something would be lost.
     """
     with needing("ray,arrow", "Ray Data needs Ray"):
         import ray.data
@@ -49,7 +53,7 @@ def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossRepo
         report.check(strict)
         return ray.data.from_arrow(_some(tables)), report
     rows = episodes.metadata
-    tell_of_chunks(rows["length"], rows["lookback"], rows["id"], report)
+    report_chunk_losses(rows["length"], rows["lookback"], rows["id"], report)
     if has_policy_actions(episodes.action_space):
         report.add("the policy's own actions", "the environment's actions are written in their place", rows["id"][0])
     report.check(strict)
@@ -59,14 +63,14 @@ def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossRepo
     return waiting.map_batches(partial(_read, episodes), batch_size=1), report
 
 
-def _some(found: list[Any]) -> list[Any]:
-    if not found:
+def _some(items: list[Any]) -> list[Any]:
+    if not items:
         raise InvalidArgument("to_ray_data: no episodes with a step were given")
-    return found
+    return items
 
 
 def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
-    """The first of the episodes of each part, and the one after its last: parts of about so many bytes of tracks."""
+    """Return (start, stop) episode ranges of about `part_bytes` bytes of tracks each."""
     tracks = dataset.stored_header.tracks.values()
     step_bytes = sum(np.dtype(field.dtype).itemsize * math.prod(field.shape) for field in tracks)
     starts = np.cumsum(dataset.lengths) - dataset.lengths
@@ -75,36 +79,38 @@ def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
 
 
 def _read(dataset: EpisodeDataset, part: Any) -> Iterator[Any]:
-    """The tables of a part of a data set: what one of Ray's tasks does. It opens the data set once."""
+    """Yield the tables of one part of a data set. One of Ray's tasks runs this."""
     for pack in dataset[int(part["start"][0]) : int(part["stop"][0])].packs():
         yield complete_table(pack, LossReport())
 
 
 def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
-    """The table of the pack's steps, each with what was observed after it too; None where there is none.
+    """Return the table of the pack's steps, with the next observation on each row. Return None if there are no steps.
 
     Raises:
-        WrongType: a track of complex numbers, objects or the like.
+        WrongType: a track of complex numbers, objects or another unsupported dtype.
     """
-    pack = exported(pack, report)
+    pack = export_actions(pack, report)
     ids = [pack.facts.at(i).id_ for i in range(len(pack))]
-    tell_of_chunks(pack.lengths, pack.lookbacks, ids, report)
+    report_chunk_losses(pack.lengths, pack.lookbacks, ids, report)
     pack = pack if pack.lengths.all() else pack.select(pack.lengths > 0)
     if not len(pack):
         return None
     starts = pack.offsets[:-1] + pack.lookbacks
-    steps, seen = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
+    steps, observed = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
     columns = fact_columns(pack, report)
     for path, array in checked_columns(pack):
-        columns[path] = _tensors(array[seen if is_observed(path) else steps])
+        columns[path] = _tensors(array[observed if is_observed(path) else steps])
         if is_observed(path):
-            columns[f"next_{path}"] = _tensors(array[seen + 1])
+            columns[f"next_{path}"] = _tensors(array[observed + 1])
     infos = InfoColumns.of(pack.infos, [pack.facts.at(i).id_ for i in owners(pack)], report)
-    return pyarrow().table(columns | infos.columns("infos/", seen, None) | infos.columns("next_infos/", seen + 1, None))
+    return pyarrow().table(
+        columns | infos.columns("infos/", observed, None) | infos.columns("next_infos/", observed + 1, None)
+    )
 
 
 def _tensors(array: np.ndarray) -> Any:
-    """The column of an array [n, ...]: Arrow's tensors of a fixed shape where items have one."""
+    """Return the column of an array [n, ...]. Items with a shape become Arrow tensors of fixed shape."""
     pa, column = pyarrow(), column_of(array)
     if array.ndim == 1 or not pa.types.is_fixed_size_list(column.type) or array.dtype.kind not in NUMBERS:
         return column

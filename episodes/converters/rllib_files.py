@@ -1,4 +1,4 @@
-"""RLlib's offline data, Parquet files: an episode a row, as msgpack of its state, or a step a row, in columns."""
+"""Export to and import from RLlib's offline data: Parquet files with one episode, or one step, per row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import packed_numpy, rllib_states
-from episodes.converters.action_mapping import exported
+from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import array_of
-from episodes.converters.loss_report import LossReport, kept
+from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
 from episodes.converters.transitions import Transitions
 from episodes.errors import UnreadableData
@@ -27,22 +27,28 @@ _WAIT_BYTES = 1 << 22
 
 
 def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
-    """Write a new directory of Parquet files, which RLlib reads with `input_read_episodes=True`; gives what was lost.
+    """Write episodes to a new directory of Parquet files for RLlib, and return a report of what was lost.
 
-    The episodes are finalized there. An iterator of episodes is never held whole. Several agents' episodes go as the
-    agents' own, with their clocks.
+    RLlib reads them with `input_read_episodes=True`. The episodes are finalized there. Actions are those that were sent
+    to the environment. An iterator of episodes is not collected in memory. Episodes of several agents become one
+    episode per agent.
+
+    Args:
+        episodes: the episodes.
+        path: the new directory.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without pyarrow.
-        InvalidArgument: there is something at the path.
-        LostInConversion: with `strict`, when something would be lost; nothing is left behind.
+        MissingExtra: pyarrow is not installed.
+        InvalidArgument: the path exists.
+        LostInConversion: with `strict`, something would be lost. Nothing is left behind.
     """
     report, pa = LossReport(), pyarrow()
     waiting: list[bytes] = []
     nbytes = 0
     with new_parts(path) as parts:
         for episode in each_of(episodes):
-            waiting.append(packed_numpy.encode(_packable(exported(episode, report), report)))
+            waiting.append(packed_numpy.encode(_packable(export_actions(episode, report), report)))
             report.check(strict)
             nbytes += len(waiting[-1])
             if nbytes >= _WAIT_BYTES:
@@ -54,12 +60,12 @@ def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False)
 
 
 def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """The state of an episode, with nothing that cannot be packed."""
+    """Return the state of an episode, without values that cannot be packed."""
     finished = SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), episode.custom_data)
     state = rllib_states.state_of(finished, report)
 
-    def lost(what: str, why: str = _WHY) -> None:
-        report.add(what, why, episode.id_)
+    def lost(item: str, reason: str = _WHY) -> None:
+        report.add(item, reason, episode.id_)
 
     for name in ("observation_space", "action_space"):
         if getattr(episode, name) is not None and state[f"_{name}"] is None:
@@ -69,40 +75,44 @@ def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]
             lost(name)
             state[name] = str(state[name])
     holds = packed_numpy.holds
-    infos = [kept(info, lambda path: lost(f"infos{path}"), holds) for info in state["infos"]["data"]]
-    custom = kept(state["custom_data"], lambda path: lost(f"custom_data{path}"), holds)
+    infos = [keep_supported(info, lambda path: lost(f"infos{path}"), holds) for info in state["infos"]["data"]]
+    custom = keep_supported(state["custom_data"], lambda path: lost(f"custom_data{path}"), holds)
     for name, values in (("infos", infos), ("custom_data", [custom])):
-        for path in {path for value in values for path in _changed(value)}:
+        for path in {path for value in values for path in _changed_paths(value)}:
             lost(f"the type of {name}{path}", "tuples are lists in RLlib's files, and numpy's text is Python's")
     return state | {"infos": state["infos"] | {"data": infos}, "custom_data": custom}
 
 
-def _changed(value: Any, path: str = "") -> Iterator[str]:
-    """The paths of what is of another type when it is read."""
+def _changed_paths(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of values that change their type when they are read."""
     if isinstance(value, (tuple, np.str_)):
         yield path
     elif type(value) in (dict, list):
         for key, part in value.items() if type(value) is dict else enumerate(value):
-            yield from _changed(part, f"{path}[{key!r}]")
+            yield from _changed_paths(part, f"{path}[{key!r}]")
 
 
 def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """The episodes in Parquet files of RLlib, and what was lost.
+    """Return the episodes in RLlib's Parquet files, and a report of what was lost.
 
-    Both kinds are read: episodes (`output_write_episodes=True`), and steps in the columns obs, new_obs, actions,
-    rewards, terminateds, truncateds, eps_id. Arrays of Python objects, which would be pickles, are refused.
+    Both kinds can be read: episodes (`output_write_episodes=True`), and steps with the columns obs, new_obs, actions,
+    rewards, terminateds, truncateds, eps_id. Arrays of Python objects are rejected, because they would be pickles.
+
+    Args:
+        path: a file or a directory.
+        strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without pyarrow.
-        UnreadableData: no Parquet of RLlib's.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: pyarrow is not installed.
+        UnreadableData: the files are not RLlib's.
+        LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
     return list(rllib_file_episodes(path, report)), report.check(strict)
 
 
 def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """The episodes of Parquet files one after another; `report` is told what is lost."""
+    """Yield the episodes of Parquet files. `report` gets what is lost."""
     for file in files_of(path):
         names = schema_of(file).names
         if _ITEM in names:
@@ -116,7 +126,7 @@ def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[Single
 
 
 def is_rllib(path: str | Path) -> bool:
-    """Whether the Parquet files there are RLlib's."""
+    """Return True if the Parquet files are RLlib's."""
     names = set(schema_of(files_of(path)[0]).names)
     return _ITEM in names or set(_STEPS) <= names
 
@@ -130,31 +140,31 @@ def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
 
 
 def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """The episodes of rows of steps; what the last of a row group begins, the next one goes on with."""
-    pa, rest = pyarrow(), None
+    """Yield the episodes of rows of steps. An episode can continue in the next row group."""
+    pa, remainder = pyarrow(), None
     first = 0
     for group in chain(groups_of(file, list(_STEPS)), [None]):
-        table = group if rest is None else rest if group is None else pa.concat_tables([rest, group])
+        table = group if remainder is None else remainder if group is None else pa.concat_tables([remainder, group])
         if table is None or not len(table):
             continue
         same = _numbers_of(table) == _numbers_of(table)[-1]
         begins = 0 if same.all() else int(np.flatnonzero(~same)[-1]) + 1
         stop = len(table) if group is None else begins
-        rest = table.slice(stop)
+        remainder = table.slice(stop)
         if stop:
             with reading(str(file)):
                 steps = _transitions(table.slice(0, stop))
-            found = steps.episodes(file.stem, report, first)
-            yield from found
-            first += len(found)
+            step_parts = steps.episodes(file.stem, report, first)
+            yield from step_parts
+            first += len(step_parts)
 
 
 def _transitions(table: Any) -> Transitions:
-    seen, after, acted, paid = (array_of(table[name]) for name in _STEPS[:4])
+    observations, after, actions, rewards = (array_of(table[name]) for name in _STEPS[:4])
     flags = [array_of(table[name]).astype(bool) for name in ("terminateds", "truncateds")]
-    return Transitions(seen, after, acted, paid, *flags, groups=_numbers_of(table))
+    return Transitions(observations, after, actions, rewards, *flags, groups=_numbers_of(table))
 
 
 def _numbers_of(table: Any) -> np.ndarray:
-    """A number for each row, the same for those of one episode."""
+    """Return an episode index for each row."""
     return table["eps_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)

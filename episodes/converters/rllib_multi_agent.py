@@ -1,7 +1,8 @@
-"""A `MultiAgentEpisode` as RLlib's, and back: clocks of env steps, agents that wait, and what waits with them.
+"""Conversion of `MultiAgentEpisode` to and from RLlib's, with time indices and pending actions.
 
-RLlib has one clock an agent, a buffer with an entry for each env step: the agent's own step at which it saw something,
-or a sign that it did not. It acts where it sees. So our clock of actions is lost where it says something else.
+RLlib has one time index per agent: a buffer with an entry for each env step, which is the agent's own step at which it
+observed something, or a sign that it did not. An agent acts in the env step of its observation. So an action time that
+differs from the observation time is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SKIPPED = "S"  # stands for an env step at which an agent saw nothing
 
 
 def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
-    """RLlib's episode, of its class for several agents; `report` is told what is lost."""
+    """Return RLlib's multi-agent episode. `report` gets what is lost."""
     from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
     _tell_lost(episode, report)
@@ -60,9 +61,12 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
     made.id_ = episode.id_
     made.observation_space, made.action_space = dict(episode.observation_space or {}), _env_spaces(episode)
     for agent_id, line in lines.items():
-        own = made.agent_episodes[agent_id]
-        own.id_ = line.episode.id_
-        own.observation_space, own.action_space = line.episode.observation_space, line.episode.env_action_space
+        agent_episode = made.agent_episodes[agent_id]
+        agent_episode.id_ = line.episode.id_
+        agent_episode.observation_space, agent_episode.action_space = (
+            line.episode.observation_space,
+            line.episode.env_action_space,
+        )
     return made
 
 
@@ -71,10 +75,14 @@ def _env_spaces(episode: MultiAgentEpisode) -> dict[Any, Any]:
 
 
 def _clock(line: Timeline, episode: MultiAgentEpisode) -> list[Any]:
-    """For each env step of the chunk and its lookback, the agent's own step at which it saw something, or a sign."""
-    own, begin = line.episode, episode.env_t_started - episode.lookback
+    """Return for each env step of the chunk and its lookback the agent's own step if it observed something, else a
+    sign.
+    """
+    agent_episode, begin = line.episode, episode.env_t_started - episode.lookback
     clock: list[Any] = [_SKIPPED] * (episode.env_t - begin + 1)
-    for own_t, env_t in enumerate(np.asarray(line.observation_times).tolist(), own.t_started - own.lookback):
+    for own_t, env_t in enumerate(
+        np.asarray(line.observation_times).tolist(), agent_episode.t_started - agent_episode.lookback
+    ):
         if env_t >= begin:
             clock[env_t - begin] = own_t
     return clock
@@ -85,19 +93,22 @@ def _spaces(by_agent: Mapping[Any, Any] | None) -> dict[Any, Any]:
 
 
 def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
-    agents, why = episode.agents, rllib_states.WHY
+    agents, reason = episode.agents, rllib_states.WHY
     begin = episode.env_t_started - episode.lookback
     for line in agents.timelines.values():
-        seen, acted = line.env_times()
+        observation_times, action_times = line.env_times()
         lost = {
-            "when an agent acted": ((acted != seen[: len(acted)]) | (seen[: len(acted)] < begin)).any(),
-            "when an agent ended": line.ended_at is not None and line.ended_at != seen[-1],
-            "when an agent saw": (seen < begin).any(),
+            "when an agent acted": (
+                (action_times != observation_times[: len(action_times)])
+                | (observation_times[: len(action_times)] < begin)
+            ).any(),
+            "when an agent ended": line.ended_at is not None and line.ended_at != observation_times[-1],
+            "when an agent saw": (observation_times < begin).any(),
             "that no reward came yet": line.phase == WAITS and line.reward is None,
             "the type of a pending reward": line.reward is not None and type(line.reward) is not float,
         }
-        for what in (name for name, is_lost in lost.items() if is_lost):
-            report.add(what, why, episode.id_)
+        for item in (name for name, is_lost in lost.items() if is_lost):
+            report.add(item, reason, episode.id_)
     lost = {
         "infos without an observation": agents.loose_infos,
         "rewards before an agent's first observation or after its end": agents.rewards_apart,
@@ -105,44 +116,46 @@ def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
         "what was passed on by cut()": agents.passed_on is not None,
         "missing_final_observation": episode.missing_final_observation != "raise",
     }
-    for what in (name for name, is_lost in lost.items() if is_lost):
-        report.add(what, why, episode.id_)
+    for item in (name for name, is_lost in lost.items() if is_lost):
+        report.add(item, reason, episode.id_)
 
 
-def episode_of(given: Any, report: LossReport, action_mapping: str | None = None) -> MultiAgentEpisode:
-    """The episode of RLlib's for several agents; `report` is told what is lost."""
-    state = rllib_states.asked(given)
+def episode_of(original: Any, report: LossReport, action_mapping: str | None = None) -> MultiAgentEpisode:
+    """Return our episode for a multi-agent episode of RLlib. `report` gets what is lost."""
+    state = rllib_states.rllib_state_of(original)
     begin = int(state["env_t_started"])
     actions, outputs = state["_hanging_actions_end"], state["_hanging_extra_model_outputs_end"]
     rewards = state["_hanging_rewards_end"]
     lines = {}
     for agent_id, own_state in state["agent_episodes"]:
-        own, rllibs = rllib_states.episode_of(own_state), given.agent_episodes[agent_id]
-        own.observation_space = rllibs.observation_space
-        own.action_space = imported_space(rllibs.action_space, action_mapping)
-        clock = given.env_t_to_agent_t[agent_id].get_state()
+        agent_episode, rllibs = rllib_states.episode_of(own_state), original.agent_episodes[agent_id]
+        agent_episode.observation_space = rllibs.observation_space
+        agent_episode.action_space = imported_space(rllibs.action_space, action_mapping)
+        clock = original.env_t_to_agent_t[agent_id].get_state()
         first = begin - int(clock["lookback"])
-        seen = [first + i for i, own_t in enumerate(clock["data"]) if not isinstance(own_t, str)]
-        seen = _as_many(seen, own.observations.total, first, given.id_, report)
-        waits, paid = agent_id in actions and not own.is_done, rewards.get(agent_id)
+        observation_times = [first + i for i, own_t in enumerate(clock["data"]) if not isinstance(own_t, str)]
+        observation_times = _as_many(observation_times, agent_episode.observations.total, first, original.id_, report)
+        waits, pending_reward = agent_id in actions and not agent_episode.is_done, rewards.get(agent_id)
         record = {
-            "seen": seen,
-            "acted": seen[: own.actions.total + waits],
-            "phase": ENDED if own.is_done else WAITS if waits else RESTS,
-            "ended_at": seen[-1] if own.is_done else None,
+            "seen": observation_times,
+            "acted": observation_times[: agent_episode.actions.total + waits],
+            "phase": ENDED if agent_episode.is_done else WAITS if waits else RESTS,
+            "ended_at": observation_times[-1] if agent_episode.is_done else None,
             "action": deepcopy(actions[agent_id]) if waits else None,
             "extra": (deepcopy(dict(outputs.get(agent_id) or {})) or None) if waits else None,
-            "reward": paid if not own.is_done and paid is not None and (waits or paid) else None,
+            "reward": pending_reward
+            if not agent_episode.is_done and pending_reward is not None and (waits or pending_reward)
+            else None,
         }
-        lines[agent_id] = Timeline.of(own, record)
+        lines[agent_id] = Timeline.of(agent_episode, record)
     if any(reward for agent_id, reward in rewards.items() if agent_id not in lines):
-        report.add("rewards of agents that were not observed", "they are of no agent's step", given.id_)
+        report.add("rewards of agents that were not observed", "they are of no agent's step", original.id_)
     ending = Ending.of(bool(state["is_terminated"]), bool(state["is_truncated"]))
-    spaces = {name: dict(getattr(given, name) or {}) or None for name in ("observation_space", "action_space")}
+    spaces = {name: dict(getattr(original, name) or {}) or None for name in ("observation_space", "action_space")}
     if spaces["action_space"]:
         spaces["action_space"] = {a: imported_space(s, action_mapping) for a, s in spaces["action_space"].items()}
     facts = EpisodeFacts(state["id_"], begin, ending, **spaces)  # type: ignore[arg-type]
-    clocks = [given.env_t_to_agent_t[agent_id] for agent_id in lines]
+    clocks = [original.env_t_to_agent_t[agent_id] for agent_id in lines]
     mapping = state["agent_to_module_mapping_fn"]
     return MultiAgentEpisode.of(
         facts,
@@ -156,10 +169,10 @@ def episode_of(given: Any, report: LossReport, action_mapping: str | None = None
     )
 
 
-def _as_many(seen: list[int], wanted: int, first: int, id_: Any, report: LossReport) -> list[int]:
-    """So many env steps: where an agent's data reaches back further than its clock, those before it."""
-    if len(seen) < wanted:
+def _as_many(times: list[int], num_times: int, first: int, id_: Any, report: LossReport) -> list[int]:
+    """Return `num_times` env steps. Earlier ones are added if an agent's data starts before its time index."""
+    if len(times) < num_times:
         report.add("when an agent saw", "its data reaches back further than its clock; counted back one by one", id_)
-        lacking = wanted - len(seen)
-        seen = [*range(first - lacking, first), *seen]
-    return seen[len(seen) - wanted :]
+        num_missing = num_times - len(times)
+        times = [*range(first - num_missing, first), *times]
+    return times[len(times) - num_times :]

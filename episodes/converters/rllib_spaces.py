@@ -1,4 +1,4 @@
-"""Gymnasium spaces as RLlib writes them into the state of an episode, and back. Nothing is unpickled."""
+"""Conversion of Gymnasium spaces to and from RLlib's dicts in states of episodes. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.errors import UnreadableData
 
 
 def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
-    """RLlib's dict of a space; None for none, and for a space that it has no dict for, or not for all of it."""
+    """Return RLlib's dict of a space, or None for None and for spaces that RLlib cannot describe completely."""
     made = None if space is None else _to_dict(space)
     try:
         return made if made is not None and from_dict(made) == space else None
@@ -25,21 +25,21 @@ def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
 def _to_dict(space: Any) -> dict[str, Any] | None:
     match space:
         case spaces.Box():
-            bounds = {"low": _packed(space.low), "high": _packed(space.high)}
+            bounds = {"low": _pack_column(space.low), "high": _pack_column(space.high)}
             return {"space": "box", **bounds, "shape": space.shape, "dtype": space.dtype.str}
         case spaces.Discrete():
             return {"space": "discrete", "n": int(space.n), "start": int(space.start)}
         case spaces.MultiDiscrete():
-            return {"space": "multi-discrete", "nvec": _packed(space.nvec), "dtype": space.dtype.str}
+            return {"space": "multi-discrete", "nvec": _pack_column(space.nvec), "dtype": space.dtype.str}
         case spaces.MultiBinary():
             return {"space": "multi-binary", "n": space.n if isinstance(space.n, int) else tuple(space.shape)}
         case spaces.Text():
-            told = {
+            fields = {
                 "min_length": space.min_length,
                 "max_length": space.max_length,
                 "charset": "".join(sorted(space.character_set)),
             }
-            return {"space": "text", **told}
+            return {"space": "text", **fields}
         case spaces.Tuple():
             parts = [_to_dict(part) for part in space.spaces]
             return None if None in parts else {"space": "tuple", "spaces": parts}
@@ -49,33 +49,37 @@ def _to_dict(space: Any) -> dict[str, Any] | None:
     return None
 
 
-def from_dict(told: Any) -> Any:
-    """The space of RLlib's dict. `UnreadableData` for a kind that is not known here."""
-    if told is None or isinstance(told, spaces.Space):
-        return told
-    match told:
+def from_dict(fields: Any) -> Any:
+    """Return the space of RLlib's dict.
+
+    Raises:
+        UnreadableData: an unknown kind of space.
+    """
+    if fields is None or isinstance(fields, spaces.Space):
+        return fields
+    match fields:
         case {"space": "box"}:
-            low, high, dtype = _unpacked(told["low"]), _unpacked(told["high"]), np.dtype(told["dtype"])
-            return spaces.Box(low, high, tuple(told["shape"]), dtype.type)
+            low, high, dtype = _unpacked(fields["low"]), _unpacked(fields["high"]), np.dtype(fields["dtype"])
+            return spaces.Box(low, high, tuple(fields["shape"]), dtype.type)
         case {"space": "discrete"}:
-            return spaces.Discrete(int(told["n"]), start=int(told.get("start") or 0))
+            return spaces.Discrete(int(fields["n"]), start=int(fields.get("start") or 0))
         case {"space": "multi-discrete"}:
-            return spaces.MultiDiscrete(_unpacked(told["nvec"]), dtype=np.dtype(told["dtype"]).type)
+            return spaces.MultiDiscrete(_unpacked(fields["nvec"]), dtype=np.dtype(fields["dtype"]).type)
         case {"space": "multi-binary", "n": n}:
             return spaces.MultiBinary(n if isinstance(n, int) else list(n))
         case {"space": "text"}:
-            charset = "".join(sorted(told["charset"])) if "charset" in told else None
-            own: dict[str, Any] = {} if charset is None else {"charset": charset}
-            return spaces.Text(told["max_length"], min_length=told["min_length"], **own)
+            charset = "".join(sorted(fields["charset"])) if "charset" in fields else None
+            parts: dict[str, Any] = {} if charset is None else {"charset": charset}
+            return spaces.Text(fields["max_length"], min_length=fields["min_length"], **parts)
         case {"space": "tuple"}:
-            return spaces.Tuple([from_dict(part) for part in told["spaces"]])
+            return spaces.Tuple([from_dict(part) for part in fields["spaces"]])
         case {"space": "dict"}:
-            return spaces.Dict([(key, from_dict(part)) for key, part in told["spaces"].items()])  # type: ignore[misc]
-    kind = told.get("space") if isinstance(told, dict) else type(told).__name__
+            return spaces.Dict([(key, from_dict(part)) for key, part in fields["spaces"].items()])  # type: ignore[misc]
+    kind = fields.get("space") if isinstance(fields, dict) else type(fields).__name__
     raise UnreadableData(f"a space of RLlib's of the kind {kind!r} is not known here")
 
 
-def _packed(array: Any) -> str:
+def _pack_column(array: Any) -> str:
     body = io.BytesIO()
     np.save(body, np.asarray(array), allow_pickle=False)
     return base64.b64encode(zlib.compress(body.getvalue())).decode("ascii")

@@ -1,4 +1,4 @@
-"""A `SingleAgentEpisode` as the state of RLlib's, a dict of plain values and arrays, and back. RLlib is not needed."""
+"""Conversion of `SingleAgentEpisode` to and from states of RLlib's episodes. RLlib is not needed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ WHY = "RLlib's episodes have no place for it"
 
 
 def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """What `SingleAgentEpisode.from_state` of RLlib takes; it shares no memory with the episode.
+    """Return a state for RLlib's `SingleAgentEpisode.from_state`. It shares no memory with the episode.
 
     Policy versions are lost.
     """
     if episode.policy_versions is not None:
         report.add("policy_versions", WHY, episode.id_)
-    seen, acted = (rllib_spaces.to_dict(space) for space in (episode.observation_space, episode.env_action_space))
+    observation_space, action_space = (
+        rllib_spaces.to_dict(space) for space in (episode.observation_space, episode.env_action_space)
+    )
     facts = ("id_", "agent_id", "module_id", "multi_agent_episode_id", "is_terminated", "is_truncated", "t_started")
     return {
         **{name: getattr(episode, name) for name in facts},
-        "observations": _buffer(episode.observations, seen),
-        "actions": _buffer(episode.actions, acted),
+        "observations": _buffer(episode.observations, observation_space),
+        "actions": _buffer(episode.actions, action_space),
         "rewards": _buffer(episode.rewards, None),
         "infos": {
             "data": deepcopy(list(episode.infos)),
@@ -43,8 +45,8 @@ def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
         },
         "extra_model_outputs": {key: _buffer(track, None) for key, track in episode.extra_model_outputs.items()},
         "t": episode.t,
-        "_observation_space": seen,
-        "_action_space": acted,
+        "_observation_space": observation_space,
+        "_action_space": action_space,
         "_start_time": None,
         "_last_step_time": None,
         "custom_data": deepcopy(episode.custom_data),
@@ -57,17 +59,17 @@ def _buffer(track: Track, space: Any) -> dict[str, Any]:
     return {"data": data, "lookback": track.lookback, "finalized": finished, "space": space}
 
 
-def asked(episode: Any) -> dict[str, Any]:
-    """The state of an episode of RLlib's, which asks spaces for their length, of which Gymnasium may warn."""
+def rllib_state_of(episode: Any) -> dict[str, Any]:
+    """Return the state of an episode of RLlib, without Gymnasium's warnings about the length of spaces."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         return episode.get_state()
 
 
 def episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
-    """The episode of a state of RLlib's; it shares no memory with the state. One that was finalized is again.
+    """Return the episode of a state of RLlib. It shares no memory with the state, and is finalized if RLlib's was.
 
     Raises:
-        UnreadableData: it is no such state.
+        UnreadableData: another kind of state.
     """
     try:
         return _episode_of(state)
@@ -76,11 +78,17 @@ def episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
 
 
 def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
-    seen, acted = (rllib_spaces.from_dict(state.get(name)) for name in ("_observation_space", "_action_space"))
+    observation_space, action_space = (
+        rllib_spaces.from_dict(state.get(name)) for name in ("_observation_space", "_action_space")
+    )
     ending = Ending.of(bool(state["is_terminated"]), bool(state["is_truncated"]))
-    whose = {name: state[name] for name in ("id_", "agent_id", "module_id", "multi_agent_episode_id")}
+    identity = {name: state[name] for name in ("id_", "agent_id", "module_id", "multi_agent_episode_id")}
     facts = EpisodeFacts(
-        **whose, t_started=int(state["t_started"]), ending=ending, observation_space=seen, action_space=acted
+        **identity,
+        t_started=int(state["t_started"]),
+        ending=ending,
+        observation_space=observation_space,
+        action_space=action_space,
     )
     named = [_plain(state[name]) for name in ("observations", "infos", "actions", "rewards")]
     extra = {key: _plain(part) for key, part in (state["extra_model_outputs"] or {}).items()}
@@ -88,34 +96,44 @@ def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
     outputs = {key: part["data"] for key, part in extra.items()}
     is_finished = all(part["finalized"] for part in (named[0], *named[2:], *extra.values()))
     if is_finished:
-        seen, infos, acted, paid = parts
-        seen, acted, paid, outputs = (nested.map_leaves(np.array, _tupled(x)) for x in (seen, acted, paid, outputs))
-        tracks = Tracks.finished(seen, infos_of(deepcopy(list(infos))), acted, paid, outputs, lookback)
+        observation_data, infos, action_data, rewards = parts
+        observation_data, action_data, rewards, outputs = (
+            nested.map_leaves(np.array, _as_tuples(x)) for x in (observation_data, action_data, rewards, outputs)
+        )
+        tracks = Tracks.finished(
+            observation_data, infos_of(deepcopy(list(infos))), action_data, rewards, outputs, lookback
+        )
     else:  # RLlib finalizes no empty buffers, and those of an episode without a step are
-        seen_items, infos, acted_items, paid = (deepcopy(_items(part)) for part in parts)
+        observation_items, infos, action_items, rewards = (deepcopy(_items(part)) for part in parts)
         outputs = {key: deepcopy(_items(part)) for key, part in outputs.items()}
-        items = as_items(seen_items, seen), infos, as_items(acted_items, acted), paid
-        tracks = Tracks.growing(*items, outputs, lookback)
+        tracks = Tracks.growing(
+            as_items(observation_items, observation_space),
+            infos,
+            as_items(action_items, action_space),
+            rewards,
+            outputs,
+            lookback,
+        )
     episode = SingleAgentEpisode.of(facts, tracks, deepcopy(dict(state.get("custom_data") or {})))
     episode.validate()
     return episode.to_numpy() if named[0]["finalized"] else episode
 
 
 def _plain(buffer: Any) -> Mapping[str, Any]:
-    """The state of a buffer, which RLlib forgets to ask for in the extra outputs of a cut chunk."""
+    """Return the state of a buffer. RLlib leaves the buffer itself in the extra outputs of a cut chunk."""
     return buffer if isinstance(buffer, Mapping) else buffer.get_state()
 
 
-def _tupled(data: Any) -> Any:
-    """Nested arrays, whose tuples msgpack made lists."""
+def _as_tuples(data: Any) -> Any:
+    """Return nested arrays with tuples in place of lists, which msgpack made of tuples."""
     if isinstance(data, dict):
-        return {key: _tupled(part) for key, part in data.items()}
-    return tuple(map(_tupled, data)) if isinstance(data, (list, tuple)) else data
+        return {key: _as_tuples(part) for key, part in data.items()}
+    return tuple(map(_as_tuples, data)) if isinstance(data, (list, tuple)) else data
 
 
 def _items(data: Any) -> list[Any]:
-    """The items of a buffer one by one."""
+    """Return the items of a buffer as a list."""
     if isinstance(data, list):
         return data
-    data = _tupled(data)
+    data = _as_tuples(data)
     return [nested.map_leaves(lambda leaf, i=i: leaf[i], data) for i in range(len(nested.first_leaf(data)))]

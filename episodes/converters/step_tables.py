@@ -1,12 +1,12 @@
-"""Packs as tables with a row for each step, and back: what `to_parquet` writes and `to_pandas` gives.
+"""Conversion of packs to tables with one row per step and back, for `to_parquet` and `to_pandas`.
 
     episode_id  t  is_last  terminated  truncated  observations  actions  rewards  last_observations
     a           0  False    False       False      o_0           a_0      r_0      null
     a           1  True     True        False      o_1           a_1      r_1      o_2
     b           0  False    ...
 
-The observation after the last step of a chunk stands on the row of that step. Infos are of the observation on their
-row: `infos/KEY` and `last_infos/KEY`. How to read it all is JSON in the schema's metadata.
+The observation after the last step of a chunk is on the row of that step. Infos belong to the observation on their
+row: `infos/KEY` and `last_infos/KEY`. The schema's metadata has the description of all columns, as JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.action_mapping import exported
+from episodes.converters.action_mapping import export_actions
 from episodes.converters.columns import array_of, column_of, has_column, rare_column
 from episodes.converters.info_columns import InfoColumns
-from episodes.converters.loss_report import LossReport, kept
+from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts.facts import FACTS, Kind
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
@@ -31,46 +31,46 @@ from episodes.storage.track_schema import assembled, columns_of, is_observed, st
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos import msgpack_codec
 
-KEY = b"rl-episodes-steps"  # of the schema's metadata
-OTHER = "other"  # msgpack, on the first row of a chunk: ids that are no text, and custom data
+KEY = b"rl-episodes-steps"  # key in the schema's metadata
+OTHER = "other"  # msgpack column, on the first row of a chunk: ids that are not text, and custom data
 _IDS = {
     fact: "episode_id" if fact == "id_" else fact for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)
 }
 
 
 def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
-    """The table of the pack's steps; None where there is none. `report` is told what is lost, and where.
+    """Return the table of the pack's steps, or None if there are no steps. `report` gets what is lost.
 
     Raises:
-        WrongType: a track of complex numbers, objects or the like.
+        WrongType: a track of complex numbers, objects or another unsupported dtype.
     """
-    pack = exported(pack, report)
-    tell_of_chunks(pack.lengths, pack.lookbacks, [pack.facts.at(i).id_ for i in range(len(pack))], report)
+    pack = export_actions(pack, report)
+    report_chunk_losses(pack.lengths, pack.lookbacks, [pack.facts.at(i).id_ for i in range(len(pack))], report)
     pack = pack if pack.lengths.all() else pack.select(pack.lengths > 0)
     if not len(pack):
         return None
     starts = pack.offsets[:-1] + pack.lookbacks
-    steps, seen = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
+    steps, observed = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
     last, ends = pack.observation_offsets[1:] - 1, np.cumsum(pack.lengths) - 1
     columns = fact_columns(pack, report)
-    told = {}
+    track_kinds = {}
     for path, array in checked_columns(pack):
-        told[path] = [array.dtype.str, list(array.shape[1:])]
-        columns[path] = column_of(array[seen if is_observed(path) else steps])
+        track_kinds[path] = [array.dtype.str, list(array.shape[1:])]
+        columns[path] = column_of(array[observed if is_observed(path) else steps])
         if is_observed(path):
             columns[f"last_{path}"] = rare_column(array[last], ends, len(steps))
     infos = InfoColumns.of(pack.infos, [pack.facts.at(i).id_ for i in owners(pack)], report)
-    columns |= infos.columns("infos/", seen, None) | infos.columns("last_infos/", last, (ends, len(steps)))
-    about = {"structure": structure_of(columns_of(pack)), "tracks": told, "infos": infos.to_json()}
+    columns |= infos.columns("infos/", observed, None) | infos.columns("last_infos/", last, (ends, len(steps)))
+    about = {"structure": structure_of(columns_of(pack)), "tracks": track_kinds, "infos": infos.to_json()}
     about |= _spaces(pack, report)
     table = pyarrow().table(columns)
     return table.replace_schema_metadata({KEY: json.dumps(about)})
 
 
-def tell_of_chunks(
+def report_chunk_losses(
     lengths: np.ndarray, lookbacks: np.ndarray, ids: Sequence[Any] | np.ndarray, report: LossReport
 ) -> None:
-    """Note what a table of steps lacks of chunks [n]: those without a step, and the lookbacks of the others."""
+    """Report chunks [n] without a step, and lookbacks, for which a table of steps has no place."""
     for i in np.flatnonzero(lengths == 0).tolist():
         report.add("the episode", "a table has no rows of an episode without a step", ids[i])
     for i in np.flatnonzero((lookbacks > 0) & (lengths > 0)).tolist():
@@ -78,7 +78,11 @@ def tell_of_chunks(
 
 
 def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
-    """The tracks by path. `WrongType` names one of complex numbers, objects or the like."""
+    """Yield the tracks by path.
+
+    Raises:
+        WrongType: a track of complex numbers, objects or another unsupported dtype.
+    """
     for path, array in pack.tracks.items():
         if not has_column(array):
             raise WrongType(f"track {path!r} has dtype {array.dtype}: tables hold numbers, bools, times and text")
@@ -86,33 +90,33 @@ def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def owners(pack: EpisodePack) -> np.ndarray:
-    """The number of the episode of each observation's row."""
+    """Return the index of the episode of each observation's row."""
     return np.arange(len(pack)).repeat(np.diff(pack.observation_offsets))
 
 
 def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
-    found = {}
+    documents_by_name = {}
     for name in ("observation_space", "action_space"):
         try:
-            found[name] = space_json.to_json(getattr(pack, name), name)
+            documents_by_name[name] = space_json.to_json(getattr(pack, name), name)
         except WrongType as error:
             report.add(name, str(error), pack.facts.at(0).id_)
-    return found
+    return documents_by_name
 
 
 def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
-    """The columns of facts, each repeated for the steps of its chunk."""
+    """Return the columns of facts, repeated for the steps of each chunk."""
     pa, lengths = pyarrow(), pack.lengths
     each = np.arange(len(pack)).repeat(lengths)
     within = np.arange(len(each)) - (np.cumsum(lengths) - lengths).repeat(lengths)
     ends = np.zeros(len(each), bool)
     ends[np.cumsum(lengths) - 1] = True
-    columns, other = {}, [dict[str, Any]() for _ in range(len(pack))]
+    columns, extra_facts = {}, [dict[str, Any]() for _ in range(len(pack))]
     for fact, name in _IDS.items():
         values = [getattr(pack.facts.at(i), fact) for i in range(len(pack))]
         for i, value in enumerate(values):
             if value is not None and type(value) is not str:
-                other[i].setdefault("ids", {})[fact] = value
+                extra_facts[i].setdefault("ids", {})[fact] = value
                 values[i] = str(value)
         if fact == "id_" or any(value is not None for value in values):
             columns[name] = pa.array(values, pa.string()).take(pa.array(each))
@@ -125,30 +129,30 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
         columns["policy_version"] = pa.array(versions, mask=versions == UNKNOWN)
     for i, custom in enumerate(pack.facts.custom_data or ()):
         if custom:
-            other[i]["custom_data"] = custom
-    if any(other):
-        told = [_document(value, pack.facts.at(i).id_, report) for i, value in enumerate(other)]
+            extra_facts[i]["custom_data"] = custom
+    if any(extra_facts):
+        encoded = [_document(value, pack.facts.at(i).id_, report) for i, value in enumerate(extra_facts)]
         at = np.where(within == 0, each, -1)
-        columns[OTHER] = pa.array(told, pa.binary()).take(pa.array(at, mask=at < 0))
+        columns[OTHER] = pa.array(encoded, pa.binary()).take(pa.array(at, mask=at < 0))
     return columns
 
 
 def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | None:
-    """What msgpack can hold of ids and custom data; None where there is nothing."""
+    """Return ids and custom data as msgpack, or None for empty data. Values that msgpack cannot hold are reported."""
 
     def lost(path: str) -> None:
-        what = (
+        item = (
             path.removeprefix("['ids']['").removesuffix("']")
             if path.startswith("['ids']")
             else f"custom_data{path[15:]}"
         )
-        report.add(what, "msgpack cannot hold it", id_)
+        report.add(item, "msgpack cannot hold it", id_)
 
-    return msgpack_codec.encode(kept(value, lost, is_document), "") if value else None
+    return msgpack_codec.encode(keep_supported(value, lost, is_document), "") if value else None
 
 
 def is_document(value: Any) -> bool:
-    """Whether msgpack can hold a value."""
+    """Return True if msgpack can hold a value."""
     try:
         msgpack_codec.encode(value, "")
         return True
@@ -159,27 +163,29 @@ def is_document(value: Any) -> bool:
 # --- back -------------------------------------------------------------------------------------------------------------
 
 
-def pack_of(table: Any, where: str) -> EpisodePack:
-    """The episodes of a `table_of`, whole chunks one after another; those of a joined table too.
+def pack_of(table: Any, source: str) -> EpisodePack:
+    """Return the episodes of a table of `table_of`, or of joined tables. Chunks must be complete.
 
     Raises:
-        UnreadableData: a table of something else, or one that begins or stops in the midst of a chunk.
+        UnreadableData: another table, or one that starts or stops in the middle of a chunk.
     """
-    about = told_of(table.schema, where)
+    about = read_description(table.schema, source)
     is_last = table["is_last"].to_numpy()
     if not len(is_last) or not is_last[-1]:
-        raise UnreadableData(f"{where}: its rows stop in the midst of an episode; row groups are to be left as written")
+        raise UnreadableData(
+            f"{source}: its rows stop in the midst of an episode; row groups are to be left as written"
+        )
     ends = np.flatnonzero(is_last)
     lengths = np.diff(np.concatenate([[-1], ends]))
     firsts = ends - lengths + 1
     rows = np.arange(len(is_last)) + np.arange(len(ends)).repeat(lengths)  # of the steps among observations
     leaves = {}
     for path, (dtype, shape) in about["tracks"].items():
-        own = np.dtype(dtype), tuple(shape)
-        array = array_of(table[path], *own)
+        kind = np.dtype(dtype), tuple(shape)
+        array = array_of(table[path], *kind)
         if is_observed(path):
-            last = array_of(table[f"last_{path}"], *own)
-            last = np.zeros((len(ends), *shape), own[0]) if 0 in shape else last
+            last = array_of(table[f"last_{path}"], *kind)
+            last = np.zeros((len(ends), *shape), kind[0]) if 0 in shape else last
             array = _interleaved(array, last, rows, ends + np.arange(len(ends)) + 1)
         leaves[path] = array
     infos = InfoColumns.read(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
@@ -188,12 +194,16 @@ def pack_of(table: Any, where: str) -> EpisodePack:
     return EpisodePack(**tracks, lengths=lengths, infos=infos, **spaces, **_read_facts(table, firsts, ends))
 
 
-def told_of(schema: Any, where: str) -> dict[str, Any]:
-    """How the table is to be read. `UnreadableData` for one that was not written here."""
-    told = (schema.metadata or {}).get(KEY)
-    if told is None:
-        raise UnreadableData(f"{where}: Parquet of something else; only what to_parquet wrote can be read back")
-    return json.loads(told)
+def read_description(schema: Any, source: str) -> dict[str, Any]:
+    """Return the description of the columns in the schema's metadata.
+
+    Raises:
+        UnreadableData: the table was not written by this library.
+    """
+    description = (schema.metadata or {}).get(KEY)
+    if description is None:
+        raise UnreadableData(f"{source}: Parquet of something else; only what to_parquet wrote can be read back")
+    return json.loads(description)
 
 
 def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_rows: np.ndarray) -> np.ndarray:
@@ -207,15 +217,15 @@ def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, A
     pa = pyarrow()
 
     def at(name: str, rows: np.ndarray) -> list[Any]:
-        there = name in table.column_names
-        return table[name].take(pa.array(rows)).to_pylist() if there else [None] * len(rows)
+        exists = name in table.column_names
+        return table[name].take(pa.array(rows)).to_pylist() if exists else [None] * len(rows)
 
     ids = {fact: at(name, firsts) for fact, name in _IDS.items()}
     custom: list[Any] = [None] * len(firsts)
     for i, document in enumerate(at(OTHER, firsts)):
-        told = {} if document is None else msgpack_codec.decode(document)
-        custom[i] = told.get("custom_data")
-        for fact, value in told.get("ids", {}).items():
+        extra_facts = {} if document is None else msgpack_codec.decode(document)
+        custom[i] = extra_facts.get("custom_data")
+        for fact, value in extra_facts.get("ids", {}).items():
             ids[fact][i] = value
     versions = None
     if "policy_version" in table.column_names:

@@ -1,4 +1,4 @@
-"""Episodes to and from the replay buffers of Tianshou."""
+"""Conversion to and from the replay buffers of Tianshou."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from episodes.tracks import nested
 def to_tianshou(
     episodes: Iterable[SingleAgentEpisode], *, action_mapping: str | None = None, strict: bool = False
 ) -> tuple[Any, LossReport]:
-    """A `ReplayBuffer` of Tianshou with the steps, full, and what was lost.
+    """Return a full `ReplayBuffer` of Tianshou with the steps, and a report of what was lost.
 
-    The step at which a chunk was cut is truncated there, so that nothing leads from one episode to the next.
+    The last step of a cut chunk is truncated there, so that no transition leads from one episode to the next.
 
     Args:
+        episodes: the episodes.
         action_mapping: None writes the actions that were sent to the environment. "normalize" writes actions in
             [-1, 1], as Tianshou's collectors store them by default.
         strict: raise if something would be lost.
 
     Raises:
-        MissingExtra: without tianshou.
-        InvalidArgument: no episodes with a step, or items that are no numbers, or tuples.
-        LostInConversion: with `strict`, when something would be lost.
+        MissingExtra: tianshou is not installed.
+        InvalidArgument: no episode has a step, or items are not numbers or are tuples.
+        LostInConversion: with `strict`, something would be lost.
     """
     try:
         from tianshou.data import Batch, ReplayBuffer  # type: ignore[import-not-found]
@@ -58,36 +59,38 @@ def from_tianshou(
     action_mapping: str | None = None,
     strict: bool = False,
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """The episodes "tianshou/0", ... in a `ReplayBuffer` or `VectorReplayBuffer` of Tianshou, and what was lost.
+    """Return the episodes "tianshou/0", ... of a `ReplayBuffer` or `VectorReplayBuffer`, and a report of what was lost.
 
     Args:
-        observation_space, action_space: of the environment; buffers do not store them.
+        buffer: a replay buffer of Tianshou.
+        observation_space: the environment's observation space, which buffers do not store.
+        action_space: the environment's action space, which buffers do not store.
         action_mapping: None for actions of the environment. "normalize" for actions in [-1, 1] of a policy,
             as Tianshou's collectors store them by default.
         strict: raise if something would be lost.
 
     Raises:
         InvalidArgument: a buffer with `ignore_obs_next`, which has no next observations.
-        LostInConversion: with `strict`, when something would be lost.
+        LostInConversion: with `strict`, something would be lost.
     """
     report, rows = LossReport(), np.asarray(buffer.sample_indices(0))
     data = _dicts(buffer)
     if "obs_next" not in data:
         raise InvalidArgument("from_tianshou: with ignore_obs_next=True there are no next observations to read")
-    taken = nested.map_leaves(lambda leaf: leaf[rows], data)
+    rows_of_data = nested.map_leaves(lambda leaf: leaf[rows], data)
     known = {"obs", "obs_next", "act", "rew", "terminated", "truncated", "done", "info"}
     edges = getattr(buffer, "subbuffer_edges", None)
     steps = Transitions(
-        taken["obs"],
-        taken["obs_next"],
-        taken["act"],
-        taken["rew"],
-        taken["terminated"],
-        taken["truncated"],
+        rows_of_data["obs"],
+        rows_of_data["obs_next"],
+        rows_of_data["act"],
+        rows_of_data["rew"],
+        rows_of_data["terminated"],
+        rows_of_data["truncated"],
         None if edges is None else np.searchsorted(edges, rows, side="right"),
-        taken.get("info", {}),
+        rows_of_data.get("info", {}),
     )
-    for key in taken.keys() - known:
+    for key in rows_of_data.keys() - known:
         report.add(repr(key), "it is not known what it is", "row 0")
     known_spaces = {
         "observation_space": observation_space,
@@ -97,7 +100,7 @@ def from_tianshou(
 
 
 def _dicts(data: Any) -> dict[str, Any]:
-    """Nested arrays of Tianshou's batches; empty ones left out."""
+    """Return nested arrays of Tianshou's batches. Empty batches are left out."""
     names = ("obs", "obs_next", "act", "rew", "terminated", "truncated", "info", "policy")
     items = data.items() if isinstance(data, Mapping) or hasattr(data, "items") else ()
     pairs = list(items) or [(name, getattr(data, name)) for name in names if hasattr(data, name)]

@@ -1,4 +1,4 @@
-"""Transitions in rows, as replay buffers have them, cut into episodes."""
+"""Transitions in rows, as in replay buffers, and their conversion to episodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.action_mapping import exported
+from episodes.converters.action_mapping import export_actions
 from episodes.converters.info_arrays import infos_from
 from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.errors import InvalidArgument
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 @dataclass(slots=True)
 class Transitions:
-    """N transitions, one after another in time."""
+    """N transitions in order of time."""
 
     observations: Any  # [N, ...], nested
     next_observations: Any  # [N, ...]
@@ -26,20 +26,29 @@ class Transitions:
     rewards: np.ndarray  # [N]
     terminated: np.ndarray  # [N] bool
     truncated: np.ndarray  # [N] bool
-    groups: np.ndarray | None = None  # [N]: no episode has rows of two of them
-    infos: dict[str, Any] = field(default_factory=dict)  # [N, ...] by key, of the next observation
+    groups: np.ndarray | None = None  # [N]: all rows of an episode are in one group
+    infos: dict[str, Any] = field(default_factory=dict)  # [N, ...] by key, infos of the next observation
     extra: dict[str, Any] = field(default_factory=dict)  # [N, ...] extra model outputs
-    first_row: int = 0  # the number of the first one, where these are a part
+    first_row: int = 0  # row number of the first transition in the source
 
     def episodes(self, name: str, report: LossReport, first: int = 0, **spaces: Any) -> list[SingleAgentEpisode]:
-        """The episodes "NAME/FIRST", ...; one is cut, and the report told, where a row does not lead to the next."""
+        """Return the episodes "NAME/FIRST", ... of the transitions.
+
+        An episode is cut where a row's next observation is not the next row's observation; the report gets these rows.
+
+        Args:
+            name: first part of the ids.
+            report: gets what is lost.
+            first: number of the first episode.
+            spaces: spaces of the episodes.
+        """
         count = len(self.rewards)
         if not count:
             return []
         ends = np.logical_or(self.terminated, self.truncated)
         if self.groups is not None:
             ends[:-1] |= self.groups[1:] != self.groups[:-1]
-        loose = np.flatnonzero(~ends[:-1] & ~self._linked())
+        loose = np.flatnonzero(~ends[:-1] & ~self._find_links())
         for row in loose:
             report.add(
                 "what lies between two steps",
@@ -54,11 +63,13 @@ class Transitions:
             for i, (a, b) in enumerate(zip(starts, stops, strict=True), first)
         ]
 
-    def _linked(self) -> np.ndarray:
-        """[N - 1]: True where a row's next observation is the observation of the row after it; NaN is NaN."""
+    def _find_links(self) -> np.ndarray:
+        """Return bool [N - 1]: whether a row's next observation equals the next row's observation. NaN equals NaN."""
         linked = np.ones(len(self.rewards) - 1, bool)
-        for after, seen in zip(nested.leaves(self.next_observations), nested.leaves(self.observations), strict=True):
-            x, y = after[:-1], seen[1:]
+        for after, observations in zip(
+            nested.leaves(self.next_observations), nested.leaves(self.observations), strict=True
+        ):
+            x, y = after[:-1], observations[1:]
             same = (x == y) | ((x != x) & (y != y))
             linked &= same.all(axis=tuple(range(1, same.ndim)))
         return linked
@@ -69,7 +80,7 @@ class Transitions:
 
         return SingleAgentEpisode.from_arrays(
             nested.map_leaves(
-                lambda seen, after: np.concatenate([seen[start:stop], after[stop - 1 : stop]]),
+                lambda observations, after: np.concatenate([observations[start:stop], after[stop - 1 : stop]]),
                 self.observations,
                 self.next_observations,
             ),
@@ -85,49 +96,66 @@ class Transitions:
 
 
 def without_next(
-    seen: Any,
-    acted: Any,
-    paid: np.ndarray,
+    observations: Any,
+    actions: Any,
+    rewards: np.ndarray,
     terminated: bool,
     truncated: bool,
     extra: dict[str, Any],
     report: LossReport,
-    where: Any,
+    episode_id: Any,
 ) -> dict[str, Any] | None:
-    """Arguments of `from_arrays` for T steps of which the observation after the last is not known.
+    """Return arguments of `from_arrays` for T steps whose last next observation is unknown.
 
-    A terminated episode ends with the last observation once more, and any other loses its last step; both are told.
-    None where no step is left.
+    A terminated episode repeats its last observation, and any other episode loses its last step; both are reported.
+    None is returned if no step is left.
+
+    Args:
+        observations: nested arrays [T, ...].
+        actions: nested arrays [T, ...].
+        rewards: float [T].
+        terminated: whether the last step terminated the episode.
+        truncated: whether the last step was truncated.
+        extra: extra model outputs, nested arrays [T, ...] by name.
+        report: gets what is lost.
+        episode_id: id or position of the episode for the report.
     """
     if terminated:
-        report.add("the last observation", "there is none after a step that terminates", where)
-        seen = nested.map_leaves(lambda leaf: np.concatenate([leaf, leaf[-1:]]), seen)
+        report.add("the last observation", "there is none after a step that terminates", episode_id)
+        observations = nested.map_leaves(lambda leaf: np.concatenate([leaf, leaf[-1:]]), observations)
     else:
-        report.add("the last step", "there is no observation after it", where)
-        acted, paid, extra = nested.map_leaves(lambda leaf: leaf[:-1], (acted, paid, extra))
-    if not len(paid):
+        report.add("the last step", "there is no observation after it", episode_id)
+        actions, rewards, extra = nested.map_leaves(lambda leaf: leaf[:-1], (actions, rewards, extra))
+    if not len(rewards):
         return None
-    arrays = {"observations": seen, "actions": acted, "rewards": paid, "extra_model_outputs": extra}
+    arrays = {"observations": observations, "actions": actions, "rewards": rewards, "extra_model_outputs": extra}
     return arrays | {"terminated": terminated, "truncated": truncated}
 
 
 def transitions_of(
     episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport, mapping: str | None = None, **keeps: Any
 ) -> Transitions:
-    """The steps of the episodes, one after another, for a buffer of transitions; `report` is told what is lost.
+    """Return the concatenated steps of the episodes for a buffer of transitions. `report` gets what is lost.
 
-    Where a chunk was cut its last step is truncated: its value is that of the next observation, and what comes after it
-    in the buffer is of another episode.
+    The last step of a cut chunk is truncated: its target bootstraps from the next observation, and the next row belongs
+    to another episode.
+
+    Args:
+        episodes: the episodes.
+        name: name of the buffer for messages.
+        report: gets what is lost.
+        mapping: mapping of the exported actions, None for the environment's.
+        keeps: the facts that the buffer keeps, as `keeps=`.
 
     Raises:
-        InvalidArgument: no episodes with a step, or items that are no numbers.
+        InvalidArgument: no episode has a step, or items are not numbers.
     """
     parts = []
     for episode in episodes:
         if not len(episode):
             report.add("the episode", f"{name} has no episodes without a step", episode.id_)
             continue
-        episode = exported(episode, report, mapping)
+        episode = export_actions(episode, report, mapping)
         report_dropped_facts(report, episode, name, **keeps)
         if not episode.is_done:
             report.add(
@@ -142,15 +170,19 @@ def transitions_of(
 
 
 def numbers_of(episode: SingleAgentEpisode, name: str) -> tuple[Any, Any, Any, np.ndarray]:
-    """Observations, next observations, actions, rewards [T, ...]; `InvalidArgument` where they are no numbers."""
+    """Return observations, next observations, actions and rewards, [T, ...] each.
+
+    Raises:
+        InvalidArgument: items that are not numbers.
+    """
     tracks = episode.finalized_tracks()
-    seen, acted, paid = tracks.observations.get(), tracks.actions.get(), tracks.rewards.get()
-    for leaf in nested.leaves((seen, acted)):
+    observations, actions, rewards = tracks.observations.get(), tracks.actions.get(), tracks.rewards.get()
+    for leaf in nested.leaves((observations, actions)):
         if leaf.dtype.kind not in "biuf":
             raise InvalidArgument(f"episode {episode.id_}: {name} holds numbers, not items of {leaf.dtype}")
     return (
-        nested.map_leaves(lambda leaf: leaf[:-1], seen),
-        nested.map_leaves(lambda leaf: leaf[1:], seen),
-        acted,
-        paid,
+        nested.map_leaves(lambda leaf: leaf[:-1], observations),
+        nested.map_leaves(lambda leaf: leaf[1:], observations),
+        actions,
+        rewards,
     )

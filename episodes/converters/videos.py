@@ -1,4 +1,4 @@
-"""Frames to mp4 files and back, frame by frame, by PyAV."""
+"""Reading and writing of mp4 files, frame by frame, with PyAV."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ import numpy as np
 
 from episodes.errors import UnreadableData, needing
 
-_SAMPLED = 16  # frames of a file that are compared with what was written
+_SAMPLED = 16  # frames of a file that are compared with the written ones
 
 
 def pyav() -> Any:
-    """The module `av`; `MissingExtra` where it is not installed."""
+    """Return the module `av`.
+
+    Raises:
+        MissingExtra: PyAV is not installed.
+    """
     with needing("video", "videos need PyAV"):
         import av
     return av
 
 
 class VideoWriter:
-    """Writes RGB frames [H, W, 3] uint8 to one file, by H.264.
+    """Writer of RGB frames [H, W, 3] uint8 to an H.264 file.
 
     Args:
-        fps: frames a second.
-        lossless: every number comes back as it was, at some ten times the size.
+        path: the file.
+        fps: frames per second.
+        shape: shape of a frame, [H, W, 3].
+        lossless: store every number exactly, at about ten times the size.
     """
 
     def __init__(self, path: Path, fps: int, shape: tuple[int, ...], *, lossless: bool) -> None:
@@ -43,7 +49,7 @@ class VideoWriter:
         self._every = 1
 
     def write(self, frames: np.ndarray) -> None:
-        """Add frames [n, H, W, 3]."""
+        """Write frames [n, H, W, 3]."""
         for frame in frames:
             for packet in self._stream.encode(
                 self._av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
@@ -57,15 +63,15 @@ class VideoWriter:
         self._sampled[self.num_frames] = frame.copy()
         if len(self._sampled) > _SAMPLED:
             self._every *= 2
-            self._sampled = {at: kept for at, kept in self._sampled.items() if at % self._every == 0}
+            self._sampled = {at: sample for at, sample in self._sampled.items() if at % self._every == 0}
 
     @property
     def nbytes(self) -> int:
-        """The size of the file so far."""
+        """Size of the file in bytes."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def close(self) -> tuple[int, float]:
-        """Finish the file; the greatest and the mean error of some of its frames."""
+        """Finish the file. Return the largest and the mean error of some frames."""
         for packet in self._stream.encode():
             self._file.mux(packet)
         self._file.close()
@@ -79,12 +85,12 @@ class VideoWriter:
         )
 
     def abandon(self) -> None:
-        """Close the file, which nobody will read."""
+        """Close an unfinished file."""
         self._file.close()
 
 
 def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
-    """The encoder and the format of pixels for frames of a shape."""
+    """Return the encoder and the pixel format for frames of a shape."""
     if lossless:
         return "libx264rgb", "rgb24"
     is_even = shape[0] % 2 == 0 and shape[1] % 2 == 0
@@ -92,7 +98,11 @@ def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
 
 
 def frames_of(path: Path) -> Iterator[np.ndarray]:
-    """The frames [H, W, 3] uint8 of a video in order. `UnreadableData` for another or a damaged file."""
+    """Yield the frames [H, W, 3] uint8 of a video in order.
+
+    Raises:
+        UnreadableData: another or a damaged file.
+    """
     av = pyav()
     try:
         with av.open(str(path)) as file:
@@ -105,7 +115,7 @@ def frames_of(path: Path) -> Iterator[np.ndarray]:
 
 
 class FrameReader:
-    """Frames of one video after another, by their number in their file; quick where they are asked for in order."""
+    """Reader of ranges of frames from videos. Ranges in order need no seeking."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -113,21 +123,25 @@ class FrameReader:
         self._at = 0
 
     def read(self, path: Path, start: int, count: int) -> np.ndarray:
-        """The frames [count, H, W, 3] from number `start` on. `UnreadableData` where there are fewer."""
+        """Return the frames [count, H, W, 3] from index `start` on.
+
+        Raises:
+            UnreadableData: there are fewer frames.
+        """
         if path != self._path or start < self._at:
             self._path, self._frames, self._at = path, frames_of(path), 0
-        found = []
+        frames = []
         for frame in self._frames:
             self._at += 1
             if self._at > start:
-                found.append(frame)
+                frames.append(frame)
             if self._at == start + count:
                 break
-        if len(found) < count:
+        if len(frames) < count:
             raise UnreadableData(f"{path}: {self._at} frames, and {count} from {start} on are asked for")
-        return np.stack(found)
+        return np.stack(frames)
 
 
 def frame_number(seconds: float, fps: float) -> int:
-    """The number of the frame at a time."""
+    """Return the index of the frame at a time in seconds."""
     return round(float(Fraction(seconds) * Fraction(fps)))

@@ -55,7 +55,7 @@ def replaced(**leaves: Any) -> Callable[..., Any]:
 
 SPOILT = {
     "shape": (replaced(image=np.zeros((4, 5), np.uint8)), r"observations\['image'\] have shape \[4, 5\]; .* \[4, 4\]"),
-    "dtype": (replaced(image=np.zeros((4, 4))), r"observations\['image'\] are float64; the space says uint8"),
+    "dtype": (replaced(image=np.zeros((4, 4))), r"observations\['image'\] are float64; the space has uint8"),
     "None": (replaced(image=None), r"observations\['image'\] are None"),
     "leaf of a tuple": (replaced(arm=(np.int64(0), np.zeros(3))), r"observations\['arm'\]\[1\] have shape \[3\]"),
     "length of a tuple": (replaced(arm=(np.int64(0),)), r"observations\['arm'\] are 1 items; .* a Tuple of 2"),
@@ -78,9 +78,9 @@ def test_an_observation_that_does_not_fit_is_named_by_environment_step_and_leaf(
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda row: (row, 1.0, False, {}), "not enough values to unpack.*; its step must give"),
-        (lambda row: (row, np.ones(2), False, False, {}), "its step must give .observation, a number"),
-        (lambda row: (row, "much", False, False, {}), "could not convert string to float.*; its step must give"),
+        (lambda row: (row, 1.0, False, {}), "not enough values to unpack.*; its step must return"),
+        (lambda row: (row, np.ones(2), False, False, {}), "its step must return .observation, a number"),
+        (lambda row: (row, "much", False, False, {}), "could not convert string to float.*; its step must return"),
     ],
 )
 def test_a_step_of_another_form_is_named_by_environment_and_step(spoil: Callable[..., Any], message: str) -> None:
@@ -130,12 +130,12 @@ class Rows(VectorEnv):
 
 
 ROWS = {
-    "shape": (lambda obs, *rest: (obs[:, :2], *rest), r"observations have shape \[2, 2\]; the space says \[2, 3\]"),
+    "shape": (lambda obs, *rest: (obs[:, :2], *rest), r"observations have shape \[2, 2\]; the space has \[2, 3\]"),
     "number of rows": (lambda obs, *rest: (obs[:1], *rest), r"observations have shape \[1, 3\]"),
     "rewards": (lambda obs, _, *rest: (obs, np.ones(3), *rest), r"rewards have shape \[3\]; give \[2\], one for each"),
     "no rewards": (lambda obs, _, *rest: (obs, None, *rest), r"rewards are None"),
     "flags": (lambda *row: (*row[:2], np.zeros(1, bool), *row[3:]), r"terminateds have shape \[1\]"),
-    "four": (lambda *row: row[:4], "step must give .* and gave 4 items"),
+    "four": (lambda *row: row[:4], "step must return .* and returned 4 items"),
 }
 
 

@@ -192,9 +192,9 @@ def test_environments_are_made_as_the_runners_were(given: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: RecordEpisodeStatistics(make_vector_env("CartPole-v1", 2)), "does not say how others like it are"),
-        (Counted, "does not say how others like it are made"),
-        (lambda: make_vector_env(Counted(), 1), "there is one <Counted instance> only"),
+        (lambda: RecordEpisodeStatistics(make_vector_env("CartPole-v1", 2)), "unknown how to make environments like"),
+        (Counted, "unknown how to make environments like"),
+        (lambda: make_vector_env(Counted(), 1), "there is only one <Counted instance>"),
     ],
     ids=["wrapped", "one", "one as several"],
 )

@@ -404,8 +404,8 @@ def test_what_a_policy_put_out_with_an_action_that_waits_is_kept_where_it_goes_o
 
 GOOD = ({"p0": np.zeros(1, np.float32)}, {"p0": 1.0}, {"__all__": False}, {"__all__": False}, {})
 ODD_STEPS = {
-    "four": (GOOD[:4], "gave 4 items; give .observations, rewards, terminateds, truncateds, infos."),
-    "nothing": (None, "gave a NoneType"),
+    "four": (GOOD[:4], "returned 4 items; return .observations, rewards, terminateds, truncateds, infos."),
+    "nothing": (None, "returned a NoneType"),
     "a reward for all": ((GOOD[0], 1.0, *GOOD[2:]), "rewards are a float; give a dict by agent"),
     "a flag for all": ((*GOOD[:2], False, *GOOD[3:]), "terminateds are a bool"),
     "no flags": ((*GOOD[:3], None, GOOD[4]), "truncateds are a NoneType"),
@@ -432,7 +432,7 @@ def test_a_reset_of_several_agents_of_another_form_is_named(given: Any) -> None:
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             return given
 
-    with pytest.raises(WrongType, match=r"\.reset.* give"):
+    with pytest.raises(WrongType, match=r"\.reset.* returned"):
         MultiAgentEnvRunner(Odd, seed=0).sample(num_timesteps=30, random_actions=True)
 
 

@@ -412,7 +412,7 @@ def test_wrong_calls_say_what_is_wrong():
         runner.sample(num_timesteps=1)
     with pytest.raises(InvalidArgument, match="callable"):
         MultiAgentEnvRunner(Countdown(), num_envs=2)
-    with pytest.raises(WrongType, match="no multi-agent environment"):
+    with pytest.raises(WrongType, match="not a multi-agent environment"):
         MultiAgentEnvRunner(3)
     with pytest.raises(UnknownKey, match="mapped to module 'nobody'"):
         MultiAgentEnvRunner(

@@ -276,7 +276,7 @@ def test_what_cannot_be_is_said() -> None:
         one.sample_into(
             EpisodeReplayBuffer(100), num_timesteps=8, random_actions=True, extra_model_outputs=["state_out"]
         )
-    with pytest.raises(WrongType, match="cannot feed a MultiAgentEpisodeReplayBuffer"):
+    with pytest.raises(WrongType, match="cannot write into a MultiAgentEpisodeReplayBuffer"):
         one.sample_into(MultiAgentEpisodeReplayBuffer(100), num_timesteps=8)  # type: ignore[arg-type]
     one.close()
     with pytest.raises(EpisodeStateError, match="after close"):
