@@ -28,7 +28,7 @@ _SO_COOKIE = 57  # Linux: a number that no other socket has had
 class Connection:
     """Bytes of one connection. The receiver's threads write `waiting` and `done`, the watch writes the others."""
 
-    __slots__ = ("cookie", "descriptor", "done", "is_closed", "offset", "waiting")
+    __slots__ = ("cookie", "descriptor", "done", "is_closed", "is_counted", "offset", "waiting")
 
     def __init__(self, descriptor: int = -1) -> None:
         self.descriptor = descriptor
@@ -37,6 +37,11 @@ class Connection:
         self.offset = 0  # corrects the estimate, which is never more than what was received
         self.is_closed = False
         self.cookie = self.read_cookie() if descriptor >= 0 else b""
+        self.is_counted = False  # whether the kernel counts the bytes, as it does for TCP
+        if descriptor >= 0 and hasattr(socket, "TCP_INFO"):
+            with suppress(OSError):
+                self.num_held()
+                self.is_counted = True
 
     def num_held(self) -> int:
         """Return how many bytes of this connection the process holds. Raise `OSError` if it is not one of TCP."""
@@ -120,10 +125,10 @@ def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
                 next_check = time.monotonic() + interval_s
                 for connection in list(connections.values()):
                     try:
-                        if connection.num_held() > limit:
+                        if connection.is_counted and connection.num_held() > limit:
                             connection.shut_down()
                             _remove(connections, connection.descriptor)
-                    except OSError:  # it is closed, or not one of TCP
+                    except OSError:  # it is closed
                         _remove(connections, connection.descriptor)
     except zmq.ContextTerminated:
         return

@@ -1,4 +1,22 @@
-"""`EpisodeReceiver`: takes episodes from any number of senders, and gives weights back to them."""
+"""`EpisodeReceiver`: receives episodes from any number of senders, and sends them weights.
+
+The life of a message of packs, from the sender's `send` to its acknowledgement:
+
+    sender                               receiver
+    send()     unacknowledged ────────►  ZeroMQ's queue
+                     │                   │  recv() or sample() of any thread: `_next`, `_in_order`
+                     │                   ▼
+                     │                   queued (`_queue`): the next message of its sender, in order
+                     │                   │  `_decode_and_take` decodes it, `_take` journals it
+                     │                   ▼
+                     ◄── TAKEN ───────── taken: `recv` returns it
+               removed                   │  the same thread calls again: `_release_returned` journals that
+                                         ▼
+                                         done
+
+A message that is not acknowledged is sent again after a new connection, or when the receiver sends WHO. The receiver
+drops messages with a number that it has taken already.
+"""
 
 from __future__ import annotations
 
@@ -35,66 +53,88 @@ from episodes.transport.weights import encoded_weights
 from episodes.transport.wire import DAMAGES, MOST_SPACE_ITEMS, PackLayout, decoded, fields_wanted, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
-_new: Any = tuple.__new__  # half the price of the class call
+_new: Any = tuple.__new__  # half the time of calling the NamedTuple
 
 _MOST_STRANGERS = 4096
-_MOST_AT_ALL = 1 << 30  # what ZeroMQ takes
+_MOST_AT_ALL = 1 << 30  # ZeroMQ's limit
 _MOST_SCHEMAS = 1024
 _MOST_SCHEMA_BYTES = 1 << 20
 _MOST_ITEMS = MOST_SPACE_ITEMS  # of the spaces of all schemas together
-_MOST_WORDS = 1000  # letters, on why one is refused
+_MOST_WORDS = 1000  # characters of the reason why a schema is rejected
 _MOST_SENT = 1 << 62  # messages of a sender
-_ACKNOWLEDGE = 16  # messages at once, or whatever there is when nothing else comes, or after some time
-_OWING_S = 0.02
+_ACKNOWLEDGE = 16  # messages at once, or all if no other message is queued, or after `_ACKNOWLEDGE_S`
+_ACKNOWLEDGE_S = 0.02
 _MOST_AHEAD = 256
 _MOST_CONNECTIONS = 4096
 _NOBLOCK = 1  # ZeroMQ's flag
 _SLACK = 1 << 20  # bytes in the kernel and of small messages, in addition to the limit of a connection
-_BIND_S = 5.0  # the port of a receiver that was killed is free again soon
+_BIND_S = 5.0  # the system frees the port of a killed receiver a moment later
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStats:
-    """What came so far."""
+    """Counts of an `EpisodeReceiver` since it was created.
 
-    received: int = 0  # messages that were given out
+    Attributes:
+        received: messages that `recv` and `sample` have returned.
+        episodes: episodes in these messages.
+        steps: steps of these episodes.
+        bytes: size of these messages.
+        refused: number of rejected messages and handshakes by reason.
+        duplicates: messages that were received again, and not returned again.
+        lost: messages that cannot be received any more, and messages that a process with the same journal had returned
+            before it died without another call.
+        senders: senders that are known now.
+        lag: seconds from `send` to `recv` of the newest message, by the clocks of both machines.
+        age: number of versions published since the oldest policy version of the newest message; None without versions.
+    """
+
+    received: int = 0
     episodes: int = 0
     steps: int = 0
     bytes: int = 0
-    refused: dict[str, int] = field(default_factory=dict)  # messages and handshakes that were not let in, by reason
-    duplicates: int = 0  # messages that came once more, and were not given out again
-    lost: int = 0  # messages that cannot come any more, or that were in hand when a process with a journal died
-    senders: int = 0  # known now
-    lag: float | None = None  # seconds from `send` to `recv` of the newest message, by both clocks
-    age: int | None = None  # the newest message's oldest policy version: how many were published since
+    refused: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    lost: int = 0
+    senders: int = 0
+    lag: float | None = None
+    age: int | None = None
 
 
 class EpisodeReceiver(Endpoint):
-    """Receives what `EpisodeSender`s send: whole, in order for each sender.
+    """Receiver of packs and episodes from any number of `EpisodeSender`s, in order for each sender.
 
-    A message is *taken* when `recv` returns it. It is acknowledged at once, or with others while more of them wait
-    here, and a sender sends again what was not acknowledged when its connection breaks. So when the receiver's process
-    is killed, nothing is lost but what its user had in hand, and up to 16 messages of each sender come twice. With
-    `journal=`, a file on the same machine that the next receiver is given too, none comes twice, and `stats.lost`
-    counts what was in hand. No journal makes anything of what the user's code did with it: that is killed too.
+    A message is acknowledged when `recv` returns it, or together with later ones while more are queued. A sender sends
+    unacknowledged messages again when its connection breaks. So if the receiver's process is killed, only the messages
+    that `recv` had just returned are lost, and up to 16 messages of each sender are received twice. With `journal=`, a
+    file on the same machine that the next receiver is given too, no message is received twice, and `stats.lost` counts
+    the messages that the killed process had just returned.
 
-    There is no thread: messages wait in the socket, and at the senders, until `recv` is called. Any number of threads
-    may call it. Nothing is ever unpickled. Who sends what is not a pack, or anything without a key where there are
-    keys, is refused and counted. Arrays are read-only, and views of what came.
+    Messages stay in the socket and at the senders until `recv` is called. Any number of threads may call it. A call
+    that is interrupted, for example by Ctrl-C, loses at most the message in progress. Nothing is ever unpickled. A
+    message that is not a valid pack, and a sender without a key if there are keys, is rejected and counted in
+    `stats.refused`. Arrays are read-only views of the received bytes.
+
+    A thread closes TCP connections that make this process hold more than `max_message_bytes`, for example with a
+    message that never ends. For `ipc://` addresses the system does not count these bytes.
 
     Args:
-        address: where to listen; this machine alone, at a port that is free, unless another one is named.
-        keys: a receiver's folder of `make_keys`: only senders whose keys are there are let in. Give one wherever the
-            address can be reached by others.
-        journal: a path, see above.
-        like: a pack, or several; messages of packs with other tracks are refused, and their senders told so.
-        max_message_bytes: the most that one array may have.
-        most_waiting: messages of each sender that the socket holds beside those that are given out.
+        address: where to listen; by default at a free port of 127.0.0.1, which only this machine reaches.
+        keys: a receiver's folder of `make_keys`: only senders with keys from it are admitted. Needed wherever others
+            can reach the address.
+        journal: path of the journal, see above.
+        like: a pack, or several; packs with other tracks are rejected, and their senders raise `TrackMismatch`.
+        max_message_bytes: limit of the bytes of one message, and of all queued messages of one connection.
+        max_queued_messages: limit of the messages of one connection in ZeroMQ's queue.
 
     Raises:
-        MissingExtra: without pyzmq.
-        InvalidArgument: an address that cannot be listened at, or a journal that another receiver uses.
-        UnreadableData: no keys in the folder; a journal that is none.
+        MissingExtra: pyzmq is not installed.
+        InvalidArgument: the address cannot be used, or another receiver uses the address or the journal.
+        UnreadableData: the folder has no keys or an invalid one, or the journal is damaged.
+
+    >>> with EpisodeReceiver() as receiver:
+    ...     receiver.address.startswith("tcp://127.0.0.1:")
+    True
     """
 
     def __init__(
@@ -105,31 +145,31 @@ class EpisodeReceiver(Endpoint):
         journal: str | os.PathLike[str] | None = None,
         like: EpisodePack | list[EpisodePack] | None = None,
         max_message_bytes: int = MOST_BYTES,
-        most_waiting: int = 64,
+        max_queued_messages: int = 64,
     ) -> None:
         keys, journal = checked_place("keys", keys), checked_place("journal", journal)
         address = checked_address(address)
         most = checked_count("max_message_bytes", max_message_bytes)
-        most_waiting = checked_count("most_waiting", most_waiting)
+        max_queued_messages = checked_count("max_queued_messages", max_queued_messages)
         self._like = fields_wanted(like)
         super().__init__()
         self._peers = Peers()
         self._most = most
-        self._asked: OrderedDict[bytes, None] = OrderedDict()  # addresses of strangers, asked who they are
+        self._requested: OrderedDict[bytes, None] = OrderedDict()  # addresses of unknown senders that were sent WHO
         self._watch = ConnectionWatch()
         self._connections: OrderedDict[bytes, Connection] = OrderedDict()  # by address
-        self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why a schema is refused
+        self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why it is rejected
         self._refused: Counter[str] = Counter()
         self._counts = Counter[str]()
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
-        self._in_hand: dict[int, list[bytes]] = {}  # whose messages a thread has
-        self._waiting: deque[Arrived] = deque()  # messages that came, and were not taken
+        self._in_hand: dict[int, list[bytes]] = {}  # by thread: senders of the messages that it was returned last
+        self._queue: deque[Arrived] = deque()  # messages that came, and were not taken
         self._taken: deque[Received] = deque()  # messages that were taken, until a call returns them
-        self._owing: dict[bytes, Peer] = {}  # senders of what was taken, and not acknowledged
-        self._owing_since = 0.0  # when the first of them was taken
-        self._batch: list[Received] = []  # of a sample that is not complete
-        self._num_steps = 0  # in it
+        self._unacknowledged: dict[bytes, Peer] = {}  # senders of messages that were taken, and not acknowledged
+        self._unacknowledged_since = 0.0  # time at which the first of these was taken
+        self._batch: list[Received] = []  # results of an incomplete sample
+        self._num_steps = 0  # of `_batch`
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
         self._journal: Journal | None = None
         try:
@@ -137,17 +177,17 @@ class EpisodeReceiver(Endpoint):
                 self._journal = Journal(journal)
                 self._sockets.closers.append(self._journal.close)
                 self._counts["lost"] = self._journal.num_in_hand
-            self._listen(address, keys, most, most_waiting)
+            self._listen(address, keys, most, max_queued_messages)
         except BaseException:
             self.release()
             raise
 
-    def _listen(self, address: str, keys: Any, max_message_bytes: int, most_waiting: int) -> None:
+    def _listen(self, address: str, keys: Any, max_message_bytes: int, max_queued_messages: int) -> None:
         zmq = self.zmq
         self._sockets.closers += lock_of_path(address)
         socket = self.open(zmq.ROUTER, max_message_bytes)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone is an error, and not silence
-        socket.setsockopt(zmq.RCVHWM, min(most_waiting, _MOST_AT_ALL))
+        socket.setsockopt(zmq.RCVHWM, min(max_queued_messages, _MOST_AT_ALL))
         if keys is not None:
             pair = curve.own_pair(keys)
             self._sockets.closers.append(curve.start_guard(self._sockets.context, keys).stop)
@@ -176,18 +216,22 @@ class EpisodeReceiver(Endpoint):
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def recv(self, timeout: float | None = 10.0) -> Received:
-        """The next pack; a list of multi-agent episodes where such were sent.
+        """Return the next pack, or the next list of multi-agent episodes.
+
+        Args:
+            timeout: seconds to wait; None waits without a limit, 0 returns only what has arrived.
 
         Raises:
-            TransportTimeout: none came for so many seconds.
+            TransportTimeout: nothing arrived in time.
             EpisodeStateError: the receiver is closed.
+            InvalidArgument: `timeout` is not a number.
         """
         deadline = deadline_of(timeout)
         while True:
             with self.lock(), self.busy(), self.section():
                 self._release_returned()
-                if not self._taken and (self._waiting or self._next(deadline)):
-                    self._open(0)
+                if not self._taken and (self._queue or self._next(deadline)):
+                    self._decode_and_take(0)
                 if self._taken:
                     return self._taken.popleft()
             if time.monotonic() >= deadline:
@@ -195,24 +239,29 @@ class EpisodeReceiver(Endpoint):
             self.pause()
 
     def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
-        """Packs of at least so many steps, none of which is too old to learn from; publish the next version then.
+        """Return packs of at least `num_steps` steps, none of which is too old when the next version is published.
 
-        Nothing is thrown away for its age, which would be the long episodes more often than the short ones: everybody
-        keeps step instead. Steps of a sender follow in the order of their versions. So the sample takes more, until the
-        next version can be published and nothing that may still come will be older than `max_age`; who is faster
-        meanwhile waits, by what `window` lets them send. Workers take newer weights between two samples or in the
-        middle of one (`sender.latest_weights`), and send what they have sampled.
+        No data is dropped for its age, because that would drop long episodes more often than short ones. Instead, the
+        call takes messages until no step that any sender may still send will be older than `max_age` after the next
+        version is published. It waits for slow senders, and fast senders block when their `window` is full. The
+        versions of a sender's steps only increase, so the newest version that it has sent is its promise. Senders read
+        newer weights with `latest_weights` between two samples, or in the middle of one, and send what they have
+        sampled.
 
-        One thread samples at a time. What was taken when the time is over is in the next sample.
+        One thread may sample at a time. Packs that were taken before a timeout are part of the next sample.
 
         Args:
-            num_steps: of all packs together.
-            max_age: how many versions a step may be older than what was published last, at least 1.
+            num_steps: steps of all packs together.
+            max_age: how many versions a step may be older than the newest published version, at least 1.
+            timeout: seconds to wait; None waits without a limit.
+
+        Returns:
+            Packs, or lists of multi-agent episodes, in the order in which they were taken.
 
         Raises:
-            TransportTimeout: too few steps came, or one of the senders has sent nothing of newer versions.
-            EpisodeStateError: nothing was published, or steps come without versions.
-            InvalidArgument: no counts.
+            TransportTimeout: too few steps arrived, or a sender has not sent newer versions.
+            EpisodeStateError: nothing was published yet, or received steps have no policy version.
+            InvalidArgument: `num_steps` or `max_age` is not a positive int.
         """
         num_steps, max_age = checked_count("num_steps", num_steps), checked_count("max_age", max_age)
         deadline = deadline_of(timeout)
@@ -223,7 +272,7 @@ class EpisodeReceiver(Endpoint):
                 if not self._batch:
                     self._release_returned()
                 newest = self._published[1]
-                behind = self._gather(num_steps, newest - max_age, deadline)
+                behind = self._collect(num_steps, newest - max_age, deadline)
                 if behind is None:
                     self._acknowledge_all()  # the caller learns from them now, and its next call comes late
                     batch, self._batch, self._num_steps = self._batch, [], 0
@@ -233,7 +282,7 @@ class EpisodeReceiver(Endpoint):
             self.pause()
 
     def __iter__(self) -> Iterator[Received]:
-        """What comes, one after another, until the receiver is closed."""
+        """Yield packs, and lists of multi-agent episodes, until the receiver is closed."""
         while not self.is_closed:
             try:
                 yield self.recv(timeout=None)
@@ -242,15 +291,19 @@ class EpisodeReceiver(Endpoint):
                     return
                 raise
 
-    def _gather(self, num_steps: int, oldest: int, deadline: float) -> str | None:
-        """Take more for a sample; None when it is complete, else what it lacks. It returns when nothing comes."""
+    def _collect(self, num_steps: int, oldest: int, deadline: float) -> str | None:
+        """Take messages until the sample is complete. Return None then, or text on what is missing if none arrives.
+
+        Args:
+            oldest: version that is too old after the next version was published.
+        """
         while True:
             behind = [peer for peer in self._peers.values() if UNKNOWN < peer.floor <= oldest]
             lacks_steps = self._num_steps < num_steps
-            aging = next((left.peer for left in self._waiting if left.head.lowest <= oldest), None)
+            aging = next((left.peer for left in self._queue if left.head.lowest <= oldest), None)
             if not (behind or lacks_steps or aging):
                 return None
-            place = self._place_of(aging) if lacks_steps or aging else None
+            place = self._index_of(aging) if lacks_steps or aging else None
             if place is None:
                 if not self._next(deadline):
                     self._forget_gone(behind)
@@ -259,29 +312,33 @@ class EpisodeReceiver(Endpoint):
                         f"{self._num_steps} of {num_steps} steps came; senders that are behind sent version {versions}"
                     )
                 continue
-            lowest = self._waiting[place].head.lowest
+            lowest = self._queue[place].head.lowest
             if lowest == UNKNOWN:
                 raise EpisodeStateError(
-                    "steps of no policy version came, so that their age is not known; runner.policy_version = version"
+                    "received steps without a policy version; set runner.policy_version in the worker before it samples"
                 )
             if lowest < oldest:
-                self._refuse("too old")  # of a sender that acted before it had weights from here
+                self._refuse("too old")  # sampled before the sender had any published weights
                 self._take(place)
             else:
-                self._open(place, into_batch=True)
+                self._decode_and_take(place, into_batch=True)
 
-    def _place_of(self, peer: Peer | None) -> int | None:
-        """Where the first message is that waits here; the first of one sender, where one is given."""
-        return next((i for i, arrived in enumerate(self._waiting) if peer is None or arrived.peer is peer), None)
+    def _index_of(self, peer: Peer | None) -> int | None:
+        """Return the index of the first queued message, or of the first one of `peer`. Return None if there is no such
+        message.
+        """
+        return next((i for i, arrived in enumerate(self._queue) if peer is None or arrived.peer is peer), None)
 
     def _forget_gone(self, peers: list[Peer]) -> None:
-        """Wait no longer for senders that are not there any more."""
+        """Stop waiting for senders without a connection."""
         for peer in peers:
-            if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # which says nothing
+            if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # senders ignore it
                 peer.floor = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
-        """Let the next message wait here; False where none comes for a moment, so that others may have the lock."""
+        """Queue the next message of packs. Return False if none arrives within a moment, so that other threads get the
+        lock.
+        """
         if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline)
@@ -293,14 +350,16 @@ class EpisodeReceiver(Endpoint):
         return False
 
     def _peek(self) -> None:
-        """See a message of packs, if one waits and none was seen; what else waits is heeded, but no flood of it."""
+        """Receive messages until one of packs is queued, or until none is left; at most 256, so that a flood cannot
+        block.
+        """
         for _ in range(_MOST_AHEAD):
-            if self._waiting or (message := self._recv_message()) is None:
+            if self._queue or (message := self._recv_message()) is None:
                 return
             self._handle_message(message)
 
     def _recv_message(self) -> Incoming | None:
-        """Receive a message. Return None if there is none: to catch pyzmq's exception is cheaper than to ask before."""
+        """Receive a message. Return None if there is none: catching pyzmq's exception is cheaper than polling."""
         try:
             address = self.socket.recv(_NOBLOCK)
         except self.zmq.Again:
@@ -337,7 +396,7 @@ class EpisodeReceiver(Endpoint):
         return is_queued
 
     def _queue_packs(self, message: Incoming) -> bool:
-        """Queue a message of packs, and handle one of any other kind. Return True if it was queued."""
+        """Handle a message of any kind. Return True if it holds packs and was queued."""
         address, parts, *_ = message
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
@@ -345,9 +404,9 @@ class EpisodeReceiver(Endpoint):
         elif head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
             return self._in_order(message, head)
         elif head.kind == Kind.HELLO:
-            self._meet(address, head)
+            self._register_sender(address, head)
         elif head.kind == Kind.SCHEMA:
-            self._learn(address, head, bytes(parts[0][SIZE:]))
+            self._register_schema(address, head, bytes(parts[0][SIZE:]))
         elif head.kind == Kind.GOT and head.sender in self._peers:
             self._peers[head.sender].is_reading = False
             self._share_weights(self._peers[head.sender])
@@ -358,8 +417,8 @@ class EpisodeReceiver(Endpoint):
     def _refuse(self, reason: str) -> None:
         self._refused[reason] += 1
 
-    def _meet(self, address: bytes, head: Head) -> None:
-        """Know a sender, and which message of it comes next."""
+    def _register_sender(self, address: bytes, head: Head) -> None:
+        """Register a sender after its HELLO, acknowledge what was taken from it, and send it the weights."""
         peer = self._peers.get(head.sender)
         if head.number > _MOST_SENT:
             self._refuse("no header")
@@ -368,27 +427,27 @@ class EpisodeReceiver(Endpoint):
             place = self._journal.place(head.sender) if self._journal else None
             first = place.taken if place else self._peers.place(head.sender, head.number)
             peer = self._peers[head.sender] = Peer(address, first)
-            self._put_aside(self._peers.oldest_idle())
+            self._archive(self._peers.oldest_idle())
         elif head.schema < peer.connection:
-            return  # it was on its way when the connection broke that the sender had before
+            return  # sent on an earlier connection
         peer.connection = head.schema
         peer.address, peer.asked, peer.is_reading, peer.weights = address, b"", False, -1
-        if head.number > peer.next:  # what lies between was never sent, or given up
+        if head.number > peer.next:  # the messages between were never sent, or given up
             self._counts["lost"] += head.number - peer.next
             peer.next = head.number
-        self._asked.pop(address, None)
+        self._requested.pop(address, None)
         self._acknowledge(peer)
         self._share_weights(peer)
 
-    def _put_aside(self, sender: bytes | None) -> None:
-        """Keep but the place of a sender, which is told before what was taken."""
+    def _archive(self, sender: bytes | None) -> None:
+        """Acknowledge a sender's messages, and keep only its progress."""
         if sender is not None:
             self._acknowledge(self._peers[sender])
-            self._owing.pop(sender, None)
+            self._unacknowledged.pop(sender, None)
             self._peers.archive(sender)
 
-    def _learn(self, address: bytes, head: Head, schema: bytes) -> None:
-        """Know a schema, or why it is refused."""
+    def _register_schema(self, address: bytes, head: Head, schema: bytes) -> None:
+        """Register a schema, or the reason why packs of it are rejected."""
         if head.schema in self._layouts:
             return
         if len(schema) > _MOST_SCHEMA_BYTES or id_of(schema) != head.schema:
@@ -410,22 +469,22 @@ class EpisodeReceiver(Endpoint):
         )
 
     def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
-        """Words on why packs of these layouts are not wanted; none where they are."""
+        """Return text on why the layouts differ from `like`, or "" if they do not."""
         for layout in layouts if self._like else ():
-            misfits = [_difference(wanted, layout.fields) for wanted in self._like]
-            if all(misfits):
-                return misfits[0]
+            differences = [_difference(wanted, layout.fields) for wanted in self._like]
+            if all(differences):
+                return differences[0]
         return ""
 
     def _in_order(self, message: Incoming, head: Head) -> bool:
-        """Queue a message of packs, if it is the next one of its sender. Return True if it was queued."""
+        """Queue a message of packs if it is the next one of its sender. Return True if it was queued."""
         address, parts, nbytes, connection = message
         peer = self._peers.get(head.sender)
         if peer is not None and address != peer.address:
-            self._ask(address, peer)  # its hello may be the message that an interrupted call has lost
+            self._request_hello(address, peer)  # its hello may be the message that an interrupted call has lost
         number = head.number - peer.num_waiting if peer is not None else 0
         if peer is None or head.schema not in self._layouts or (number > peer.next and not peer.has_dropped):
-            self._ask(address, peer)
+            self._request_hello(address, peer)
             return False
         if number < peer.next:
             self._counts["duplicates"] += 1
@@ -446,13 +505,13 @@ class EpisodeReceiver(Endpoint):
             peer.floor = head.highest
         peer.num_waiting += 1
         connection.waiting += nbytes
-        self._waiting.append(_new(Arrived, (peer, head, parts, nbytes, connection)))
+        self._queue.append(_new(Arrived, (peer, head, parts, nbytes, connection)))
         return True
 
-    def _open(self, place: int, *, into_batch: bool = False) -> None:
-        """Take the message at this place, and keep what it holds for who asked; nothing where it is refused."""
-        peer, head, parts, nbytes, _ = self._waiting[place]
-        layouts = self._layouts.get(head.schema, "the receiver forgot this schema for others; send it again")
+    def _decode_and_take(self, place: int, *, into_batch: bool = False) -> None:
+        """Decode and take the queued message at `place`. A rejected message is taken without a result."""
+        peer, head, parts, nbytes, _ = self._queue[place]
+        layouts = self._layouts.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
         if isinstance(layouts, str):
             self._refuse("schema")
             self._reply(peer.address, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
@@ -463,13 +522,13 @@ class EpisodeReceiver(Endpoint):
             return
         try:
             packs = decoded(layouts, parts, SIZE)
-            found = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
+            result = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
         except DAMAGES:
             self._refuse("broken message")
             self._take(place)
             return
         self._count(head, packs, nbytes - SIZE)
-        self._take(place, found, into_batch)
+        self._take(place, result, into_batch)
 
     def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
         self._last, self._lag = head, time.time() - head.time
@@ -477,56 +536,61 @@ class EpisodeReceiver(Endpoint):
         counts["received"] += 1
         counts["bytes"] += nbytes
         for pack in packs:
-            lengths = pack.lengths.tolist()  # most have few episodes
+            lengths = pack.lengths.tolist()  # most packs have few episodes, for which numpy's sum is slower
             counts["episodes"] += len(lengths)
             counts["steps"] += sum(lengths)
 
-    # --- who has what ------------------------------------------------------------------------------------------------
+    # --- taking and acknowledging --------------------------------------------------------------------------------
 
-    def _take(self, place: int, found: Received | None = None, into_batch: bool = False) -> None:
-        """The message at this place is taken from now on; what it holds, if not refused, is in its user's hand."""
-        peer, head, parts, nbytes, connection = self._waiting[place]
-        steps = _steps_of(found) if into_batch and found is not None else 0
-        del self._waiting[place]
+    def _take(self, place: int, result: Received | None = None, into_batch: bool = False) -> None:
+        """Remove a message from the queue, journal its sender's progress, and schedule its acknowledgement.
+
+        Args:
+            found: the result for the caller, or None if the message was rejected.
+            into_batch: keep the result for `sample`, not for `recv`.
+        """
+        peer, head, parts, nbytes, connection = self._queue[place]
+        steps = _steps_of(result) if into_batch and result is not None else 0
+        del self._queue[place]
         peer.num_waiting -= 1
         peer.next += 1
         connection.waiting -= nbytes
         connection.done += nbytes + PART_BYTES * len(parts)
-        if found is not None:
+        if result is not None:
             self._num_steps += steps
-            (self._batch if into_batch else self._taken).append(found)
+            (self._batch if into_batch else self._taken).append(result)
             peer.in_hand += 1
             self._in_hand.setdefault(threading.get_ident(), []).append(head.sender)
-        self._note(head.sender, peer)
+        self._journal_progress(head.sender, peer)
         self._schedule_acknowledgement(head.sender, peer)
         self._peek()
-        if not self._waiting or time.monotonic() - self._owing_since > _OWING_S:
+        if not self._queue or time.monotonic() - self._unacknowledged_since > _ACKNOWLEDGE_S:
             self._acknowledge_all()
         elif peer.num_unacknowledged >= _ACKNOWLEDGE:
             self._acknowledge(peer)
         if peer.has_dropped and not peer.num_waiting:
             peer.has_dropped, peer.asked = False, b""
-            self._ask(peer.address, peer)
+            self._request_hello(peer.address, peer)
 
-    def _note(self, sender: bytes, peer: Peer) -> None:
-        """Write down how far a sender has come."""
+    def _journal_progress(self, sender: bytes, peer: Peer) -> None:
+        """Write the progress of a sender to the journal."""
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.in_hand)
 
     def _schedule_acknowledgement(self, sender: bytes, peer: Peer) -> None:
-        """A message of the sender is to be acknowledged."""
-        if not self._owing:
-            self._owing_since = time.monotonic()
+        """Schedule an acknowledgement for one message of `sender`."""
+        if not self._unacknowledged:
+            self._unacknowledged_since = time.monotonic()
         peer.num_unacknowledged += 1
-        self._owing[sender] = peer
+        self._unacknowledged[sender] = peer
 
     def _release_returned(self) -> None:
-        """This thread has done with what it was given."""
+        """Journal that the results of this thread's last call are done."""
         senders = self._in_hand.get(threading.get_ident())
         while senders:
             peer = self._peers[senders[-1]]
             peer.in_hand -= 1
-            self._note(senders.pop(), peer)
+            self._journal_progress(senders.pop(), peer)
 
     def _acknowledge(self, peer: Peer) -> None:
         peer.num_unacknowledged = 0
@@ -534,20 +598,20 @@ class EpisodeReceiver(Endpoint):
             self._reply(peer.address, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
 
     def _acknowledge_all(self) -> None:
-        for peer in self._owing.values():
+        for peer in self._unacknowledged.values():
             if peer.num_unacknowledged:
                 self._acknowledge(peer)
-        self._owing.clear()
+        self._unacknowledged.clear()
 
-    def _ask(self, address: bytes, peer: Peer | None) -> None:
-        """Ask, once, who somebody is, and for what did not come."""
+    def _request_hello(self, address: bytes, peer: Peer | None) -> None:
+        """Send WHO, once per address: the sender answers with HELLO and all unacknowledged messages."""
         if peer is None:
             self._refuse("unknown sender")
-            if address in self._asked:
+            if address in self._requested:
                 return
-            self._asked[address] = None
-            if len(self._asked) > _MOST_STRANGERS:
-                self._asked.popitem(last=False)
+            self._requested[address] = None
+            if len(self._requested) > _MOST_STRANGERS:
+                self._requested.popitem(last=False)
             peer = Peer(address, 0)
         elif peer.asked == address:
             return
@@ -555,7 +619,7 @@ class EpisodeReceiver(Endpoint):
         self._reply(address, Head(Kind.WHO, 1).packed())
 
     def _reply(self, address: bytes, *parts: Buffer) -> bool:
-        """Tell a sender; False where it is gone. One that reads nothing is not waited for."""
+        """Send a message to a sender. Return False if it has no connection. A sender that reads nothing is skipped."""
         try:
             self.put(address, parts)
         except self.zmq.Again:
@@ -569,23 +633,28 @@ class EpisodeReceiver(Endpoint):
     # --- weights -----------------------------------------------------------------------------------------------------
 
     def publish(self, weights: Any, version: int) -> None:
-        """Give nested arrays to all senders, and to those that come later; only the newest ones matter.
+        """Send weights to all senders, also to those that connect later. Only the newest weights are sent.
 
-        A sender that has not read the last ones gets the newest when it has. That, as everything, happens in `recv`.
+        A sender that has not read the previous weights is sent the newest ones when it has; this happens in `recv`.
+
+        Args:
+            weights: nested dicts, lists and tuples of arrays, or of CPU tensors. They are copied.
+            version: their policy version, at least 0.
 
         Raises:
-            WrongType: arrays of objects.
-            InvalidArgument: a version that is no number, 0 or more, or an array of more than `max_message_bytes`.
+            WrongType: an array has objects.
+            InvalidArgument: `version` is not an int of at least 0, or the weights have more than `max_message_bytes`.
+            EpisodeStateError: the receiver is closed.
         """
-        told, parts = checked_version(version), encoded_weights(weights)
+        checked, parts = checked_version(version), encoded_weights(weights)
         nbytes = SIZE + sum(map(len, parts))
-        if told == UNKNOWN or nbytes > self._most:
-            why = f"{nbytes} bytes; at most max_message_bytes={self._most}" if told != UNKNOWN else "give a version"
+        if checked == UNKNOWN or nbytes > self._most:
+            why = f"{nbytes} bytes; at most max_message_bytes={self._most}" if checked != UNKNOWN else "give a version"
             raise InvalidArgument(f"publish(version={version!r}): {why}")
         with self.lock(), self.busy(), self.section():
-            self._peek()  # at who has read the last ones
+            self._peek()  # senders confirm the previous weights
             number = self._published[0] + 1 if self._published else 0
-            self._published = number, told, parts
+            self._published = number, checked, parts
             for peer in list(self._peers.values()):
                 self._share_weights(peer)
 
@@ -594,16 +663,16 @@ class EpisodeReceiver(Endpoint):
             return
         number, version, parts = self._published
         if peer.floor == UNKNOWN:
-            peer.floor = version  # it will act with these
+            peer.floor = version  # the sender acts with these weights next
         peer.weights, peer.is_reading = number, True
         head = Head(Kind.WEIGHTS, len(parts), number=number, lowest=version)
         self._reply(peer.address, head.packed() + parts[0], *parts[1:])
 
-    # --- what there is -----------------------------------------------------------------------------------------------
+    # --- statistics and closing ----------------------------------------------------------------------------------
 
     @property
     def stats(self) -> ReceiverStats:
-        """What came so far."""
+        """Counts since the receiver was created, also after `close`."""
         last, age = self._last, None
         if last is not None and last.lowest != UNKNOWN and self._published is not None:
             age = self._published[1] - last.lowest
@@ -613,7 +682,9 @@ class EpisodeReceiver(Endpoint):
         return ReceiverStats(**self._counts, refused=refused, senders=len(self._peers), lag=self._lag, age=age)
 
     def close(self) -> None:
-        """Acknowledge what was taken, and close everything. Twice is once; `for` loops over this receiver end."""
+        """Acknowledge what was taken, and close everything. It may be called again, and ends `for` loops over this
+        receiver.
+        """
         if self.is_over:
             return
         with self.lock(), self.busy():
@@ -627,15 +698,15 @@ class EpisodeReceiver(Endpoint):
     def mend(self) -> None:
         """Drop all messages that were not taken, and ask all senders to send them again."""
         self.end_parts()
-        for arrived in self._waiting:
+        for arrived in self._queue:
             arrived.connection.done += arrived.nbytes
         for connection in self._connections.values():
             connection.waiting = 0
-        self._waiting.clear()
+        self._queue.clear()
         for sender, peer in list(self._peers.items()):
             peer.num_waiting, peer.has_dropped, peer.asked = 0, False, b""
-            self._note(sender, peer)
-            self._ask(peer.address, peer)
+            self._journal_progress(sender, peer)
+            self._request_hello(peer.address, peer)
 
     def __enter__(self) -> Self:
         return self
@@ -646,13 +717,13 @@ class EpisodeReceiver(Endpoint):
         self.close()
 
 
-def _steps_of(found: Received) -> int:
-    """The steps of a pack; of multi-agent episodes, those of their environments."""
-    return found.num_steps if isinstance(found, EpisodePack) else sum(map(len, found))
+def _steps_of(result: Received) -> int:
+    """Return the number of steps of a pack, or of env steps of multi-agent episodes."""
+    return result.num_steps if isinstance(result, EpisodePack) else sum(map(len, result))
 
 
 def _difference(wanted: Fields, given: Fields) -> str:
-    """Words on the first track that differs; none where all are the same."""
+    """Return text on the first track that differs, or "" if all fields are equal."""
     try:
         check_same(wanted, given, "receiver")
     except TrackMismatch as error:

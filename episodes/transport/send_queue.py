@@ -19,7 +19,7 @@ _ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind i
 """The columns of facts that may hold objects."""
 
 
-class Waiting:
+class SendQueue:
     """Small episodes, as copies, or small packs: they are alike, and arrive as one pack.
 
     A quarter of what goes together is small.

@@ -1,4 +1,4 @@
-"""`EpisodeSender`: episodes, chunks and packs to a receiver in another process, or on another machine."""
+"""`EpisodeSender`: sends episodes, chunks and packs to a receiver in another process, or on another machine."""
 
 from __future__ import annotations
 
@@ -17,34 +17,44 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_number, checked_place
 from episodes.transport import keys as curve
 from episodes.transport.messages import SIZE, Head, Kind, read_head
-from episodes.transport.send_queue import Waiting
+from episodes.transport.send_queue import SendQueue
 from episodes.transport.sendable import Sendable, finished, packed
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import Weights, decoded_weights
 from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
 
 _EVENTS, _POLLIN = 15, 1  # ZeroMQ's numbers of `zmq.EVENTS` and `zmq.POLLIN`
-_CONNECT_S = 5.0  # that the first message waits for a connection
-_LOOK_S = 0.0002  # between two looks at what the receiver says: each asks the system, which costs as much as a pack
-_new: Any = tuple.__new__  # half the price of the class call
+_CONNECT_S = 5.0  # longest wait of the first message for a connection
+_POLL_S = 0.0002  # poll interval of `send`: each poll is a system call, which costs as much as encoding a small pack
+_new: Any = tuple.__new__  # half the time of calling the NamedTuple
 _ENCODED = {False: encoded, True: encoded_as_one}
 
 
 @dataclass(frozen=True, slots=True)
 class SenderStats:
-    """What a sender did so far."""
+    """Counts of an `EpisodeSender` since it was created.
 
-    sent: int = 0  # messages; a message is a pack, or several small episodes or packs as one
+    Attributes:
+        sent: messages; a message is one pack, or several small episodes or packs that are sent together.
+        episodes: episodes in these messages.
+        bytes: size of these messages.
+        taken: messages that the receiver has acknowledged.
+        resent: messages that were sent again.
+        refused: messages whose schema the receiver rejected.
+        connections: connections so far.
+    """
+
+    sent: int = 0
     episodes: int = 0
     bytes: int = 0
-    taken: int = 0  # messages that the receiver's user has
-    resent: int = 0  # messages that went once more, since the connection was lost before they were taken
-    refused: int = 0  # messages of a schema that the receiver does not want
+    taken: int = 0
+    resent: int = 0
+    refused: int = 0
     connections: int = 0
 
 
 class _Outgoing(NamedTuple):
-    """A message that fits into the limits, and was not sent yet."""
+    """Encoded message that fits into the limits, and was not sent yet."""
 
     kind: Kind
     packs: list[EpisodePack]
@@ -54,7 +64,7 @@ class _Outgoing(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A message that was not acknowledged yet.
+    """Message that was not acknowledged yet.
 
     It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
     costs as much as everything else about a small one.
@@ -68,29 +78,34 @@ class _Sent(NamedTuple):
 
 
 class EpisodeSender(Endpoint):
-    """Sends episodes to an `EpisodeReceiver`, in order, and again whatever was not taken when a connection broke.
+    """Sender of packs and episodes to an `EpisodeReceiver`, in order. Unacknowledged ones are sent again.
 
-    A pack is a message of its own. Finished episodes that come one by one wait as copies until there are `coalesce`
-    bytes of them or the oldest waited for `max_delay` seconds, for a message costs what a hundred small episodes cost.
-    With `join`, small packs wait for each other too, while others are on their way, and arrive as one pack.
-    There is no thread: what waits goes with the next call, or `flush`. All calls may come from several threads.
+    A pack is one message. Finished episodes that are sent one by one are copied into a queue, which is sent when it has
+    `coalesce` bytes or its oldest episode is `max_delay` seconds old, because a message costs as much as a hundred
+    small episodes. With `join`, small packs are queued too while other messages are unacknowledged, and arrive as one
+    pack. There
+    is no thread: the queue is sent by the next call, or by `flush`.
 
-    Arrays of a pack that is sent on are not copied, so what they are views of must not change until it was taken.
-
-    Raises:
-        MissingExtra: without pyzmq.
-        InvalidArgument: an address that there cannot be, or no such numbers; `WrongType`: what is none, or no path.
-        UnreadableData: no keys in the folder.
+    All methods may be called from several threads. A call that is interrupted, for example by Ctrl-C, loses at most the
+    message in progress: the next call connects again, and sends what was not acknowledged. Arrays of a pack are not
+    copied, so their memory must not be changed until the receiver has acknowledged the pack.
 
     Args:
-        address: the receiver's, such as "tcp://127.0.0.1:5555".
-        window: how many messages may be on their way; `send` then waits for the receiver's user (back-pressure).
-        keys: a sender's folder of `make_keys`: the connection is encrypted, and both sides prove who they are.
-        coalesce: bytes of small episodes to send together; 0: each by itself.
-        join: bytes of small packs to send as one pack, where a quarter of them is still small; 0: each by itself, and
-            so `recv` gives each as it was sent.
-        max_delay: seconds that a small episode or pack waits for others, at the most and while there are calls.
-        max_message_bytes: the most that a track of a pack may have; the receiver's own limit.
+        address: address of the receiver, such as "tcp://127.0.0.1:5555".
+        window: limit of unacknowledged messages. `send` blocks while there are that many (back-pressure).
+        keys: a sender's folder of `make_keys`: the connection is encrypted, and both sides prove their identity.
+        coalesce: bytes of small episodes to send together; 0 sends each by itself.
+        join: bytes of small packs to send as one pack; 0 sends each by itself, so that `recv` returns each as it was
+            sent. A pack is small if it has at most a quarter of these bytes.
+        max_delay: longest time in seconds that a small episode or pack stays in the queue, as long as there are calls.
+        max_message_bytes: limit of the bytes of one message, and of all unacknowledged messages. Use the receiver's
+            limit.
+
+    Raises:
+        MissingExtra: pyzmq is not installed.
+        InvalidArgument: the address or a number is invalid.
+        WrongType: `address` is not a str, or `keys` is not a path.
+        UnreadableData: the folder has no keys or an invalid one.
 
     >>> from episodes.transport import EpisodeReceiver
     >>> import numpy as np
@@ -119,18 +134,18 @@ class EpisodeSender(Endpoint):
         self._keys, self._most = checked_place("keys", keys), most
         super().__init__()
         self._id = os.urandom(8)
-        self._next = self._never_put = 0  # numbers of messages: of the next one, of the first that no socket had yet
+        self._next = self._never_put = 0  # message numbers: the next one, the first that no socket was given yet
         self._unacked: OrderedDict[int, _Sent] = OrderedDict()
         self._unacked_bytes = 0
-        self._told: set[int] = set()  # schemas that this connection knows
+        self._sent_schemas: set[int] = set()  # ids of the schemas that were sent on this connection
         self._schemas = Schemas()
         self._coalesce, self._join = coalesce, join
-        self._waiting = Waiting(coalesce, min(join, most // 4), max_delay, self._schemas)
+        self._queue = SendQueue(coalesce, min(join, most // 4), max_delay, self._schemas)
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
-        self._is_connected = self._is_new = False  # the receiver was greeted; it is there, and was not
+        self._is_connected = self._is_new = False  # HELLO was sent; there is a connection without a HELLO
         self._failed_handshakes = 0
-        self._next_look = 0.0  # when it is time for one
+        self._next_poll = 0.0  # in `time.monotonic()`
         self._counts = Counter[str]()
         try:
             self._connect()
@@ -141,13 +156,19 @@ class EpisodeSender(Endpoint):
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def send(self, episodes: Sendable, timeout: float | None = 10.0) -> None:
-        """Send a pack, an episode, or a list of episodes (multi-agent ones too), as soon as the window has room.
+        """Send a pack, an episode, or a list of episodes, also multi-agent ones, as soon as the window has room.
+
+        Args:
+            episodes: a growing episode is sent as it is now, and may grow on.
+            timeout: seconds to wait for room in the window; None waits without a limit.
 
         Raises:
-            TransportTimeout: the receiver took nothing for so many seconds; nothing of these was sent.
-            NotAdmitted: the receiver does not accept our keys, or there are none.
-            TrackMismatch: the receiver refused what was sent before: it wants another schema.
-            WrongType: no episodes, or values that cannot travel.
+            TransportTimeout: the receiver acknowledged nothing in time. `episodes` were not sent.
+            NotAdmitted: the receiver does not accept the keys, or needs some.
+            TrackMismatch: the receiver rejected the schema of an earlier message.
+            WrongType: `episodes` are not episodes, or have values that cannot be encoded.
+            InvalidArgument: the message has more than `max_message_bytes`.
+            EpisodeStateError: the sender is closed.
         """
         deadline = deadline_of(timeout)
         connect_by = min(deadline, time.monotonic() + _CONNECT_S)
@@ -163,15 +184,15 @@ class EpisodeSender(Endpoint):
                     self._raise_refusals()
                 # Without a connection, the first message would stay here until the next call: there is no thread.
                 awaits_connection = now < connect_by and not self._is_connected and not self._unacked
-                if may_queue and self._keep(episodes, awaits_connection):
+                if may_queue and self._enqueue(episodes, awaits_connection):
                     return
-                if outgoing is None:  # before anything else is sent: `episodes` may be invalid
+                if outgoing is None:  # `episodes` are validated before the queue is sent
                     kind, groups = packed(episodes)
                     if not groups:
                         return
                     outgoing = self._encode(kind, groups[0], as_one=False)
-                is_next = not awaits_connection and self._send_waiting()
-                if is_next and ((may_queue and self._keep(episodes)) or self._commit(outgoing)):
+                is_next = not awaits_connection and self._send_queue()
+                if is_next and ((may_queue and self._enqueue(episodes)) or self._commit(outgoing)):
                     return
                 if now >= deadline:
                     raise self._too_late()
@@ -181,12 +202,20 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
-        """Wait until everything was taken. Errors are those of `send`; what was not taken is kept, and sent again."""
+        """Send the queue, and wait until everything is acknowledged.
+
+        Args:
+            timeout: seconds to wait; None waits without a limit.
+
+        Raises:
+            TransportTimeout: not everything was acknowledged in time. It is kept, and sent again.
+            NotAdmitted, TrackMismatch, EpisodeStateError: as in `send`.
+        """
         deadline = deadline_of(timeout)
         while True:
             now = time.monotonic()
             with self.lock(), self.busy(), self.section():
-                if self._send_waiting() and not self._unacked:
+                if self._send_queue() and not self._unacked:
                     self._raise_refusals()
                     return
                 if now >= deadline:
@@ -197,14 +226,25 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def latest_weights(self, timeout: float | None = 0.0) -> Weights | None:
-        """The weights that the receiver published last, once a connection; None where none come within the time."""
+        """Return the weights that the receiver published last, or None if no new ones arrive in time.
+
+        Args:
+            timeout: seconds to wait; 0 returns only what has arrived.
+
+        Returns:
+            Each published version at most once per connection.
+
+        Raises:
+            NotAdmitted: the receiver does not accept the keys, or needs some.
+            EpisodeStateError: the sender is closed.
+        """
         deadline = deadline_of(timeout)
         while True:
             now = time.monotonic()
             with self.lock(), self.busy(), self.section():
                 self._poll()
-                if timeout != 0 or self._waiting.is_late:
-                    self._send_waiting()  # the receiver may need these steps before it publishes
+                if timeout != 0 or self._queue.is_late:
+                    self._send_queue()  # the receiver may need these steps before it publishes weights
                 if self._weights is not None or now >= deadline:
                     weights, self._weights = self._weights, None
                     return weights
@@ -214,37 +254,37 @@ class EpisodeSender(Endpoint):
 
     @property
     def stats(self) -> SenderStats:
-        """What was done so far."""
+        """Counts since the sender was created, also after `close`."""
         return SenderStats(**self._counts)
 
-    def _keep(self, one: Sendable, awaits_connection: bool = False) -> bool:
-        """Add a small episode or pack to the queue, and send the queue if it is time. Return True if it was added."""
-        waiting = self._waiting
-        if awaits_connection and isinstance(one, EpisodePack):
+    def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
+        """Add a small episode or pack to the queue, and send the queue if it is due. Return True if it was added."""
+        queue = self._queue
+        if awaits_connection and isinstance(episodes, EpisodePack):
             return False  # the first pack is not queued: it is sent at once
-        if waiting.is_full and not awaits_connection:
-            self._send_waiting()
-        if waiting.is_full or not waiting.take(one):
+        if queue.is_full and not awaits_connection:
+            self._send_queue()
+        if queue.is_full or not queue.take(episodes):
             return False
-        if waiting.is_due(is_idle=not self._unacked) and not awaits_connection:
-            self._send_waiting()
+        if queue.is_due(is_idle=not self._unacked) and not awaits_connection:
+            self._send_queue()
         return True
 
-    def _send_waiting(self) -> bool:
-        """Send the queue, as far as the window has room. Return True if the queue is empty then."""
-        waiting = self._waiting
-        while waiting:
+    def _send_queue(self) -> bool:
+        """Send the queue while the window has room. Return True if the queue is empty afterwards."""
+        queue = self._queue
+        while queue:
             if len(self._unacked) >= self._window:
                 return False
-            packs = waiting.together()
+            packs = queue.together()
             try:
                 outgoing = self._encode(Kind.DATA, packs, as_one=len(packs) > 1)
             except (InvalidArgument, WrongType):
-                if waiting.halve():
-                    continue  # what cannot be sent as one message is sent in parts
-                waiting.clear()  # no later call could send it either
+                if queue.halve():
+                    continue  # send what cannot be one message as several
+                queue.clear()  # a single episode that no later call could send either
                 raise
-            if not self._commit(outgoing, waiting):
+            if not self._commit(outgoing, queue):
                 return False
         return True
 
@@ -258,15 +298,17 @@ class EpisodeSender(Endpoint):
             )
         return _new(_Outgoing, (kind, packs, as_one, nbytes, message))
 
-    def _commit(self, outgoing: _Outgoing, waiting: Waiting | None = None) -> bool:
-        """Send a message if the window has room, and remove it from the queue `waiting`. Return True if it was sent."""
+    def _commit(self, outgoing: _Outgoing, queue: SendQueue | None = None) -> bool:
+        """Send a message, and remove it from `queue`. Return False, and do neither, if the window has no
+        room.
+        """
         kind, packs, as_one, nbytes, message = outgoing
         unacked = self._unacked
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
             return False
         number, sent = self._next, _new(_Sent, (kind, packs, as_one, time.time(), nbytes))
-        if waiting is not None:
-            waiting.clear()
+        if queue is not None:
+            queue.clear()
         unacked[number] = sent
         self._unacked_bytes += nbytes
         self._next = number + 1
@@ -278,28 +320,28 @@ class EpisodeSender(Endpoint):
         return True
 
     def _post(self, number: int, sent: _Sent, message: Message) -> None:
-        """Give a message to the socket, if it is connected."""
+        """Give a message to the socket if it is connected."""
         if not self._is_connected:
             return
         schema, schema_id, _, large, _, versions = message
         low, high = versions or (UNKNOWN, UNKNOWN)
         head = _new(Head, (sent.kind, 1 + len(large), self._id, number, schema_id, sent.time, low, high))
         frames = message.parts(head.packed())
-        if schema_id not in self._told:
-            self._tell(schema, schema_id)
+        if schema_id not in self._sent_schemas:
+            self._send_schema(schema, schema_id)
         if self._put(frames):
             if number < self._never_put:
                 self._counts["resent"] += 1
             else:
                 self._never_put = number + 1
 
-    def _tell(self, schema: bytes, schema_id: int) -> None:
-        """Let the receiver know a schema."""
+    def _send_schema(self, schema: bytes, schema_id: int) -> None:
+        """Send a schema, once per connection."""
         if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
-            self._told.add(schema_id)
+            self._sent_schemas.add(schema_id)
 
     def _put(self, frames: list[Any]) -> bool:
-        """Hand a message to the socket; False while nobody is there, whom it will be sent when somebody is."""
+        """Give a message to the socket. Return False if there is no connection."""
         try:
             self.put(None, frames)
         except self.zmq.Again:
@@ -309,12 +351,12 @@ class EpisodeSender(Endpoint):
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """A new socket; what was not taken goes again once it is connected."""
+        """Create a socket and connect it. Unacknowledged messages are sent again after the handshake."""
         self._sockets.close_socket()
         zmq = self.zmq
         socket = self.open(zmq.DEALER, self._most)
-        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a receiver that is not there
-        socket.setsockopt(zmq.SNDHWM, 0)  # the window is the bound
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # without a connection, nothing is queued
+        socket.setsockopt(zmq.SNDHWM, 0)  # the window is the limit
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if self._keys is not None:
@@ -330,30 +372,30 @@ class EpisodeSender(Endpoint):
             raise InvalidArgument(
                 f"address {self.address!r}: {error}; give one such as 'tcp://127.0.0.1:5555'"
             ) from None
-        self._told.clear()
+        self._sent_schemas.clear()
         self._is_connected = self._is_new = False
 
     def mend(self) -> None:
         self._connect()
 
     def _too_late(self) -> Exception:
-        waiting = f"{len(self._unacked)} messages wait for the receiver at {self.address}"
+        unsent = f"{len(self._unacked)} messages are not acknowledged by the receiver at {self.address}"
         if self._counts["connections"]:
-            return TransportTimeout(f"{waiting}, which takes nothing; it takes when recv() is called")
+            return TransportTimeout(f"{unsent}; it acknowledges messages when its recv() is called")
         if self._failed_handshakes:
-            return NotAdmitted(f"{waiting}, which breaks off every handshake: give both sides keys= of one make_keys")
-        return TransportTimeout(f"{waiting}, where nobody answers")
+            return NotAdmitted(f"{unsent}, which rejects every handshake; give both sides keys= of one make_keys")
+        return TransportTimeout(f"{unsent}, which does not answer; start a receiver there")
 
     def _poll_if_due(self) -> None:
-        """Look, if it is time, and there is something to see."""
+        """Poll the socket, if the poll interval has passed or there is no connection."""
         now = time.monotonic()
-        if not self._is_connected or now >= self._next_look:
-            self._next_look = now + _LOOK_S
+        if not self._is_connected or now >= self._next_poll:
+            self._next_poll = now + _POLL_S
             if not self._is_connected or self.has_message():
                 self._poll()
 
     def _poll(self) -> None:
-        """Heed what the receiver says, and what happened to the connection."""
+        """Handle connection events and all messages from the receiver."""
         zmq = self.zmq
         while self._monitor.getsockopt(_EVENTS) & _POLLIN:
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
@@ -361,7 +403,9 @@ class EpisodeSender(Endpoint):
             if self._is_new:
                 self._counts["connections"] += 1
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                raise NotAdmitted(f"the receiver at {self.address} does not know our key; give keys= it was told of")
+                raise NotAdmitted(
+                    f"the receiver at {self.address} does not admit this key; give keys= that its folder has"
+                )
             else:
                 self._failed_handshakes += 1
         if self._is_new:
@@ -397,27 +441,31 @@ class EpisodeSender(Endpoint):
         self._put([Head(Kind.GOT, 1, self._id, head.number).packed()])
 
     def _send_hello(self) -> None:
-        """Say who we are, and send again what was not taken."""
-        self._told.clear()
+        """Send HELLO, and all unacknowledged messages again."""
+        self._sent_schemas.clear()
         first, connection = next(iter(self._unacked), self._next), self._counts["connections"]
         if not self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()]):
-            return  # the socket does not know yet what its monitor told: another time
+            return  # the monitor reports the connection before the socket has it; a later call tries again
         self._is_connected, self._is_new = True, False
         for number, sent in list(self._unacked.items()):
             self._post(number, sent, _ENCODED[sent.as_one](sent.packs, self._schemas))
 
     def _raise_refusals(self) -> None:
         if self._refusals:
-            _, words = self._refusals.popitem()
-            raise TrackMismatch(f"the receiver at {self.address} refused what was sent: {words}")
+            _, reason = self._refusals.popitem()
+            raise TrackMismatch(f"the receiver at {self.address} rejected an earlier message: {reason}")
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Send what waits, wait until all was taken, and close everything, whatever happens. Twice is once.
+        """Send the queue, wait until everything is acknowledged, and close in any case. It may be called again.
+
+        Args:
+            timeout: seconds to wait; 0 drops what is not acknowledged.
 
         Raises:
-            TransportTimeout, NotAdmitted, TrackMismatch: something was not taken; it is lost.
+            TransportTimeout, NotAdmitted, TrackMismatch: something was not acknowledged, and is lost.
+            InvalidArgument: `timeout` is not a number.
         """
         if self.is_over:
             return

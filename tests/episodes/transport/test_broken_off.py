@@ -117,7 +117,7 @@ def test_what_travels_together_comes_at_most_once_and_in_order_wherever_send_was
             number += 1
             if number % 5 == 0:
                 flushed, until = pool.submit(sender.flush, SECONDS), time.monotonic() + PATIENCE_S
-                while not flushed.done() or receiver._waiting:
+                while not flushed.done() or receiver._queue:
                     assert time.monotonic() < until
                     with contextlib.suppress(TransportTimeout):
                         found += receiver.recv(0.01).t_started.tolist()  # type: ignore[union-attr]
@@ -131,7 +131,7 @@ def test_a_sender_whose_greeting_was_lost_is_asked_for_another(
     receiver: EpisodeReceiver, sender: EpisodeSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender.send(pack_of(0))
-    found, greet, lost = [number_of(receiver.recv(SECONDS))], receiver._meet, list[Head]()
+    found, greet, lost = [number_of(receiver.recv(SECONDS))], receiver._register_sender, list[Head]()
     sender.mend()  # connects again
     monkeypatch.setattr(receiver, "_meet", lambda *told: greet(*told) if lost else lost.append(told[1]))
     for number in range(1, 4):
@@ -234,7 +234,7 @@ def test_who_sends_little_is_acknowledged_though_others_messages_always_wait(rec
             pytest.fail("`little` was not heard")
         for _ in range(3):
             much.send(pack_of(0))
-        receiver._owing_since = 0.0  # as when its user takes its time with each pack
+        receiver._unacknowledged_since = 0.0  # as when its user takes its time with each pack
         receiver.recv(SECONDS)
         little.flush(SECONDS)
         much.close(timeout=0)

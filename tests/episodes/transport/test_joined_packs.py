@@ -244,7 +244,7 @@ def test_what_goes_in_parts_is_kept_while_the_window_has_no_room_for_all_of_them
     with EpisodeSender(receiver.address, window=2, **options) as sender:
         for pack in sent[:4]:
             sender.send(pack, SECONDS)
-        sender._waiting._max_delay = 0.0  # they have waited long enough, and the first of two parts has room
+        sender._queue._max_delay = 0.0  # they have waited long enough, and the first of two parts has room
         sender.send(sent[4], 0)
         found = all_of(receiver, sender, 5)
     assert [one.id_ for pack in found for one in pack] == ids

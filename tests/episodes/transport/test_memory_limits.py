@@ -147,7 +147,7 @@ def test_sender_with_a_large_window_is_limited_and_loses_nothing() -> None:
         for _ in range(20):
             with contextlib.suppress(TransportTimeout):
                 receiver.sample(1, max_age=1, timeout=0.05)
-            assert sum(arrived.nbytes for arrived in receiver._waiting) <= limit
+            assert sum(arrived.nbytes for arrived in receiver._queue) <= limit
         numbers = [0]  # `sample` has taken this one
         while numbers[-1] < 199:
             numbers.append(int(receiver.recv(SECONDS).t_started[0]))  # type: ignore[union-attr]

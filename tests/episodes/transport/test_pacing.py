@@ -191,7 +191,7 @@ def test_what_was_left_is_taken_in_the_order_of_its_sender(
         for num, (sender, version, steps) in enumerate(left, 1):
             sender.send(pack_of(version, steps))
             until = time.monotonic() + PATIENCE_S
-            while len(receiver._waiting) < num:
+            while len(receiver._queue) < num:
                 assert time.monotonic() < until
                 sampled_in_vain(receiver, 2, "")
         last.send(pack_of(2, 14))
@@ -258,7 +258,7 @@ def test_steps_from_before_a_sender_had_weights_are_refused_when_they_are_too_ol
 def test_what_has_no_age_is_said(receiver: EpisodeReceiver) -> None:
     with EpisodeSender(receiver.address) as sender:
         sender.send(pack_of(None))
-        with pytest.raises(EpisodeStateError, match="no policy version"):
+        with pytest.raises(EpisodeStateError, match="without a policy version"):
             receiver.sample(10, max_age=1, timeout=PATIENCE_S)
         assert isinstance(receiver.recv(PATIENCE_S), EpisodePack)  # it is still there
         with pytest.raises(InvalidArgument, match="max_age=0"):
@@ -274,7 +274,7 @@ def test_steps_without_a_version_among_others_are_not_taken_for_young_ones(recei
         sender.send(EpisodePack.concat([pack_of(0), pack_of(None, 0)]))  # of which each step has one
         assert len(receiver.sample(10, max_age=1, timeout=PATIENCE_S)) == 1
         sender.send(EpisodePack.concat([pack_of(0), pack_of(None)]))
-        with pytest.raises(EpisodeStateError, match="no policy version"):
+        with pytest.raises(EpisodeStateError, match="without a policy version"):
             receiver.sample(10, max_age=1, timeout=PATIENCE_S)
         assert isinstance(receiver.recv(PATIENCE_S), EpisodePack)
 

@@ -26,7 +26,7 @@ NOT_COUNTS: list[Any] = [None, -1, 1.5, "x", True, math.nan]
 NOT_PATHS: list[Any] = [5, 1.5, ["a"], b"x"]
 CONSTRUCTORS: list[tuple[Callable[..., Any], str, list[Any]]] = [
     *((EpisodeSender, name, NOT_COUNTS) for name in ("window", "coalesce", "join", "max_message_bytes")),
-    *((EpisodeReceiver, name, NOT_COUNTS) for name in ("max_message_bytes", "most_waiting")),
+    *((EpisodeReceiver, name, NOT_COUNTS) for name in ("max_message_bytes", "max_queued_messages")),
     *((EpisodeReceiver, name, NOT_PATHS) for name in ("address", "keys", "journal", "like")),
     (EpisodeSender, "max_delay", [None, -1, "x", True, math.nan]),
     (EpisodeSender, "address", NOT_PATHS),
@@ -93,10 +93,10 @@ REJECTED: dict[str, Callable[[EpisodeSender, EpisodeReceiver], object]] = {
 
 def state_of(sender: EpisodeSender, receiver: EpisodeReceiver) -> Any:
     """Return everything that decides what later calls do."""
-    queue = sender._waiting
+    queue = sender._queue
     return (
         (sender.stats, sender._next, list(sender._unacked), sender._unacked_bytes, bool(queue), queue._nbytes),
-        (receiver.stats, receiver._published and receiver._published[:2], len(receiver._waiting), receiver._num_steps),
+        (receiver.stats, receiver._published and receiver._published[:2], len(receiver._queue), receiver._num_steps),
     )
 
 
@@ -166,7 +166,7 @@ def test_calls_with_time_left_wait(receiver: EpisodeReceiver, sender: EpisodeSen
 
 def test_limits_can_be_larger_than_any_memory() -> None:
     with (
-        EpisodeReceiver(max_message_bytes=2**70, most_waiting=2**70) as receiver,
+        EpisodeReceiver(max_message_bytes=2**70, max_queued_messages=2**70) as receiver,
         EpisodeSender(
             receiver.address, window=2**70, max_message_bytes=2**70, coalesce=2**70, max_delay=math.inf
         ) as sender,
