@@ -1,4 +1,4 @@
-"""`TrajectoryAccumulator`: rollouts of a fixed size, written step by step into arrays that are there already."""
+"""`TrajectoryAccumulator`: rollouts of a fixed size, written step by step into preallocated arrays."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ from episodes.errors import (
 )
 
 VALID_LENGTHS = "valid_lengths"
-"""The key under which `build` says how many items of each timescale are there, with `partial="mask"`."""
+"""Key of the number of items of each timescale, which `build` adds with `partial="mask"`."""
 
 _kind = attrgetter("shape", "dtype")  # of arrays and of numpy's scalars
-_PYTHON = {float: "f", bool: "b", int: "iuf"}  # Python's numbers, and the kinds of arrays that take them
-_SCALARS = frozenset(np.dtype(code).type for code in "?bhilqBHILQefdgFDG")  # numpy's, of which the type says all
+_PYTHON = {float: "f", bool: "b", int: "iuf"}  # Python numbers, and the kinds of arrays that accept them
+_SCALARS = frozenset(np.dtype(code).type for code in "?bhilqBHILQefdgFDG")  # numpy's scalars without parameters
 _MOST_PLANS = 64
 
 
 class TrajectoryAccumulator:
-    """Arrays of a fixed size that are filled item by item, given away whole, and filled again.
+    """Preallocated arrays of a fixed size that are filled item by item, read as a whole, and filled again.
 
-    The example says what there is: a dict of timescales, each a nested value (dicts, tuples and lists) of arrays.
+    `example` is a dict of timescales, each a nested value (dicts, tuples and lists) of arrays:
 
-    - *buffered*: all leaves share a leading dimension N > 1. `add` takes an item [...] for each of N slots.
-    - *single-item*: some leaf has no dimension, or all lead with 1. There is one slot, for a value of these shapes.
+    - *buffered*: all leaves have the same leading dimension N > 1. `add` writes an item [...] into one of N slots.
+    - *single-item*: a leaf has no dimensions, or all have a leading dimension of 1. There is one slot for an item.
 
-    An item may have a leading 1 more (or, where all leaves lead with 1, lack it), and Python's numbers go where they
-    fit. Otherwise its leaves have the example's shapes and dtypes. All is checked before anything is written.
+    An item may have one more leading dimension of 1 (or may lack it, if all leaves have it). Python numbers are
+    accepted if they fit. Otherwise the leaves of an item need the example's shapes and dtypes. Everything is checked
+    before anything is written.
 
-    What `build` returns is this object's own memory, containers too: read or send it before the next `add`, or copy it.
-    Nothing is allocated once it is made. It is for one thread.
+    `build` returns the object's own arrays: read or send them before the next `add`, or copy them. After construction,
+    nothing is allocated. An object is for one thread.
 
     Args:
-        example: the timescales; only structure, shapes and dtypes count.
-        partial: what `build` does when slots are empty: "raise", or "mask", which adds one more entry,
-            `"valid_lengths"`, with the number of items of each timescale. What is behind them is zeros.
+        example: the timescales; only structure, shapes and dtypes matter.
+        partial: what `build` does if slots are empty: "raise" an error, or "mask": add an entry `"valid_lengths"` with
+            the number of items of each timescale, and fill the empty slots with zeros.
 
     Raises:
-        InvalidArgument: an example that is neither buffered nor single-item, is empty, or has arrays of objects.
+        InvalidArgument: the example is neither buffered nor single-item, is empty, or has arrays of objects.
 
     >>> example = {"step": {"obs": np.zeros((2, 3)), "reward": np.zeros(2)}, "end": {"obs": np.zeros((1, 3))}}
     >>> accumulator = TrajectoryAccumulator(example)
@@ -63,8 +64,8 @@ class TrajectoryAccumulator:
             raise InvalidArgument(f"partial={partial!r}; give 'raise' or 'mask'")
         if not isinstance(example, Mapping) or not example:
             raise InvalidArgument(f"example={example!r}; give a dict of timescales, with one at least")
-        self._timescales = {name: _Timescale(name, own) for name, own in example.items()}
-        self._built: dict[str, Any] = {name: own.buffers for name, own in self._timescales.items()}
+        self._timescales = {name: _Timescale(name, arrays) for name, arrays in example.items()}
+        self._built: dict[str, Any] = {name: part.buffers for name, part in self._timescales.items()}
         self._lengths: dict[str, np.ndarray] | None = None
         if partial == "mask":
             if VALID_LENGTHS in example:
@@ -74,53 +75,61 @@ class TrajectoryAccumulator:
 
     @property
     def buffers(self) -> dict[str, Any]:
-        """What `build` returns, as it is now: of the structure, shapes and dtypes that a receiver has to know."""
+        """The arrays that `build` returns, with their current contents. A receiver needs their structure, shapes and
+        dtypes.
+        """
         return self._built
 
     @property
     def is_full(self) -> bool:
-        """True when every slot of every timescale was written."""
-        return all(own.index == own.capacity for own in self._timescales.values())
+        """Whether every slot of every timescale was written."""
+        return all(part.index == part.capacity for part in self._timescales.values())
 
     def add(self, timescale: str, data: Any) -> None:
-        """Write an item into the next slot of a timescale: all of it or nothing.
+        """Write an item into the next slot of a timescale. If it raises, nothing was written.
+
+        Args:
+            timescale: a key of the example.
+            data: the item, nested as the timescale.
 
         Raises:
             UnknownKey: there is no such timescale.
             StepOutOfRange: all of its slots were written.
-            TrackMismatch: other keys or containers than the example has.
-            ShapeMismatch: a leaf of another shape.
-            InvalidArgument: a leaf of another dtype, or a number that does not fit.
+            TrackMismatch: the item has other keys or containers than the example.
+            ShapeMismatch: a leaf has another shape.
+            InvalidArgument: a leaf has another dtype, or a number does not fit.
         """
-        own = self._timescales.get(timescale)
-        if own is None:
+        part = self._timescales.get(timescale)
+        if part is None:
             raise UnknownKey(f"timescale {timescale!r}: there are {', '.join(map(repr, self._timescales))}")
-        own.add(data)
+        part.add(data)
 
     def build(self) -> dict[str, Any]:
-        """The filled arrays, in the structure of the example; the next `add` writes into the first slot again.
+        """Return the filled arrays, nested as the example. The next `add` writes into the first slot again.
 
         Raises:
-            EpisodeStateError: slots are empty, unless `partial="mask"`; what was added stays.
+            EpisodeStateError: slots are empty and `partial="raise"`; the items are kept.
         """
         if self._lengths is None:
-            for own in self._timescales.values():
-                own.check_full()
+            for part in self._timescales.values():
+                part.check_full()
         else:
-            for name, own in self._timescales.items():
-                own.clear_rest()
-                self._lengths[name][...] = own.index
+            for name, part in self._timescales.items():
+                part.clear_rest()
+                self._lengths[name][...] = part.index
         self.reset()
         return self._built
 
     def reset(self) -> None:
-        """Forget what was added since the last `build`, as when an episode is broken off."""
-        for own in self._timescales.values():
-            own.index = 0
+        """Drop the items since the last `build`, for example of an abandoned episode."""
+        for part in self._timescales.values():
+            part.index = 0
 
 
 class _Timescale:
-    """The arrays of one timescale, and how an item is read: once into a list of leaves, which then are written."""
+    """Arrays of one timescale, and cached plans for reading items: an item is read into a list of leaves, then
+    written.
+    """
 
     __slots__ = ("arrays", "buffers", "capacity", "index", "kinds", "name", "paths", "plans", "read", "slots", "spare")
 
@@ -135,7 +144,7 @@ class _Timescale:
         self.arrays = [array[None] for array in arrays] if single else arrays  # [capacity, ...]
         self.slots: list[Any] = [array.data if _is_of_numbers(array) else array for array in self.arrays]
         self.kinds = [(array.shape[1:], array.dtype) for array in self.arrays]
-        self.spare = single and all(array.ndim for array in arrays)  # whether items may lack their leading 1
+        self.spare = single and all(array.ndim for array in arrays)  # whether items may lack the leading dimension of 1
         self.read = _reader(self.buffers)
         self.plans: dict[tuple[type, ...], _Plan] = {}  # by the types of an item's leaves
         self.index = 0
@@ -148,9 +157,9 @@ class _Timescale:
             raise InvalidArgument(f"example: timescale {self.name!r}: {error}") from None
         if not arrays:
             raise InvalidArgument(f"example: timescale {self.name!r} has no arrays; leave it out")
-        odd = [array.dtype for array in arrays if array.dtype.kind in "OV"]
-        if odd:
-            raise InvalidArgument(f"example: timescale {self.name!r} has items of {odd[0]}; give numbers or bools")
+        invalid = [array.dtype for array in arrays if array.dtype.kind in "OV"]
+        if invalid:
+            raise InvalidArgument(f"example: timescale {self.name!r} has items of {invalid[0]}; give numbers or bools")
         return zeros
 
     def _common_length(self, arrays: list[np.ndarray]) -> int:
@@ -179,7 +188,7 @@ class _Timescale:
                     break
         except (KeyError, _Unlike):
             items = self.fitted(data)
-        for slots, item in zip(self.slots, items):  # noqa: B905 as many as there are arrays
+        for slots, item in zip(self.slots, items):  # noqa: B905 both have one entry for each array
             slots[index] = item
         self.index = index + 1
 
@@ -195,46 +204,46 @@ class _Timescale:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """The leaves of an item, each as the arrays take it; or an error that says what is wrong with which."""
-        found: list[Any] = []
-        self._collect(self.buffers, data, (), found)
-        fitted = [self._fit(i, item) for i, item in enumerate(found)]
-        types = tuple(map(type, found))
+        """Return the leaves of an item as the arrays accept them. Raise an error that names the first invalid leaf."""
+        leaves: list[Any] = []
+        self._collect(self.buffers, data, (), leaves)
+        fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
+        types = tuple(map(type, leaves))
         if types not in self.plans and len(self.plans) < _MOST_PLANS and _PLANNED.issuperset(types):
             self.plans[types] = _plan(types, self.kinds)
         return fitted
 
-    def _collect(self, mine: Any, given: Any, path: tuple[Any, ...], found: list[Any]) -> None:
-        if isinstance(mine, np.ndarray):
-            found.append(given)
+    def _collect(self, expected: Any, item: Any, path: tuple[Any, ...], leaves: list[Any]) -> None:
+        if isinstance(expected, np.ndarray):
+            leaves.append(item)
             return
-        of_keys = isinstance(mine, Mapping)
-        alike = isinstance(given, Mapping if of_keys else (tuple, list))
-        if not alike or (set(mine) != set(given) if of_keys else len(mine) != len(given)):
-            where = f", at {'/'.join(map(str, path))!r}" if path else ""
+        of_keys = isinstance(expected, Mapping)
+        alike = isinstance(item, Mapping if of_keys else (tuple, list))
+        if not alike or (set(expected) != set(item) if of_keys else len(expected) != len(item)):
+            place = f", at {'/'.join(map(str, path))!r}" if path else ""
             raise TrackMismatch(
-                f"timescale {self.name!r}{where}: {_words(given)} was given, the example has {_words(mine)}"
+                f"timescale {self.name!r}{place}: {_words(item)} was given, the example has {_words(expected)}"
             )
-        for key in (*_keys(mine, of_leaves=True), *_keys(mine, of_leaves=False)):
-            self._collect(mine[key], given[key], (*path, key), found)
+        for key in (*_keys(expected, of_leaves=True), *_keys(expected, of_leaves=False)):
+            self._collect(expected[key], item[key], (*path, key), leaves)
 
     def _fit(self, i: int, item: Any) -> Any:
         shape, dtype = self.kinds[i]
         if dtype.kind in _PYTHON.get(type(item), "") and not shape:
             return self._number(i, item)
-        where = f"timescale {self.name!r}, leaf {self.paths[i]!r}" if self.paths[i] else f"timescale {self.name!r}"
+        name = f"timescale {self.name!r}, leaf {self.paths[i]!r}" if self.paths[i] else f"timescale {self.name!r}"
         try:
             array = np.asarray(item)
         except Exception as error:
-            raise InvalidArgument(f"{where}: a {type(item).__name__} that is no array: {error}") from error
+            raise InvalidArgument(f"{name}: a {type(item).__name__} that is not an array: {error}") from error
         if array.shape == (1, *shape):
             array = array[0]
         elif self.spare and (1, *array.shape) == shape:
             array = array[None]
         if array.shape != shape:
-            raise ShapeMismatch(f"{where}: shape {array.shape}, an item has {shape}")
+            raise ShapeMismatch(f"{name}: shape {array.shape}, an item has {shape}")
         if array.dtype != dtype:
-            raise InvalidArgument(f"{where}: dtype {array.dtype}, the example has {dtype}; convert it")
+            raise InvalidArgument(f"{name}: dtype {array.dtype}, the example has {dtype}; convert it")
         return array
 
     def _number(self, i: int, number: float) -> Any:
@@ -249,7 +258,9 @@ class _Timescale:
 
 
 def _is_of_numbers(array: np.ndarray) -> bool:
-    """Whether an item is a number that a memoryview takes: one of Python's in a quarter of numpy's time."""
+    """Return True if an item is a number that a memoryview can write: it takes Python numbers in a quarter of numpy's
+    time.
+    """
     return array.ndim == 1 and array.dtype.isnative and array.dtype.char in "?bBhHiIlLqQfd"
 
 
@@ -257,17 +268,17 @@ def _is_of_numbers(array: np.ndarray) -> bool:
 
 
 class _Unlike(Exception):
-    """An item whose containers are not of the example's types and sizes."""
+    """Raised if the containers of an item differ from the example's in type or size."""
 
 
 def _keys(node: Any, of_leaves: bool) -> list[Any]:
-    """The keys of a container's leaves, or those of the containers in it."""
+    """Return the keys of a container's arrays (`of_leaves`), or the keys of its nested containers."""
     keys = sorted(node) if isinstance(node, Mapping) else range(len(node))
     return [key for key in keys if isinstance(node[key], np.ndarray) is of_leaves]
 
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-    """The arrays with their paths, in the order in which items are read: a container's own come first."""
+    """Return the arrays with their paths, in the order of reading: a container's arrays before nested containers."""
     if isinstance(node, np.ndarray):
         return [(path, node)]
     keys = (*_keys(node, of_leaves=True), *_keys(node, of_leaves=False))
@@ -275,51 +286,51 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.
 
 
 def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
-    """What gives the leaves of a value like this one, in the order of `_leaves`; it raises `_Unlike` for others."""
+    """Return a function that lists the leaves of a value nested as `node`, and raises `_Unlike` for other values."""
     if isinstance(node, np.ndarray):
         return lambda data: (data,)
     kind, size = type(node), len(node)
-    own = _getter(_keys(node, of_leaves=True))
+    get_leaves = _getter(_keys(node, of_leaves=True))
     inner = [(key, _reader(node[key])) for key in _keys(node, of_leaves=False)]
 
     def read(data: Any) -> Sequence[Any]:
         if type(data) is not kind or len(data) != size:
             raise _Unlike
-        return own(data)
+        return get_leaves(data)
 
     def read_nested(data: Any) -> Sequence[Any]:
         if type(data) is not kind or len(data) != size:
             raise _Unlike
-        found = [*own(data)]
+        leaves = [*get_leaves(data)]
         for key, reader in inner:
-            found += reader(data[key])
-        return found
+            leaves += reader(data[key])
+        return leaves
 
     return read_nested if inner else read
 
 
 def _getter(keys: list[Any]) -> Callable[[Any], Sequence[Any]]:
-    """The values of so many keys, as a sequence."""
+    """Return a function that lists the values of `keys`."""
     return itemgetter(*keys) if len(keys) > 1 else lambda data: [data[key] for key in keys]
 
 
-_Range = tuple[int, Any, Any]  # of a leaf: its place, and the least and the greatest number that it may be
+_Range = tuple[int, Any, Any]  # of a leaf: its index, and the lowest and highest number that fits
 _Plan = tuple[Callable[[Any], Sequence[Any]], list[tuple[tuple[int, ...], np.dtype]], list[_Range]]
 _PLANNED = _SCALARS | _PYTHON.keys() | {np.ndarray}
 
 
 def _plan(types: tuple[type, ...], kinds: list[tuple[tuple[int, ...], np.dtype]]) -> _Plan:
-    """What is to be seen of leaves of these types, which fitted once: the kinds of arrays, and the range of numbers."""
-    arrays = [i for i, own in enumerate(types) if own is np.ndarray]
-    one = slice(arrays[0], arrays[0] + 1) if arrays else slice(0)
-    get = itemgetter(*arrays) if len(arrays) > 1 else itemgetter(one)
-    numbers = [i for i, own in enumerate(types) if own is int or (own is float and kinds[i][1] != np.float64)]
+    """Return the checks of leaves with these types: the shapes and dtypes of arrays, and the ranges of numbers."""
+    arrays = [i for i, type_ in enumerate(types) if type_ is np.ndarray]
+    first = slice(arrays[0], arrays[0] + 1) if arrays else slice(0)
+    get = itemgetter(*arrays) if len(arrays) > 1 else itemgetter(first)
+    numbers = [i for i, type_ in enumerate(types) if type_ is int or (type_ is float and kinds[i][1] != np.float64)]
     ranges = [(i, *_range(kinds[i][1])) for i in numbers]
     return get, [kinds[i] for i in arrays], ranges
 
 
 def _range(dtype: np.dtype) -> tuple[Any, Any]:
-    """The least and the greatest number."""
+    """Return the lowest and the highest number of a dtype."""
     if dtype.kind == "f":
         return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
     return np.iinfo(dtype).min, np.iinfo(dtype).max

@@ -1,4 +1,4 @@
-"""How many bytes a receiver holds for each connection, and a thread that closes connections that exceed the limit.
+"""Limit of the bytes that a receiver holds for each connection, and a thread that closes connections beyond it.
 
 ZeroMQ reads what arrives before anyone calls `recv`. Its limits count complete messages and bound single parts, so a
 peer could fill the memory with the parts of a message that never ends. The kernel counts the bytes that a TCP
@@ -73,12 +73,13 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _option_of(descriptor: int, level: int, name: int, size: int) -> bytes:
+    """Return an option of the socket behind a descriptor."""
     with _borrowed(descriptor) as borrowed:
         return borrowed.getsockopt(level, name, size)
 
 
 class ConnectionWatch:
-    """What the watching thread and the receiver share."""
+    """State that the watching thread and the receiver share."""
 
     def __init__(self) -> None:
         self.num_failed_handshakes = 0
@@ -137,5 +138,6 @@ def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
 
 
 def _remove(connections: dict[int, Connection], descriptor: int) -> None:
+    """Mark the connection of a descriptor as closed, and remove it."""
     if (connection := connections.pop(descriptor, None)) is not None:
         connection.is_closed = True

@@ -1,4 +1,4 @@
-"""How the facts of a pack travel: each column as what msgpack holds, and back."""
+"""Metadata columns of a pack as values that msgpack can hold, and back."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from episodes.tracks.nested import frozen
 MOST_ROWS = 1 << 40
 INTEGERS = np.dtype("<i8")
 _BYTE, _CODE_POINT, _NATURALS = np.dtype(np.uint8), np.dtype("<u4"), np.dtype("<u8")
-_largest, _sum = np.maximum.reduce, np.add.reduce  # methods of arrays go through Python to these
+_largest, _sum = np.maximum.reduce, np.add.reduce  # the methods of arrays call these from Python code
 _VERSIONS = list(FACTS.values()).index(Kind.VERSIONS)
-_NOT_MANY = 1024  # episodes, whose versions are remembered
+_NOT_MANY = 1024  # episodes: columns of at most this length are cached
 _ZEROS = np.ndarray(_NOT_MANY, INTEGERS, bytes(INTEGERS.itemsize * _NOT_MANY))
-_FEW = 32  # ids, whose letters are told in four bytes: making one byte of each costs more than sending them
-_ENDINGS = bytes(range(4))  # their codes
+_FEW = 32  # ids: fewer are sent with four bytes per character, since conversion takes longer than sending
+_ENDINGS = bytes(range(4))  # valid codes
 
 
 def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
-    """The numbers of steps of so many episodes, and their sum; `UnreadableData` for what cannot be some."""
+    """Return `num` lengths in steps, int64 [num], and their sum. Raise `UnreadableData` if they are impossible."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
-        largest = _largest(np.ndarray(num, _NATURALS, data))  # which a negative one would be
+        largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
         if len(data) != INTEGERS.itemsize * num or not largest < MOST_ROWS // num:
             raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
         return counts, int(_sum(counts))
-    values = counts.tolist()  # of few episodes in a third of the time
+    values = counts.tolist()  # for few episodes, lists take a third of numpy's time
     if len(data) != INTEGERS.itemsize * num or (num and not 0 <= min(values) <= max(values) < MOST_ROWS // num):
         raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
     return counts, sum(values)
 
 
 def no_counts(num: int) -> np.ndarray:
-    """As many zeros, which nobody can write to."""
+    """Return read-only zeros, int64 [num]."""
     return _ZEROS[:num] if num <= _NOT_MANY else np.zeros(num, np.int64)
 
 
 def integers_of(values: np.ndarray) -> bytes:
-    """Integers as they travel."""
+    """Return integers as little-endian int64 bytes."""
     return values.tobytes() if values.dtype == INTEGERS else values.astype(INTEGERS).tobytes()
 
 
 def _ids(ids: np.ndarray) -> Any:
-    """ASCII as such, which most ids are; few texts, and others, as numpy has them; what is no text as a document."""
+    """Return ids: ASCII as bytes, few or other texts as numpy stores them, and ids that are not texts as msgpack."""
     if ids.dtype.kind != "U" or not ids.nbytes:
         return msgpack_codec.encode(ids.tolist(), "ids")
     if not ids.dtype.isnative or sys.byteorder != "little":
@@ -74,7 +74,7 @@ def _read_ids(value: Any, num: int) -> np.ndarray:
     if width > 0:
         data.decode("ascii")
         return frozen(np.frombuffer(data, _BYTE).astype(_CODE_POINT).view(_letters(width)))
-    codecs.utf_32_le_decode(data, "surrogatepass")  # a ValueError for what are no letters
+    codecs.utf_32_le_decode(data, "surrogatepass")  # raises ValueError for invalid characters
     return np.ndarray(num, _letters(-width), data)
 
 
@@ -85,7 +85,7 @@ def _letters(width: int) -> np.dtype:
 
 def _read_endings(data: bytes, num: int) -> np.ndarray:
     if len(data) != num or data.strip(_ENDINGS):
-        raise UnreadableData(f"{num} endings of codes {set(data)}")
+        raise UnreadableData(f"invalid ending codes {set(data)} for {num} episodes; expected 0 to 3")
     return np.ndarray(num, _BYTE, data)
 
 
@@ -110,7 +110,9 @@ def _read_document(data: bytes | None, num: int) -> np.ndarray | None:
 
 
 def _versions(column: VersionColumn) -> bytes | list[bytes]:
-    """Versions, begins and counts of runs; where each chunk has one, its version; where all have the same, that one."""
+    """Return policy versions: one number if all chunks have the same, one for each chunk, or versions, begins and
+    counts of runs.
+    """
     data = integers_of(column.versions)
     if column.bounds is not None:
         return [data, integers_of(column.all_begins()), integers_of(column.counts())]
@@ -118,13 +120,13 @@ def _versions(column: VersionColumn) -> bytes | list[bytes]:
     return first if data == first * (len(data) // INTEGERS.itemsize) else data
 
 
-def _read_versions(told: bytes | list[bytes], num: int) -> VersionColumn | None:
-    if isinstance(told, list):
-        runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in told]
+def _read_versions(data: bytes | list[bytes], num: int) -> VersionColumn | None:
+    if isinstance(data, list):
+        runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in data]
         return _as_many(VersionColumn.of_runs(*runs), num)
-    if len(told) == INTEGERS.itemsize:
-        return _of_one_version(told, num) if num <= _NOT_MANY else _of_versions(told * num, num)
-    return _of_versions(told, num)
+    if len(data) == INTEGERS.itemsize:
+        return _of_one_version(data, num) if num <= _NOT_MANY else _of_versions(data * num, num)
+    return _of_versions(data, num)
 
 
 def _of_versions(data: bytes, num: int) -> VersionColumn | None:
@@ -136,28 +138,33 @@ def _of_versions(data: bytes, num: int) -> VersionColumn | None:
 
 @lru_cache(maxsize=64)
 def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
-    """The column of chunks of one version: pack after pack has the same, until a learner has published the next."""
+    """Return the column of `num` chunks with the same version. Cached: successive packs have the same one."""
     return _of_versions(version * num, num)
 
 
-def bounds_of(packs: Sequence[EpisodePack], own: Sequence[Any] = ()) -> tuple[int, int] | None:
-    """The lowest and the highest version, where any is known; the lowest is `UNKNOWN` where that of a step is not.
+def bounds_of(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tuple[int, int] | None:
+    """Return the lowest and highest policy version of the packs. The lowest is `UNKNOWN` if any step has no version.
 
     Args:
-        own: how the columns of the only pack travel, which says as much where all versions are the same.
+        encoded: encoded metadata of the only pack, from which a single version is read faster.
+
+    Returns:
+        None if no step has a version.
     """
-    if len(own) > _VERSIONS and type(own[_VERSIONS]) is bytes and len(own[_VERSIONS]) == INTEGERS.itemsize:
-        version = int.from_bytes(own[_VERSIONS], "little", signed=True)
+    if len(encoded) > _VERSIONS and type(encoded[_VERSIONS]) is bytes and len(encoded[_VERSIONS]) == INTEGERS.itemsize:
+        version = int.from_bytes(encoded[_VERSIONS], "little", signed=True)
         return None if version == UNKNOWN else (version, version)
     columns = [pack.facts.policy_versions for pack in packs]
     if columns.count(None) == len(columns):
         return None
-    told: set[int] = set()
+    versions: set[int] = set()
     for column in columns:
-        told.update((UNKNOWN,) if column is None else column.versions.tolist())
-    if told and max(told) != UNKNOWN and UNKNOWN in told:  # perhaps that of chunks without a step
-        told = set(np.concatenate([pack.get_policy_versions() for pack in packs]).tolist())
-    return (min(told), max(told)) if max(told, default=UNKNOWN) != UNKNOWN else None
+        versions.update((UNKNOWN,) if column is None else column.versions.tolist())
+    if (
+        versions and max(versions) != UNKNOWN and UNKNOWN in versions
+    ):  # perhaps only chunks without steps have no version
+        versions = set(np.concatenate([pack.get_policy_versions() for pack in packs]).tolist())
+    return (min(versions), max(versions)) if max(versions, default=UNKNOWN) != UNKNOWN else None
 
 
 _TO_WIRE: dict[Kind, Any] = {
@@ -176,14 +183,14 @@ _FROM_WIRE: dict[Kind, Any] = {
 }
 WRITERS = [_TO_WIRE[kind] for kind in FACTS.values()]
 READERS = [_FROM_WIRE[kind] for kind in FACTS.values()]
-"""How each column of the facts travels, in their order: as what msgpack holds."""
-_ALWAYS = sum(kind not in OPTIONAL for kind in FACTS.values())  # how many of them, the first ones, are told
-_NOT_TOLD = [None] * len(FACTS)
+"""Functions that encode and decode each metadata column, in the order of the columns."""
+_ALWAYS = sum(kind not in OPTIONAL for kind in FACTS.values())  # number of required columns, which come first
+_NOT_SENT = [None] * len(FACTS)
 
 
 def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
-    """The columns of so many episodes, of those that were told."""
+    """Return the metadata columns of `num` episodes, None for those that the sender left out."""
     if len(columns) < _ALWAYS or None in columns[:_ALWAYS]:
         raise UnreadableData(f"facts without {[*FACTS][:_ALWAYS]}")
-    own = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905
-    return own + _NOT_TOLD[len(own) :]  # which are missing, or came after the sender's version
+    metadata = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905
+    return metadata + _NOT_SENT[len(metadata) :]  # columns that are not set, or newer than the sender

@@ -33,7 +33,7 @@ _EMPTY = bytes(_RECORD_SIZE)
 _MOST_MESSAGES = 1 << 62  # of one sender
 
 
-class Place(NamedTuple):
+class Progress(NamedTuple):
     """Progress of a sender."""
 
     taken: int  # messages that were taken; the number of the next message
@@ -41,13 +41,13 @@ class Place(NamedTuple):
 
 
 class _Slot:
-    """Location of a sender's slot, and its newest state."""
+    """Index of a sender's slot, and its newest state."""
 
-    __slots__ = ("index", "num_writes", "place", "time")
+    __slots__ = ("index", "num_writes", "progress", "time")
 
     def __init__(self, index: int) -> None:
         self.index, self.num_writes = index, 0
-        self.place, self.time = Place(0, 0), 0.0
+        self.progress, self.time = Progress(0, 0), 0.0
 
 
 class Journal:
@@ -91,11 +91,11 @@ class Journal:
             self.close()
             raise
         self._map[: len(_MAGIC)] = _MAGIC
-        self.num_in_hand = sum(slot.place.taken - slot.place.done for slot in self._slots.values())
+        self.num_in_use = sum(slot.progress.taken - slot.progress.done for slot in self._slots.values())
         """Messages that were returned to a user who did not call again: lost, if the user did nothing with them."""
         for sender, slot in self._slots.items():
-            if slot.place.done != slot.place.taken:  # counted now, and not by the next receiver
-                self._write(slot, sender, slot.place.taken, slot.place.taken, slot.time)
+            if slot.progress.done != slot.progress.taken:  # counted now, and not by the next receiver
+                self._write(slot, sender, slot.progress.taken, slot.progress.taken, slot.time)
 
     def _read_slots(self, name: str) -> None:
         for index in reversed(range(_SLOTS)):
@@ -119,19 +119,19 @@ class Journal:
             if not valid:  # the first write was cut off: nothing was taken yet
                 self._free.append(index)
                 continue
-            place, sender, when = max((Place(taken, done), sender, when) for sender, taken, done, when in valid)
+            progress, sender, when = max((Progress(taken, done), sender, when) for sender, taken, done, when in valid)
             if sender in self._slots or len({record[0] for record in valid}) > 1:
                 raise UnreadableData(f"{name}: slot {index} and another one are of the same sender; remove the file")
             slot = self._slots[sender] = _Slot(index)
-            slot.place, slot.time = place, when
+            slot.progress, slot.time = progress, when
             slot.num_writes = 1 - records.index(
-                (sender, place.taken, place.done, when)
+                (sender, progress.taken, progress.done, when)
             )  # the next write replaces the other record
 
-    def place(self, sender: bytes) -> Place | None:
+    def progress_of(self, sender: bytes) -> Progress | None:
         """Return the progress of a sender, or None if it is not known."""
         slot = self._slots.get(sender)
-        return None if slot is None else slot.place
+        return None if slot is None else slot.progress
 
     def note(self, sender: bytes, taken: int, done: int) -> None:
         """Write the progress of a sender, which takes about a microsecond."""
@@ -146,7 +146,7 @@ class Journal:
         start = _FIRST + slot.index * _SLOT_SIZE + (slot.num_writes & 1) * _RECORD_SIZE
         self._map[start : start + _RECORD_SIZE] = record + _SUM.pack(zlib.crc32(record))
         slot.num_writes += 1
-        slot.place, slot.time = Place(taken, done), when
+        slot.progress, slot.time = Progress(taken, done), when
 
     def _new_slot(self) -> _Slot:
         if self._free:
@@ -166,7 +166,7 @@ class Journal:
 
 
 def _read_record(data: mmap.mmap, start: int) -> tuple[bytes, int, int, float] | tuple[()] | None:
-    """Return a record: sender, taken, done and time; () if it was never written, None if it is damaged."""
+    """Return a record: sender, taken, done and time. Return () if it was never written, and None if it is damaged."""
     record = data[start : start + _RECORD_SIZE]
     if record == _EMPTY:
         return ()

@@ -1,4 +1,4 @@
-"""Keys of ZeroMQ's CURVE: who has none of them can neither send to a receiver nor read what is sent."""
+"""Keys of ZeroMQ's CURVE encryption: without one, nobody can send to a receiver or read what is sent."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from episodes.transport.sockets import zeromq
 
 RECEIVER = "receiver"
 DOMAIN = "rl-episodes"
-"""ZeroMQ's name of what a guard protects."""
+"""ZeroMQ's name for the sockets that a guard protects."""
 
 
 def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> tuple[Path, Path]:
-    """The folders of keys for a receiver and for a sender, made in `directory`; readable for their owner alone.
+    """Create keys for a receiver and for a sender, and return their two folders. Only their owner can read them.
 
-    Copy each to where it is used, and nowhere else. Called again with another `sender`, it makes keys for one more
-    that the same receiver lets in.
+    Copy each folder to the machine where it is used, and nowhere else. A second call with another `sender` creates keys
+    for one more sender of the same receiver.
+
+    Args:
+        directory: parent of the folders; it is created if it does not exist.
+        sender: name of the sender's folder.
+
+    Returns:
+        The receiver's and the sender's folder, for `EpisodeReceiver(keys=)` and `EpisodeSender(keys=)`.
 
     Raises:
-        InvalidArgument: that sender has keys already; none are written over.
-        MissingExtra: without pyzmq.
+        InvalidArgument: `sender` is not a file name, or has keys already; none are overwritten.
+        MissingExtra: pyzmq is not installed.
     """
     auth = _auth()
     root = Path(directory)
@@ -33,7 +40,7 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
         raise InvalidArgument(f"sender={sender!r}; give a file name, other than {RECEIVER!r}")
     receivers, senders = root / RECEIVER, root / sender
     if senders.exists():
-        raise InvalidArgument(f"{senders} is there already; give another sender=, or another directory")
+        raise InvalidArgument(f"{senders} exists already; give another sender=, or another directory")
     before = os.umask(0o077)
     try:
         if not receivers.exists():
@@ -49,7 +56,7 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
 
 
 def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
-    """The public and the secret key in a folder of keys. `UnreadableData` where there is not one pair."""
+    """Return the public and the secret key of a folder. Raise `UnreadableData` if it does not have exactly one pair."""
     secrets = sorted(Path(folder).glob("*.key_secret"))
     if len(secrets) != 1:
         raise UnreadableData(f"{folder} has {len(secrets)} secret keys; give a folder that make_keys made")
@@ -57,7 +64,7 @@ def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
 
 
 def public_key(folder: str | os.PathLike[str], name: str) -> bytes:
-    """The public key of a name in a folder of keys."""
+    """Return the public key with this name of a folder."""
     return _loaded(Path(folder) / f"{name}.key")[0]
 
 
@@ -84,7 +91,8 @@ def _loaded(file: Path) -> tuple[bytes, bytes]:
 
 
 def start_guard(context: Any, folder: str | os.PathLike[str]) -> Any:
-    """Start a thread that admits only senders whose public keys are in `folder`, and return it. It has a `stop` method.
+    """Start a thread that admits only senders with a public key in `folder`, and return the thread, which has a `stop`
+    method.
 
     Raises:
         UnreadableData: a file of the folder is not a key, or cannot be read.

@@ -1,6 +1,19 @@
-"""The head of every message between senders and receivers, and what kinds of messages there are.
+"""The head of every message between senders and receivers, and the kinds of messages.
 
-It is the beginning of the message's first part: a part of its own would cost what a message costs.
+    offset   size  field
+    0        4     b"REps"
+    4        1     version of the protocol
+    5        1     kind
+    6        2     number of parts of the message
+    8        8     sender
+    16       8     number of the message among those of its sender
+    24       8     id of the schema
+    32       8     time of sending, seconds since 1970
+    40       8     lowest policy version of the steps, -1 if unknown
+    48       8     highest policy version
+    56       8     zeros
+
+The head is the beginning of the message's first part: a part of its own would cost as much as a message.
 """
 
 from __future__ import annotations
@@ -19,40 +32,41 @@ _new: Any = tuple.__new__  # half the price of the class call
 
 
 class Kind(IntEnum):
-    """What a message is. All but the last four go from senders to receivers."""
+    """Kind of a message. Senders send the first five kinds, receivers the last four."""
 
-    HELLO = 0  # number: the first message that may still come; schema: the sender's connections up to this one
-    SCHEMA = 1  # and its document
-    DATA = 2  # packs; number: its place in the sender's row
-    MULTI_AGENT = 3  # likewise, packs of multi-agent episodes
-    GOT = 4  # the weights of a version have come
-    TAKEN = 5  # number: all up to this one were taken
-    WHO = 6  # say hello and send again what was not taken
-    REFUSED = 7  # a schema; and words on why
-    WEIGHTS = 8  # their version, and arrays
+    HELLO = 0  # number: the sender's first unacknowledged message; schema: its number of connections so far
+    SCHEMA = 1  # schema: its id; the document follows the head
+    DATA = 2  # packs; number: counts the messages of the sender
+    MULTI_AGENT = 3  # as DATA, packs of multi-agent episodes
+    GOT = 4  # number: these weights have arrived
+    TAKEN = 5  # number: all messages up to this one are acknowledged
+    WHO = 6  # asks for HELLO and all unacknowledged messages
+    REFUSED = 7  # schema: rejected; the reason follows the head
+    WEIGHTS = 8  # number: counts the published weights; lowest: their policy version; arrays follow
 
 
 class Head(NamedTuple):
-    """The first part of a message."""
+    """Head of a message."""
 
     kind: int
-    num_parts: int  # all of them
-    sender: bytes = bytes(8)  # whose row of messages it is in
-    number: int = 0  # in that row
-    schema: int = 0  # its id
-    time: float = 0.0  # when it was sent
-    lowest: int = UNKNOWN  # policy versions of its steps
+    num_parts: int
+    sender: bytes = bytes(8)
+    number: int = 0
+    schema: int = 0
+    time: float = 0.0
+    lowest: int = UNKNOWN
     highest: int = UNKNOWN
 
     def packed(self) -> bytes:
+        """Return the head as bytes."""
         return _HEAD.pack(*_OURS, *self)
 
 
 def read_head(data: bytes | memoryview) -> Head | str:
-    """The head at the beginning of these bytes, or words on why there is none."""
+    """Return the head at the beginning of `data`, or the reason why there is none."""
     if len(data) < SIZE:
         return "no header"
-    told = _HEAD.unpack_from(data)
-    if told[:2] != _OURS:
-        return f"protocol {told[1]}" if told[0] == MAGIC else "no header"
-    return _new(Head, told[2:])
+    values = _HEAD.unpack_from(data)
+    if values[:2] != _OURS:
+        return f"protocol {values[1]}" if values[0] == MAGIC else "no header"
+    return _new(Head, values[2:])

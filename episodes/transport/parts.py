@@ -13,19 +13,19 @@ from episodes.errors import UnreadableData
 from episodes.tracks import nested
 
 SMALL = 64 * 1024
-ALL = float("inf")  # bytes: no array is large
+ALL = float("inf")  # size in bytes: no array is large
 _SIZE = struct.Struct("<I")
-_PADDING = [bytes(-size % 8) for size in range(8)]  # by what is beyond a multiple of 8
+_PADDING = [bytes(-size % 8) for size in range(8)]  # by the size modulo 8
 
 Buffer = Any  # bytes or a memoryview
-Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, whether it is observed
+Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, one row more per episode
 
 
 class PartsWriter:
-    """Arrays as parts: what is small goes into the first one, each large one is one by itself.
+    """Writer of the parts of a message: all small arrays go into the first part, each large array is one part.
 
     Args:
-        small: bytes from which on an array is large.
+        small: size in bytes from which an array is large.
     """
 
     def __init__(self, small: float = SMALL) -> None:
@@ -36,7 +36,7 @@ class PartsWriter:
         self.nbytes = 0  # bytes of all parts, once there is a body
 
     def put(self, *arrays: np.ndarray) -> None:
-        """Lay down arrays."""
+        """Add arrays."""
         small = self.small
         for array in arrays:
             nbytes = array.nbytes
@@ -44,13 +44,13 @@ class PartsWriter:
                 flat = np.ascontiguousarray(array)
                 self.large.append(flat.reshape(-1).view(np.uint8).data)
                 continue
-            small.append(array)  # what `put_as_one` does, without the call
+            small.append(array)  # as `put_as_one`, without the call
             if nbytes & 7:
                 small.append(_PADDING[nbytes & 7])
             self._small_nbytes += nbytes + 7 & ~7
 
     def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
-        """Lay down small arrays as one, each after the one before. They are copied when the parts are made."""
+        """Add small arrays as one array, their concatenation. They are copied when the parts are created."""
         nbytes = sum([array.nbytes for array in arrays])
         self.small += arrays
         if nbytes & 7:
@@ -58,7 +58,7 @@ class PartsWriter:
         self._small_nbytes += nbytes + 7 & ~7
 
     def body(self, facts: Any) -> list[Buffer]:
-        """The pieces of the first part; `facts` is what msgpack takes."""
+        """Return the buffers of the first part. `facts` is encoded by msgpack."""
         head: Any = msgpack.packb(facts)
         size = _SIZE.size + len(head)
         self.nbytes = (size + 7 & ~7) + self._small_nbytes + sum(map(len, self.large))
@@ -66,10 +66,11 @@ class PartsWriter:
 
 
 class PartsReader:
-    """Arrays out of parts, in the order in which they were laid: read-only views wherever they are aligned.
+    """Reader of arrays from parts, in the order in which they were written: read-only views if they are aligned.
 
     Args:
-        start: where the body begins in the first part.
+        parts: the parts of a message.
+        start: offset of the body in the first part.
     """
 
     __slots__ = ("at", "body", "facts", "limit", "part", "parts")
@@ -89,20 +90,20 @@ class PartsReader:
         self.limit = SMALL if len(parts) > 1 else ALL
 
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
-        """The next arrays, of so many of each of these items."""
-        body, limit, found = self.body, self.limit, []
-        for dtype, shape, size, more in items:
-            rows = num_observed if more else num_steps
+        """Return the next arrays, one for each of `items`, with `num_steps` or `num_observed` rows."""
+        body, limit, result = self.body, self.limit, []
+        for dtype, shape, size, is_observed in items:
+            rows = num_observed if is_observed else num_steps
             nbytes = rows * size
             if 0 < nbytes < limit:
-                found.append(np.ndarray((rows, *shape), dtype, body, self.at))
+                result.append(np.ndarray((rows, *shape), dtype, body, self.at))
                 self.at += nbytes + 7 & ~7
             else:
-                found.append(self.array(dtype, (rows, *shape), nbytes))
-        return found
+                result.append(self.array(dtype, (rows, *shape), nbytes))
+        return result
 
     def array(self, dtype: np.dtype, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
-        """The next array of this shape, which takes so many bytes."""
+        """Return the next array of this shape, which has `nbytes` bytes."""
         if nbytes < self.limit:
             at = self.at
             self.at = at + (nbytes + 7 & ~7)
@@ -111,10 +112,10 @@ class PartsReader:
         self.part += 1
         if len(part) != nbytes:
             raise UnreadableData(f"{len(part)} bytes for an array of {nbytes}")
-        found = np.ndarray(shape, dtype, part)
-        return found if found.flags.aligned else nested.frozen(found.copy())
+        array = np.ndarray(shape, dtype, part)
+        return array if array.flags.aligned else nested.frozen(array.copy())
 
     def end(self) -> None:
-        """Raise unless all was read."""
+        """Raise `UnreadableData` if parts or bytes are left."""
         if self.part != len(self.parts) or self.at != len(self.body):
             raise UnreadableData(f"{len(self.parts) - self.part} parts and {len(self.body) - self.at} bytes too many")

@@ -1,4 +1,4 @@
-"""Whom a receiver knows: where each sender is, how far its row of messages has come, and what came of it."""
+"""Address, progress and acknowledgements of each sender of a receiver."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _MOST_PLACES = 1 << 16
 
 @dataclass(slots=True)
 class Peer:
-    """A sender: where it is, and how far its row of messages has come."""
+    """Address and progress of a sender."""
 
     address: bytes
-    next: int  # the number of the message that is to come
-    connection: int = 0  # how many it has had
+    next: int  # number of the next message to be taken
+    connection: int = 0  # number of connections so far
     num_unacknowledged: int = 0  # messages that were taken, and not acknowledged
-    in_hand: int = 0  # messages whose users did not come back yet
+    num_in_use: int = 0  # messages that were returned to threads that have not called again
     num_waiting: int = 0  # messages that came, and were not taken
     has_dropped: bool = False  # later messages were dropped, because these have too many bytes
-    floor: int = UNKNOWN  # the lowest policy version that what it will send can have
-    asked: bytes = b""  # the address at which it was asked to say hello
-    weights: int = -1  # the number of the weights that were sent to it last
-    is_reading: bool = False  # and whether it has not said that it has them
+    lowest_version: int = UNKNOWN  # lowest policy version that later messages can have
+    who_address: bytes = b""  # the address to which WHO was sent
+    weights: int = -1  # number of the weights that were sent last
+    has_unconfirmed_weights: bool = False  # whether these weights are not confirmed yet
 
 
 class Incoming(NamedTuple):
-    """A message as it was received."""
+    """Message as it was received."""
 
     address: bytes
     parts: list[Buffer]
@@ -42,7 +42,7 @@ class Incoming(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A message of packs that is the next of its sender."""
+    """Queued message of packs, the next one of its sender."""
 
     peer: Peer
     head: Head
@@ -52,29 +52,31 @@ class Arrived(NamedTuple):
 
 
 class Peers(OrderedDict[bytes, Peer]):
-    """Senders by their ids; who was silent longest comes first.
+    """Senders by id. The sender that was silent for the longest time is first.
 
-    Of those beyond 4,096 only the place in their row is kept, of those beyond 65,536 more not even that: what such a
-    sender had sent, and does not know to be taken, may then be taken once more.
+    Of senders beyond 4,096 only the progress is kept, and of 65,536 more not even that: messages of these that were
+    taken, and whose acknowledgement did not arrive, may be received twice.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: OrderedDict[bytes, int] = OrderedDict()  # of senders before these: which message is to come
+        self._archived: OrderedDict[bytes, int] = OrderedDict()  # next message numbers of archived senders
 
-    def place(self, sender: bytes, first: int) -> int:
-        """The number of the message that is to come of a sender which is not here; `first` where nothing is known."""
-        return self._places.pop(sender, first)
+    def next_number(self, sender: bytes, first: int) -> int:
+        """Return the number of the next message of a sender that has no `Peer` yet, or `first` if the sender is
+        unknown.
+        """
+        return self._archived.pop(sender, first)
 
     def oldest_idle(self) -> bytes | None:
-        """Who is to be put aside, if there are too many: the first of whose messages nobody has one."""
+        """Return the longest silent sender without unprocessed messages if there are more than 4,096 senders."""
         if len(self) <= _MOST_PEERS:
             return None
-        return next((sender for sender, peer in self.items() if not (peer.num_waiting or peer.in_hand)), None)
+        return next((sender for sender, peer in self.items() if not (peer.num_waiting or peer.num_in_use)), None)
 
     def archive(self, sender: bytes) -> None:
-        """Keep but the place of a sender."""
-        self._places[sender] = self[sender].next
+        """Remove a sender, and keep only its progress."""
+        self._archived[sender] = self[sender].next
         del self[sender]
-        if len(self._places) > _MOST_PLACES:
-            self._places.popitem(last=False)
+        if len(self._archived) > _MOST_PLACES:
+            self._archived.popitem(last=False)

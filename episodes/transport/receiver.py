@@ -149,12 +149,12 @@ class EpisodeReceiver(Endpoint):
     ) -> None:
         keys, journal = checked_place("keys", keys), checked_place("journal", journal)
         address = checked_address(address)
-        most = checked_count("max_message_bytes", max_message_bytes)
+        limit = checked_count("max_message_bytes", max_message_bytes)
         max_queued_messages = checked_count("max_queued_messages", max_queued_messages)
         self._like = fields_wanted(like)
         super().__init__()
         self._peers = Peers()
-        self._most = most
+        self._most = limit
         self._requested: OrderedDict[bytes, None] = OrderedDict()  # addresses of unknown senders that were sent WHO
         self._watch = ConnectionWatch()
         self._connections: OrderedDict[bytes, Connection] = OrderedDict()  # by address
@@ -163,7 +163,7 @@ class EpisodeReceiver(Endpoint):
         self._counts = Counter[str]()
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
-        self._in_hand: dict[int, list[bytes]] = {}  # by thread: senders of the messages that it was returned last
+        self._in_use: dict[int, list[bytes]] = {}  # by thread: senders of the messages that it was returned last
         self._queue: deque[Arrived] = deque()  # messages that came, and were not taken
         self._taken: deque[Received] = deque()  # messages that were taken, until a call returns them
         self._unacknowledged: dict[bytes, Peer] = {}  # senders of messages that were taken, and not acknowledged
@@ -176,8 +176,8 @@ class EpisodeReceiver(Endpoint):
             if journal is not None:
                 self._journal = Journal(journal)
                 self._sockets.closers.append(self._journal.close)
-                self._counts["lost"] = self._journal.num_in_hand
-            self._listen(address, keys, most, max_queued_messages)
+                self._counts["lost"] = self._journal.num_in_use
+            self._listen(address, keys, limit, max_queued_messages)
         except BaseException:
             self.release()
             raise
@@ -272,13 +272,13 @@ class EpisodeReceiver(Endpoint):
                 if not self._batch:
                     self._release_returned()
                 newest = self._published[1]
-                behind = self._collect(num_steps, newest - max_age, deadline)
-                if behind is None:
+                missing = self._collect(num_steps, newest - max_age, deadline)
+                if missing is None:
                     self._acknowledge_all()  # the caller learns from them now, and its next call comes late
                     batch, self._batch, self._num_steps = self._batch, [], 0
                     return batch
             if time.monotonic() >= deadline:
-                raise TransportTimeout(f"after {timeout} s: {behind}")
+                raise TransportTimeout(f"after {timeout} s: {missing}")
             self.pause()
 
     def __iter__(self) -> Iterator[Received]:
@@ -298,30 +298,30 @@ class EpisodeReceiver(Endpoint):
             oldest: version that is too old after the next version was published.
         """
         while True:
-            behind = [peer for peer in self._peers.values() if UNKNOWN < peer.floor <= oldest]
+            late = [peer for peer in self._peers.values() if UNKNOWN < peer.lowest_version <= oldest]
             lacks_steps = self._num_steps < num_steps
             aging = next((left.peer for left in self._queue if left.head.lowest <= oldest), None)
-            if not (behind or lacks_steps or aging):
+            if not (late or lacks_steps or aging):
                 return None
-            place = self._index_of(aging) if lacks_steps or aging else None
-            if place is None:
+            index = self._index_of(aging) if lacks_steps or aging else None
+            if index is None:
                 if not self._next(deadline):
-                    self._forget_gone(behind)
-                    versions = [peer.floor for peer in behind]
+                    self._forget_gone(late)
+                    versions = [peer.lowest_version for peer in late]
                     return (
                         f"{self._num_steps} of {num_steps} steps came; senders that are behind sent version {versions}"
                     )
                 continue
-            lowest = self._queue[place].head.lowest
+            lowest = self._queue[index].head.lowest
             if lowest == UNKNOWN:
                 raise EpisodeStateError(
                     "received steps without a policy version; set runner.policy_version in the worker before it samples"
                 )
             if lowest < oldest:
                 self._refuse("too old")  # sampled before the sender had any published weights
-                self._take(place)
+                self._take(index)
             else:
-                self._decode_and_take(place, into_batch=True)
+                self._decode_and_take(index, into_batch=True)
 
     def _index_of(self, peer: Peer | None) -> int | None:
         """Return the index of the first queued message, or of the first one of `peer`. Return None if there is no such
@@ -333,7 +333,7 @@ class EpisodeReceiver(Endpoint):
         """Stop waiting for senders without a connection."""
         for peer in peers:
             if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # senders ignore it
-                peer.floor = UNKNOWN
+                peer.lowest_version = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
         """Queue the next message of packs. Return False if none arrives within a moment, so that other threads get the
@@ -382,8 +382,8 @@ class EpisodeReceiver(Endpoint):
         if connection is None:  # the watching thread has not seen it yet
             return Connection()
         if len(self._connections) >= _MOST_CONNECTIONS:
-            gone = [key for key, one in self._connections.items() if one.is_closed]
-            for key in gone or [next(iter(self._connections))]:
+            closed = [key for key, value in self._connections.items() if value.is_closed]
+            for key in closed or [next(iter(self._connections))]:
                 del self._connections[key]
         self._connections[address] = connection
         return connection
@@ -408,7 +408,7 @@ class EpisodeReceiver(Endpoint):
         elif head.kind == Kind.SCHEMA:
             self._register_schema(address, head, bytes(parts[0][SIZE:]))
         elif head.kind == Kind.GOT and head.sender in self._peers:
-            self._peers[head.sender].is_reading = False
+            self._peers[head.sender].has_unconfirmed_weights = False
             self._share_weights(self._peers[head.sender])
         else:
             self._refuse("unknown kind")
@@ -424,14 +424,14 @@ class EpisodeReceiver(Endpoint):
             self._refuse("no header")
             return
         if peer is None:
-            place = self._journal.place(head.sender) if self._journal else None
-            first = place.taken if place else self._peers.place(head.sender, head.number)
+            progress = self._journal.progress_of(head.sender) if self._journal else None
+            first = progress.taken if progress else self._peers.next_number(head.sender, head.number)
             peer = self._peers[head.sender] = Peer(address, first)
             self._archive(self._peers.oldest_idle())
         elif head.schema < peer.connection:
             return  # sent on an earlier connection
         peer.connection = head.schema
-        peer.address, peer.asked, peer.is_reading, peer.weights = address, b"", False, -1
+        peer.address, peer.who_address, peer.has_unconfirmed_weights, peer.weights = address, b"", False, -1
         if head.number > peer.next:  # the messages between were never sent, or given up
             self._counts["lost"] += head.number - peer.next
             peer.next = head.number
@@ -471,7 +471,7 @@ class EpisodeReceiver(Endpoint):
     def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
         """Return text on why the layouts differ from `like`, or "" if they do not."""
         for layout in layouts if self._like else ():
-            differences = [_difference(wanted, layout.fields) for wanted in self._like]
+            differences = [_difference(expected, layout.fields) for expected in self._like]
             if all(differences):
                 return differences[0]
         return ""
@@ -501,34 +501,34 @@ class EpisodeReceiver(Endpoint):
             peer.has_dropped = True  # its sender is asked for it when all messages before it are taken
             return False
         self._peers.move_to_end(head.sender)
-        if head.highest > peer.floor:
-            peer.floor = head.highest
+        if head.highest > peer.lowest_version:
+            peer.lowest_version = head.highest
         peer.num_waiting += 1
         connection.waiting += nbytes
         self._queue.append(_new(Arrived, (peer, head, parts, nbytes, connection)))
         return True
 
-    def _decode_and_take(self, place: int, *, into_batch: bool = False) -> None:
-        """Decode and take the queued message at `place`. A rejected message is taken without a result."""
-        peer, head, parts, nbytes, _ = self._queue[place]
+    def _decode_and_take(self, index: int, *, into_batch: bool = False) -> None:
+        """Decode and take the queued message at `index`. A rejected message is taken without a result."""
+        peer, head, parts, nbytes, _ = self._queue[index]
         layouts = self._layouts.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
         if isinstance(layouts, str):
             self._refuse("schema")
             self._reply(peer.address, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
-            self._take(place)
+            self._take(index)
             return
         if not parts:
-            self._take(place)
+            self._take(index)
             return
         try:
             packs = decoded(layouts, parts, SIZE)
             result = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
         except DAMAGES:
             self._refuse("broken message")
-            self._take(place)
+            self._take(index)
             return
         self._count(head, packs, nbytes - SIZE)
-        self._take(place, result, into_batch)
+        self._take(index, result, into_batch)
 
     def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
         self._last, self._lag = head, time.time() - head.time
@@ -542,16 +542,16 @@ class EpisodeReceiver(Endpoint):
 
     # --- taking and acknowledging --------------------------------------------------------------------------------
 
-    def _take(self, place: int, result: Received | None = None, into_batch: bool = False) -> None:
+    def _take(self, index: int, result: Received | None = None, into_batch: bool = False) -> None:
         """Remove a message from the queue, journal its sender's progress, and schedule its acknowledgement.
 
         Args:
             found: the result for the caller, or None if the message was rejected.
             into_batch: keep the result for `sample`, not for `recv`.
         """
-        peer, head, parts, nbytes, connection = self._queue[place]
+        peer, head, parts, nbytes, connection = self._queue[index]
         steps = _steps_of(result) if into_batch and result is not None else 0
-        del self._queue[place]
+        del self._queue[index]
         peer.num_waiting -= 1
         peer.next += 1
         connection.waiting -= nbytes
@@ -559,8 +559,8 @@ class EpisodeReceiver(Endpoint):
         if result is not None:
             self._num_steps += steps
             (self._batch if into_batch else self._taken).append(result)
-            peer.in_hand += 1
-            self._in_hand.setdefault(threading.get_ident(), []).append(head.sender)
+            peer.num_in_use += 1
+            self._in_use.setdefault(threading.get_ident(), []).append(head.sender)
         self._journal_progress(head.sender, peer)
         self._schedule_acknowledgement(head.sender, peer)
         self._peek()
@@ -569,13 +569,13 @@ class EpisodeReceiver(Endpoint):
         elif peer.num_unacknowledged >= _ACKNOWLEDGE:
             self._acknowledge(peer)
         if peer.has_dropped and not peer.num_waiting:
-            peer.has_dropped, peer.asked = False, b""
+            peer.has_dropped, peer.who_address = False, b""
             self._request_hello(peer.address, peer)
 
     def _journal_progress(self, sender: bytes, peer: Peer) -> None:
         """Write the progress of a sender to the journal."""
         if self._journal is not None:
-            self._journal.note(sender, peer.next, peer.next - peer.in_hand)
+            self._journal.note(sender, peer.next, peer.next - peer.num_in_use)
 
     def _schedule_acknowledgement(self, sender: bytes, peer: Peer) -> None:
         """Schedule an acknowledgement for one message of `sender`."""
@@ -586,10 +586,10 @@ class EpisodeReceiver(Endpoint):
 
     def _release_returned(self) -> None:
         """Journal that the results of this thread's last call are done."""
-        senders = self._in_hand.get(threading.get_ident())
+        senders = self._in_use.get(threading.get_ident())
         while senders:
             peer = self._peers[senders[-1]]
-            peer.in_hand -= 1
+            peer.num_in_use -= 1
             self._journal_progress(senders.pop(), peer)
 
     def _acknowledge(self, peer: Peer) -> None:
@@ -613,9 +613,9 @@ class EpisodeReceiver(Endpoint):
             if len(self._requested) > _MOST_STRANGERS:
                 self._requested.popitem(last=False)
             peer = Peer(address, 0)
-        elif peer.asked == address:
+        elif peer.who_address == address:
             return
-        peer.asked = address
+        peer.who_address = address
         self._reply(address, Head(Kind.WHO, 1).packed())
 
     def _reply(self, address: bytes, *parts: Buffer) -> bool:
@@ -649,8 +649,10 @@ class EpisodeReceiver(Endpoint):
         checked, parts = checked_version(version), encoded_weights(weights)
         nbytes = SIZE + sum(map(len, parts))
         if checked == UNKNOWN or nbytes > self._most:
-            why = f"{nbytes} bytes; at most max_message_bytes={self._most}" if checked != UNKNOWN else "give a version"
-            raise InvalidArgument(f"publish(version={version!r}): {why}")
+            reason = (
+                f"{nbytes} bytes; at most max_message_bytes={self._most}" if checked != UNKNOWN else "give a version"
+            )
+            raise InvalidArgument(f"publish(version={version!r}): {reason}")
         with self.lock(), self.busy(), self.section():
             self._peek()  # senders confirm the previous weights
             number = self._published[0] + 1 if self._published else 0
@@ -659,12 +661,12 @@ class EpisodeReceiver(Endpoint):
                 self._share_weights(peer)
 
     def _share_weights(self, peer: Peer) -> None:
-        if self._published is None or peer.is_reading or peer.weights == self._published[0]:
+        if self._published is None or peer.has_unconfirmed_weights or peer.weights == self._published[0]:
             return
         number, version, parts = self._published
-        if peer.floor == UNKNOWN:
-            peer.floor = version  # the sender acts with these weights next
-        peer.weights, peer.is_reading = number, True
+        if peer.lowest_version == UNKNOWN:
+            peer.lowest_version = version  # the sender acts with these weights next
+        peer.weights, peer.has_unconfirmed_weights = number, True
         head = Head(Kind.WEIGHTS, len(parts), number=number, lowest=version)
         self._reply(peer.address, head.packed() + parts[0], *parts[1:])
 
@@ -704,7 +706,7 @@ class EpisodeReceiver(Endpoint):
             connection.waiting = 0
         self._queue.clear()
         for sender, peer in list(self._peers.items()):
-            peer.num_waiting, peer.has_dropped, peer.asked = 0, False, b""
+            peer.num_waiting, peer.has_dropped, peer.who_address = 0, False, b""
             self._journal_progress(sender, peer)
             self._request_hello(peer.address, peer)
 
@@ -722,10 +724,10 @@ def _steps_of(result: Received) -> int:
     return result.num_steps if isinstance(result, EpisodePack) else sum(map(len, result))
 
 
-def _difference(wanted: Fields, given: Fields) -> str:
+def _difference(expected: Fields, received: Fields) -> str:
     """Return text on the first track that differs, or "" if all fields are equal."""
     try:
-        check_same(wanted, given, "receiver")
+        check_same(expected, received, "receiver")
     except TrackMismatch as error:
         return str(error)
     return ""

@@ -1,4 +1,4 @@
-"""What can be sent, as the packs that it travels as."""
+"""Packs of everything that can be sent."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ Sendable = (
 
 
 def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """The episode as it is now; its owner may go on growing it."""
+    """Return a finished copy of the episode as it is now. Its owner may add steps to the original."""
     if episode.is_numpy:
         return episode
     return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
 
 
 def packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
-    """What messages are made of: packs, each by itself; those of multi-agent episodes together."""
+    """Return the kind of message for `episodes`, and their packs: one list of packs for each message.
+
+    Raises:
+        WrongType: `episodes` are not a pack, an episode or an iterable of episodes.
+    """
     if isinstance(episodes, EpisodePack):
         return Kind.DATA, [[episodes]]
     if isinstance(episodes, SingleAgentEpisode):
         return Kind.DATA, [[EpisodePack.from_episodes([episodes])]]
-    given = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
-    if not isinstance(given, Iterable):
+    iterable = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
+    if not isinstance(iterable, Iterable):
         raise WrongType(f"send({type(episodes).__name__}); give a pack, an episode, or a list of episodes")
-    own: list[Any] = list(given)
-    if not own:
+    items: list[Any] = list(iterable)
+    if not items:
         return Kind.DATA, []
-    several = [episode for episode in own if isinstance(episode, MultiAgentEpisode)]
-    if len(several) == len(own):
+    several = [episode for episode in items if isinstance(episode, MultiAgentEpisode)]
+    if len(several) == len(items):
         return Kind.MULTI_AGENT, [pack_agents(several)]
-    return Kind.DATA, [[EpisodePack.from_episodes(own)]]
+    return Kind.DATA, [[EpisodePack.from_episodes(items)]]

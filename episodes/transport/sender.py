@@ -127,11 +127,11 @@ class EpisodeSender(Endpoint):
         max_delay: float = 0.2,
         max_message_bytes: int = MOST_BYTES,
     ) -> None:
-        self._window, most = checked_count("window", window), checked_count("max_message_bytes", max_message_bytes)
+        self._window, limit = checked_count("window", window), checked_count("max_message_bytes", max_message_bytes)
         coalesce, join = checked_count("coalesce", coalesce, at_least=0), checked_count("join", join, at_least=0)
         max_delay = checked_number("max_delay", max_delay, low=0)
         self.address = checked_address(address)
-        self._keys, self._most = checked_place("keys", keys), most
+        self._keys, self._most = checked_place("keys", keys), limit
         super().__init__()
         self._id = os.urandom(8)
         self._next = self._never_put = 0  # message numbers: the next one, the first that no socket was given yet
@@ -140,7 +140,7 @@ class EpisodeSender(Endpoint):
         self._sent_schemas: set[int] = set()  # ids of the schemas that were sent on this connection
         self._schemas = Schemas()
         self._coalesce, self._join = coalesce, join
-        self._queue = SendQueue(coalesce, min(join, most // 4), max_delay, self._schemas)
+        self._queue = SendQueue(coalesce, min(join, limit // 4), max_delay, self._schemas)
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
         self._is_connected = self._is_new = False  # HELLO was sent; there is a connection without a HELLO

@@ -150,7 +150,7 @@ class Endpoint:
         return _Section(self)
 
     def mend(self) -> None:
-        """Repair the connection after an interrupted call, which may have left a message in part."""
+        """Repair the connection after an interrupted call, which may have sent or received only a part of a message."""
         raise NotImplementedError
 
     def closed_error(self) -> EpisodeStateError:
@@ -160,7 +160,7 @@ class Endpoint:
     # --- sockets ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
-        """Create a socket of this kind, which replaces the previous one, and return it."""
+        """Create a socket of this kind in place of the previous one, and return the new socket."""
         zmq = self.zmq
         socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0
@@ -213,7 +213,9 @@ class Endpoint:
         send(frames[-1], _NOBLOCK, len(frames[-1]) < _COPIED_OUT)
 
     def recv_frame(self, parts: list[Any]) -> Any:
-        """Receive the next part of a message, and append it: bytes if it is small, else a view. Return its frame."""
+        """Receive the next part of a message, append it to `parts`, and return its frame. Large parts are appended as
+        views.
+        """
         frame = self.socket.recv(_NOBLOCK, False)
         parts.append(frame.bytes if len(frame) < _COPIED else memoryview(frame))
         return frame
@@ -258,7 +260,7 @@ class _Section:
             endpoint.mend()
         endpoint.is_interrupted = True
 
-    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         endpoint = self._endpoint
         is_expected = kind is None or issubclass(kind, EpisodeError) or endpoint.is_waiting
         endpoint.is_interrupted, endpoint.is_waiting = not is_expected, False

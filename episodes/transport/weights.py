@@ -1,4 +1,4 @@
-"""Weights as bytes, and back: nested arrays that travel from episode_learners to workers, with their version."""
+"""Weights as bytes, and back: nested arrays that a receiver sends to its senders, with their policy version."""
 
 from __future__ import annotations
 
@@ -15,25 +15,32 @@ from episodes.transport.wire import DAMAGES, checked_field, item_size
 
 
 class Weights(NamedTuple):
-    """What a learner published."""
+    """Weights that a receiver published.
+
+    Attributes:
+        version: their policy version.
+        values: nested dicts, lists and tuples of read-only arrays.
+    """
 
     version: int
-    values: Any  # nested dicts and tuples of read-only arrays
+    values: Any
 
 
 def encoded_weights(values: Any) -> list[Buffer]:
-    """Nested arrays (or what numpy makes arrays of, as tensors on a CPU) as parts. `WrongType` names one of objects."""
+    """Return nested arrays, or CPU tensors, as the parts of a message. Raise `WrongType` if an array has objects."""
     arrays = {path: np.asarray(value) for path, value in nested.flatten(values).items()}
     fields = [[path, TrackField.of(path, array[None], "none")] for path, array in arrays.items()]
     laid = PartsWriter()
     for array in arrays.values():
-        laid.put(array.copy())  # a learner goes on writing into its own
-    told = [structure_of(values), [[path, own.dtype, list(own.shape)] for path, own in fields]]
-    return [b"".join(laid.body(told)), *laid.large]
+        laid.put(array.copy())  # the learner changes the original
+    metadata = [structure_of(values), [[path, field.dtype, list(field.shape)] for path, field in fields]]
+    return [b"".join(laid.body(metadata)), *laid.large]
 
 
 def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> Weights:
-    """The weights of their parts, the first one from `start` on; `UnreadableData` where they are damaged."""
+    """Return the weights of a message, whose first part has them from `start` on. Raise `UnreadableData` if it is
+    damaged.
+    """
     try:
         source = PartsReader(parts, start)
         structure, described = source.facts

@@ -1,14 +1,18 @@
-"""Packs as bytes, and back: a schema that is told once, and for each message a body and its large arrays.
+"""Packs as the parts of a message, and back.
 
-    schema    msgpack: for each pack its tracks (path, dtype, item shape), how they are nested, and its spaces
-    body      size of the facts (uint32) | the facts of each pack (msgpack) | small arrays, at multiples of 8
-    parts     an array of at least SMALL bytes each: the pack's own memory, which is not copied
+    schema    msgpack, sent once per connection: for each pack its tracks (path, dtype, item shape), how they are
+              nested, and its spaces
+    message   first part:  head (64 bytes, see `messages`)
+                           size of the metadata (uint32)
+                           metadata of each pack (msgpack), padded to a multiple of 8
+                           small arrays, each padded to a multiple of 8
+              more parts:  one for each array of at least 64 KiB: the pack's own memory, without a copy
 
-A part costs a socket what a message costs, so all that is small is one, together with the message's head. What is small
-is what a socket would copy anyway. A message of one part has all arrays in its body, of whatever size: so packs travel
-that were joined, for these are copied next to each other in any case.
-Nothing is ever pickled, and each number that is read is compared with the bytes that are there before anything is made
-of it.
+A part costs a socket as much as a message, so all small arrays are in one part, together with the head. A socket would
+copy them anyway. A message of one part has all arrays in the first part: packs that are joined are sent this way,
+because their arrays are copied next to each other in any case.
+
+Nothing is ever pickled. Each number that is read is compared with the size of the message before it is used.
 """
 
 from __future__ import annotations
@@ -48,38 +52,38 @@ from episodes.transport.facts_codec import (
 )
 from episodes.transport.parts import ALL, Buffer, PartsReader, PartsWriter
 
-_MOST_SCHEMAS = 64  # kept by a sender, by what packs look like
+_MOST_SCHEMAS = 64  # in a sender's cache
 _BOOL, _BYTE = np.dtype(bool), np.dtype(np.uint8)
 _NAMES = ("observations", "actions", "rewards")
 MOST_SPACE_ITEMS = 1 << 25  # items of all arrays of the spaces, which a schema may describe by one number
 _WRONG = (EpisodeError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 DAMAGES = (*_WRONG, RecursionError, SyntaxError, struct.error)
-"""What may come of reading what anybody wrote: gymnasium asserts, and numpy parses what dtypes are called."""
+"""Errors that reading invalid bytes may raise: gymnasium has assertions, and numpy parses names of dtypes."""
 
-_new: Any = tuple.__new__  # half the price of the class call
+_new: Any = tuple.__new__  # half the time of calling the NamedTuple
 
 
 class Message(NamedTuple):
-    """Packs as they travel."""
+    """Encoded packs."""
 
     schema: bytes
     schema_id: int
-    body: list[Buffer]  # pieces of the first part
+    body: list[Buffer]  # buffers of the first part
     large: list[Buffer]  # the other parts
     nbytes: int  # of all parts, without the head
     versions: tuple[int, int] | None  # the lowest and the highest policy version
 
     def parts(self, head: bytes = b"") -> list[Buffer]:
-        """The parts, of which the first begins with the head."""
+        """Return the parts. The first one begins with `head`."""
         try:
             first = b"".join((head, *self.body))
-        except TypeError:  # some array is a view with gaps, or of times: to ask each costs more than to try
-            first = b"".join([head, *(own.tobytes() if isinstance(own, np.ndarray) else own for own in self.body)])
+        except TypeError:  # an array is not contiguous, or has times: checking each array takes longer than this error
+            first = b"".join([head, *(data.tobytes() if isinstance(data, np.ndarray) else data for data in self.body)])
         return [first, *self.large]
 
 
 def id_of(schema: bytes) -> int:
-    """The id of a schema: a hash, so that whoever has the schema knows it."""
+    """Return the id of a schema, which is a hash of its bytes."""
     return int.from_bytes(hashlib.blake2b(schema, digest_size=8).digest(), "little")
 
 
@@ -87,16 +91,19 @@ def id_of(schema: bytes) -> int:
 
 
 class Schemas:
-    """The schemas of packs, made once for packs that look alike."""
+    """Cache of schemas by the dtypes, shapes, structure and spaces of packs."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[bytes, int, Any]] = {}
 
     def of(self, packs: Sequence[EpisodePack], looks: Sequence[Any] | None = None) -> tuple[bytes, int]:
-        """The schema and its id. `WrongType` names a track or a space that cannot travel.
+        """Return the schema of packs, and its id.
 
         Args:
-            looks: `schema_key` each pack, where that is at hand.
+            looks: `schema_key` of each pack, if it was computed already.
+
+        Raises:
+            WrongType: a track or a space cannot be encoded.
         """
         key = tuple(looks or map(schema_key, packs))
         known = self._known.get(key)
@@ -104,16 +111,16 @@ class Schemas:
             schema = schema_of(packs)
             if len(self._known) >= _MOST_SCHEMAS:
                 self._known.clear()
-            spaces = [pack.facts.spaces for pack in packs]  # kept, so that no other space gets its id
+            spaces = [pack.facts.spaces for pack in packs]  # stored, so that their `id`s are not used again
             known = self._known[key] = schema, id_of(schema), spaces
         return known[0], known[1]
 
 
 def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
-    """Equal for packs of one schema.
+    """Return a key that is equal for packs with the same schema.
 
     Args:
-        arrays: those of its tracks, where they are at hand.
+        arrays: the arrays of the pack's tracks, if they were listed already.
     """
     items = [(array.dtype, array.shape[1:]) for array in arrays or arrays_of(pack)]
     columns, facts = pack.columns, pack.facts
@@ -124,7 +131,7 @@ def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any
 
 
 def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
-    """The arrays of a pack's tracks, in their order."""
+    """Return the arrays of a pack's tracks, in the order of the schema."""
     observations, _, actions, rewards, extra = pack.columns
     flat: list[Any] = [observations.data, actions.data, rewards.data]
     flat += [track.data for track in extra.values()] if extra else ()
@@ -132,8 +139,8 @@ def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
 
 
 def schema_of(packs: Sequence[EpisodePack]) -> bytes:
-    """What packs look like; `WrongType` names a track or a space that cannot travel."""
-    own = [
+    """Return the schema of packs as bytes. Raise `WrongType` if a track or a space cannot be encoded."""
+    described = [
         [
             [[path, field.dtype, list(field.shape)] for path, field in fields_of(pack).items()],
             structure_of(columns_of(pack)),
@@ -142,11 +149,11 @@ def schema_of(packs: Sequence[EpisodePack]) -> bytes:
         ]
         for pack in packs
     ]
-    return _told(own)
+    return _packed_metadata(described)
 
 
-def _told(value: Any) -> bytes:
-    """What is told of packs beside numbers; `WrongType` names a key that is no text others can read."""
+def _packed_metadata(value: Any) -> bytes:
+    """Return metadata as msgpack. Raise `WrongType` if a key is not valid Unicode text."""
     try:
         return bytes(msgpack.packb(value) or b"")
     except UnicodeEncodeError as error:
@@ -154,22 +161,22 @@ def _told(value: Any) -> bytes:
 
 
 def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
-    """The fields of a pack's tracks by path."""
+    """Return the fields of a pack's tracks by path."""
     return {path: TrackField.of(path, array, "none") for path, array in pack.tracks.items()}
 
 
 def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
-    """The fields of the tracks of a pack, of several, or of none; `WrongType` for what is no pack."""
-    given = [like] if isinstance(like, EpisodePack) else checked_items("like", () if like is None else like, "packs")
-    if not all(isinstance(pack, EpisodePack) for pack in given):
+    """Return the fields of each pack of `like`: a pack, several packs, or None. Raise `WrongType` for anything else."""
+    packs = [like] if isinstance(like, EpisodePack) else checked_items("like", () if like is None else like, "packs")
+    if not all(isinstance(pack, EpisodePack) for pack in packs):
         raise WrongType(f"like={like!r}: give a pack, or a list of packs")
-    return [fields_of(pack) for pack in given]
+    return [fields_of(pack) for pack in packs]
 
 
 def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
-    """What packs of a schema look like; `UnreadableData` for bytes that are no schema."""
+    """Return the layouts of the packs of a schema. Raise `UnreadableData` if the bytes are not a schema."""
     try:
-        layouts = tuple(PackLayout(*own) for own in msgpack.unpackb(schema, strict_map_key=False))
+        layouts = tuple(PackLayout(*fields) for fields in msgpack.unpackb(schema, strict_map_key=False))
         for layout in layouts:
             layout.empty().check()
     except DAMAGES as error:
@@ -180,7 +187,11 @@ def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
 
 
 class PackLayout:
-    """How a pack of one schema is read: all that can be known before is worked out once."""
+    """Layout of the packs of one schema, prepared for reading.
+
+    Raises:
+        UnreadableData: a field, the structure or a space is invalid.
+    """
 
     def __init__(self, tracks: Any, structure: Any, observation_space: Any, action_space: Any) -> None:
         self.fields = {path: checked_field(dtype, shape) for path, dtype, shape in tracks}
@@ -189,23 +200,31 @@ class PackLayout:
             raise UnreadableData(f"spaces of more than {MOST_SPACE_ITEMS} items")
         self._spaces = space_json.from_json(observation_space), space_json.from_json(action_space)
         self._arrays = [
-            (np.dtype(own.dtype), own.shape, item_size(own), is_observed(path)) for path, own in self.fields.items()
+            (np.dtype(field.dtype), field.shape, item_size(field), is_observed(path))
+            for path, field in self.fields.items()
         ]
         places = {path: place for place, path in enumerate(self.fields)}
         nested_places = assembled(structure, places)
         if sorted(nested.leaves(nested_places)) != list(range(len(places))):
             raise UnreadableData("a structure of other tracks")
         self._observations, self._actions, self._rewards = map(nested_places.__getitem__, _NAMES)
-        self._extra = [(key, own, extra_field(key)) for key, own in nested_places[EXTRA].items()]
+        self._extra = [(key, index, extra_field(key)) for key, index in nested_places[EXTRA].items()]
 
     def empty(self) -> EpisodePack:
-        """A pack of no episodes."""
+        """Return a pack without episodes."""
         none = np.zeros(0, np.int64)
         facts = PackFacts(np.zeros(0, "U1"), none, none.astype(np.uint8))
-        return EpisodePack.of(self._tracks([own.empty() for own in self.fields.values()], None, 0), facts, none, none)
+        return EpisodePack.of(
+            self._tracks([field.empty() for field in self.fields.values()], None, 0), facts, none, none
+        )
 
     def read(self, facts: Any, source: PartsReader) -> EpisodePack:
-        """The pack that comes next."""
+        """Return the next pack.
+
+        Args:
+            facts: metadata of the pack, as in the message.
+            source: reader of the message's arrays.
+        """
         num, lengths, lookbacks, columns, infos, custom_data = facts
         if type(num) is not int or num < 0:
             raise UnreadableData(f"{num} episodes")
@@ -218,23 +237,25 @@ class PackLayout:
         custom = None if custom_data is None else msgpack_codec.decode(custom_data)
         if custom is not None and (len(custom) != num or not {*map(type, custom)} <= {dict, type(None)}):
             raise UnreadableData(f"custom data that are not dicts of {num} episodes")
-        own = read_facts(columns, num)
-        return EpisodePack.of(tracks, _new(PackFacts, (*own, *self._spaces, custom)), lengths, lookbacks)
+        metadata = read_facts(columns, num)
+        return EpisodePack.of(tracks, _new(PackFacts, (*metadata, *self._spaces, custom)), lengths, lookbacks)
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
-        """The tracks of arrays, which nobody can write to."""
+        """Return the tracks of the arrays."""
         tracks = (
             ArrayTrack(_placed(arrays, self._observations), 0, OBSERVATIONS),
             InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
             ArrayTrack(_placed(arrays, self._actions), 0, ACTIONS),
             ArrayTrack(_placed(arrays, self._rewards), 0, REWARDS),
-            {key: ArrayTrack(_placed(arrays, own), 0, field) for key, own, field in self._extra} if self._extra else {},
+            {key: ArrayTrack(_placed(arrays, index), 0, field) for key, index, field in self._extra}
+            if self._extra
+            else {},
         )
         return _new(Tracks, tracks)
 
 
 def _placed(arrays: list[np.ndarray], place: Any) -> Any:
-    """The array of a place; of nested places, so nested arrays."""
+    """Return the array at index `place`, or nested arrays for nested indices."""
     return arrays[place] if type(place) is int else nested.map_leaves(arrays.__getitem__, place)
 
 
@@ -252,19 +273,19 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _num_items(space: Any) -> int:
-    """The items of all arrays of a space as JSON."""
+    """Return the number of items of all arrays of a space, which is given as JSON."""
     if isinstance(space, dict):
         return math.prod(_shape(space.get("shape", (0,)))) + sum(map(_num_items, space.values()))
     return sum(map(_num_items, space)) if isinstance(space, list) else 0
 
 
 def checked_field(dtype: Any, shape: Any) -> TrackField:
-    """The field of a dtype and an item shape that came from elsewhere."""
+    """Return the field of a received dtype and item shape. Raise `UnreadableData` if one of them is invalid."""
     return TrackField(_dtype(dtype).str, _shape(shape))
 
 
 def item_size(field: TrackField) -> int:
-    """The bytes of an item."""
+    """Return the size in bytes of one item."""
     size = np.dtype(field.dtype).itemsize
     for length in field.shape:
         size *= length
@@ -275,7 +296,7 @@ def item_size(field: TrackField) -> int:
 
 
 def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Packs as they travel. `WrongType` names a value that msgpack, or a space that JSON, cannot hold."""
+    """Encode packs as one message. Raise `WrongType` if msgpack or JSON cannot hold a value."""
     laid, facts, looks = PartsWriter(), [], []
     for pack in packs:
         arrays = arrays_of(pack)
@@ -287,21 +308,26 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Packs that look alike as they travel as one: no array is made of theirs, they are copied next to each other."""
+    """Encode packs of one schema as one pack. Their arrays are copied once, next to each other in the message."""
     laid = PartsWriter(small=ALL)
     for arrays in zip(*map(arrays_of, packs), strict=True):
         laid.put_as_one(arrays)
-    lengths, lookbacks = (np.concatenate([*map(attrgetter(own), packs)]) for own in ("lengths", "lookbacks"))
+    lengths, lookbacks = (np.concatenate([*map(attrgetter(name), packs)]) for name in ("lengths", "lookbacks"))
     infos = joined_infos([pack.infos for pack in packs])
     facts = _put(lengths, lookbacks, PackFacts.concat([pack.facts for pack in packs]), infos, laid)
     return Message(*schemas.of(packs[:1]), laid.body([facts]), laid.large, laid.nbytes, bounds_of(packs[:1]))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
-    """The packs of the parts of a message, whose body begins at `start` of the first one.
+    """Return the packs of a message.
+
+    Args:
+        layouts: layouts of the message's schema.
+        parts: the parts of the message.
+        start: offset of the body in the first part.
 
     Raises:
-        UnreadableData: they are damaged, or of another schema.
+        UnreadableData: the message is damaged, or of another schema.
     """
     try:
         source = PartsReader(parts, start)
@@ -313,20 +339,20 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
 
 
 def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, laid: PartsWriter) -> list[Any]:
-    """What of a pack's columns is told as facts; columns of infos are laid down."""
+    """Add the info columns of a pack to `laid`, and return the pack's metadata."""
     described = None
     if type(infos) is not EmptyInfos:
         described = _put_infos(infos.without_objects(), laid) if isinstance(infos, ColumnInfos) else None
     before = integers_of(lookbacks)
-    own = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
-    while own[-1] is None:
-        own.pop()
+    metadata = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
+    while metadata[-1] is None:
+        metadata.pop()
     custom = msgpack_codec.encode(facts.custom_data, "custom_data") if facts.custom_data is not None else None
     return [
         len(lengths),
         integers_of(lengths),
         before if before.strip(b"\0") else None,
-        own,
+        metadata,
         described,
         custom,
     ]
@@ -336,7 +362,7 @@ def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: In
 
 
 def _put_infos(infos: ColumnInfos, laid: PartsWriter) -> bytes:
-    """Lay down the columns of infos; what they are."""
+    """Add the columns of infos to `laid`, and return their description."""
     described = []
     for path, column in infos.columns.items():
         if isinstance(column, PackedColumn):
@@ -350,21 +376,21 @@ def _put_infos(infos: ColumnInfos, laid: PartsWriter) -> bytes:
             laid.put(column.mask)
         shape = list(column.values.shape[1:])
         described.append([path, column.values.dtype.str, shape, column.plain, column.mask is not None])
-    return _told(described)
+    return _packed_metadata(described)
 
 
 @lru_cache(maxsize=256)
 def _described(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...], int, bool, bool], ...]:
-    """What columns of infos are: path, dtype (None of msgpack_codec), item shape, item size, plain, masked."""
-    found = []
+    """Return the info columns of a description: path, dtype (None: msgpack), item shape and size, `plain`, masked."""
+    columns = []
     for path, dtype, shape, plain, masked in msgpack.unpackb(data):
         if not isinstance(path, str):
             raise UnreadableData(f"infos at {path!r}")
         field = None if dtype is None else checked_field(dtype, shape)
         size = 0 if field is None else item_size(field)
-        own = None if field is None else np.dtype(field.dtype)
-        found.append((path, own, () if field is None else field.shape, size, bool(plain), bool(masked)))
-    return tuple(found)
+        item_dtype = None if field is None else np.dtype(field.dtype)
+        columns.append((path, item_dtype, () if field is None else field.shape, size, bool(plain), bool(masked)))
+    return tuple(columns)
 
 
 def _read_infos(data: bytes, num_rows: int, source: PartsReader) -> Infos:

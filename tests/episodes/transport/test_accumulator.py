@@ -252,7 +252,7 @@ class Liar:
 
 def test_an_item_that_breaks_while_it_is_read_leaves_no_half_of_it() -> None:
     accumulator = TrajectoryAccumulator({"step": {"a": np.zeros(1, F32), "b": np.zeros(1, F32)}}, partial="mask")
-    with pytest.raises(ValueError, match="leaf 'b': a Liar that is no array: no numbers here"):
+    with pytest.raises(ValueError, match="leaf 'b': a Liar that is not an array: no numbers here"):
         accumulator.add("step", {"a": F32(1), "b": Liar()})
     assert not accumulator.build()["step"]["a"].any()
 

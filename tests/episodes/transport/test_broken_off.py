@@ -133,7 +133,7 @@ def test_a_sender_whose_greeting_was_lost_is_asked_for_another(
     sender.send(pack_of(0))
     found, greet, lost = [number_of(receiver.recv(SECONDS))], receiver._register_sender, list[Head]()
     sender.mend()  # connects again
-    monkeypatch.setattr(receiver, "_meet", lambda *told: greet(*told) if lost else lost.append(told[1]))
+    monkeypatch.setattr(receiver, "_register_sender", lambda *told: greet(*told) if lost else lost.append(told[1]))
     for number in range(1, 4):
         sender.send(pack_of(number), SECONDS)
     found += taken_until(receiver, sender, 3)

@@ -9,7 +9,7 @@ import pytest
 
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.transport import journal as journals
-from episodes.transport.journal import Journal, Place
+from episodes.transport.journal import Journal, Progress
 
 
 def written(path: Path) -> bytes:
@@ -26,11 +26,11 @@ def written(path: Path) -> bytes:
 
 def test_journal_restores_progress_and_counts_messages_in_hand_once(tmp_path: Path) -> None:
     written(tmp_path / "journal")
-    for num_in_hand in (2, 0, 0):
+    for num_in_use in (2, 0, 0):
         journal = Journal(tmp_path / "journal")
-        places = [journal.place(sender) for sender in (b"sender a", b"sender b", b"sender c", b"sender d")]
-        assert places == [Place(2, 2), Place(7, 7), Place(5, 5), None]
-        assert journal.num_in_hand == num_in_hand
+        places = [journal.progress_of(sender) for sender in (b"sender a", b"sender b", b"sender c", b"sender d")]
+        assert places == [Progress(2, 2), Progress(7, 7), Progress(5, 5), None]
+        assert journal.num_in_use == num_in_use
         journal.close()
         journal.close()
 
@@ -67,7 +67,7 @@ def test_journal_with_a_record_that_was_cut_off_keeps_the_one_before(tmp_path: P
     path.write_bytes(after[: changed[-1]] + before[changed[-1] :])
     with pytest.warns(RuntimeWarning, match="may come twice"):
         journal = Journal(path)
-    assert journal.place(b"sender a") == Place(1, 1)
+    assert journal.progress_of(b"sender a") == Progress(1, 1)
     journal.close()
 
 
@@ -79,7 +79,7 @@ def test_journal_with_more_senders_than_slots_drops_the_oldest(tmp_path: Path, m
         journal.note(sender, number + 1, number + 1)
     journal.close()
     again = Journal(tmp_path / "journal")
-    assert [again.place(sender) for sender in (b"sender a", b"sender b", b"sender c")] == [None, (2, 2), (3, 3)]
+    assert [again.progress_of(sender) for sender in (b"sender a", b"sender b", b"sender c")] == [None, (2, 2), (3, 3)]
     again.close()
 
 

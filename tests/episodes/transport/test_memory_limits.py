@@ -67,7 +67,7 @@ def sent_until_closed(raw: socket.socket, content: Callable[[], Iterator[bytes]]
     """Send until the connection is closed, and return the number of bytes."""
     num = 0
     with contextlib.suppress(OSError), raw:
-        raw.settimeout(5.0)  # a receiver that does not read any more is as good as one that closes the connection
+        raw.settimeout(1.0)  # a receiver that does not read any more is as good as one that closes the connection
         for data in content():
             raw.sendall(data)
             num += len(data)

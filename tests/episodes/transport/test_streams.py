@@ -395,7 +395,9 @@ def test_another_schema_is_refused_and_its_sender_told() -> None:
         assert receiver.stats.refused == {"schema": 1}
         assert receiver.stats.received == 0
         until(lambda: sender.stats.refused, lambda: sender.latest_weights(0.1))
-        with pytest.raises(TrackMismatch, match="rejected an earlier message: receiver: track 'observations/x' is there"):
+        with pytest.raises(
+            TrackMismatch, match="rejected an earlier message: receiver: track 'observations/x' is there"
+        ):
             sender.send(like)
         sender.send(like)
         assert receiver.recv(SECONDS) == like
@@ -491,7 +493,7 @@ def test_only_those_with_keys_get_in(tmp_path: Path) -> None:
 
 def test_keys_are_made_once_and_read_where_they_are(tmp_path: Path) -> None:
     receivers, _ = make_keys(tmp_path)
-    with pytest.raises(InvalidArgument, match="is there already"):
+    with pytest.raises(InvalidArgument, match="exists already"):
         make_keys(tmp_path)
     make_keys(tmp_path, sender="second")
     assert sorted(file.name for file in receivers.iterdir()) == [
