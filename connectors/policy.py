@@ -106,7 +106,7 @@ class Module:
         Raises:
             InvalidArgument: the policy has no value function.
         """
-        if not self.has_values:
+        if not hasattr(self.policy, "compute_values"):
             policy_name = "rl_module=None" if self.policy is None else type(self.policy).__name__
             raise InvalidArgument(
                 f"values are asked of {policy_name}, which has no compute_values(batch); "

@@ -100,6 +100,7 @@ class SectionedPipeline(ConnectorPipeline):
         self._sections = Sections()
         self._see = self._make_section()
         self._stages: Pieces = {}
+        self.view_settings: list[Any] = []  # [name, settings] of each view, as plain values
         if views is not None and input_observation_space is None:
             input_observation_space = views.given.observation_space
         if views is not None and input_action_space is None:
@@ -164,12 +165,6 @@ class SectionedPipeline(ConnectorPipeline):
         return dict(self._sections.pieces)
 
     @property
-    def view_settings(self) -> list[Any]:
-        """[name, settings] of each view, as plain values."""
-        views = self._given_views.views if self._given_views is not None else self._sections.views.values()
-        return settings_of_views(views)
-
-    @property
     def recorded_observation_space(self) -> gym.Space | None:
         """Space of the observations that episodes store."""
         *_, last = (None, *self._sections.rewriters.values())
@@ -211,6 +206,7 @@ class SectionedPipeline(ConnectorPipeline):
         views = self._given_views.views if self._given_views is not None else sections.views.values()
         see = {" > ".join(map(name_of, views)): self._see} if self.has_views else {}
         self._stages = {**sections.rewriters, **see, **sections.pieces}
+        self.view_settings = settings_of_views(views)
         self._row_pieces = self._pieces_for_rows()
 
     def _called(self) -> Mapping[str, Connector]:

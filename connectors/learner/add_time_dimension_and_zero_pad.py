@@ -64,5 +64,8 @@ def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
 
 def all_in_batch_form(columns: dict[str, Any], batch: ColumnDict, pack: EpisodePack) -> dict[str, Any]:
     """Return columns [S, ...] in the form of the batch: unchanged, or as padded rows."""
-    sequences = sequences_of(batch, pack)
-    return columns if sequences is None else {name: sequences.pad(column, name) for name, column in columns.items()}
+    mask = batch.get(Columns.LOSS_MASK)
+    if mask is None:
+        return columns
+    sequences = Sequences.of(pack.lengths, mask.shape[1])
+    return {name: sequences.pad(column, name) for name, column in columns.items()}

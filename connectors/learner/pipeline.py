@@ -13,14 +13,14 @@ import torch
 from connectors.batch_items import BatchItems
 from connectors.connector import ColumnDict, Connector
 from connectors.editable_episodes import EditableEpisodes
-from connectors.fingerprint import check_views
+from connectors.fingerprint import check_views, stamped
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
 from connectors.learner.draw_views import DrawViews
-from connectors.pipeline import call_piece
+from connectors.pipeline import call_piece, checked_batch
 from connectors.policy import module_of
 from connectors.sections import SectionedPipeline
 from connectors.sequences import padded_numbers, padded_rows
@@ -59,17 +59,25 @@ class LearnerPipeline(SectionedPipeline):
         return _SeeSteps()
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        check_views(context.get("rl_module"), self.view_settings)
+        policy = context.get("rl_module")
+        if stamped(policy) is not None:
+            check_views(policy, self.view_settings)
         first = pack = EpisodePack.from_episodes(episodes)
         rewriters = self._sections.rewriters
-        for name, piece in self._called().items():
+        for name, piece in self._stages.items():
             if name in rewriters:
                 pack = rewriters[name].rewritten_pack(pack)
             elif SEEN not in context:
-                context[SEEN] = self._seen(pack)
+                views = self.bound_views
+                context[SEEN] = Seen(pack, self._views_for(pack) if views is None else views)
             edited = None if piece.reads_tracks else EditableEpisodes(pack)
             visible = pack if edited is None else edited
-            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": visible, **context})
+            if trace is None:
+                batch = piece(batch=batch, episodes=visible, **context)
+                if type(batch) is not dict:
+                    batch = checked_batch(batch, piece)
+            else:
+                batch = call_piece(piece, name, trace, {"batch": batch, "episodes": visible, **context})
             if edited is not None:
                 before, pack = pack, edited.packed()
                 _check_in_time(name, batch, before, pack)
@@ -91,8 +99,9 @@ class LearnerPipeline(SectionedPipeline):
         spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
-    def _seen(self, pack: EpisodePack) -> Seen:
-        return Seen(pack, self.views_of(lambda: Seen(pack).history(slice(None))))
+    def _views_for(self, pack: EpisodePack) -> Views:
+        """Return the views, bound to what observations of the pack are like."""
+        return self.views_of(lambda: Seen(pack).history(slice(None)))
 
 
 # Batches from replay do not need these connectors.

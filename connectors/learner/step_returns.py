@@ -65,5 +65,7 @@ class StepReturns:
 
 def real_steps(batch: ColumnDict, name: str) -> Any:
     """Return a column without padding, [S, ...], or None if the batch has no such column."""
-    column, mask = joined(batch.get(name)), batch.get(Columns.LOSS_MASK)
+    column, mask = batch.get(name), batch.get(Columns.LOSS_MASK)
+    if type(column) is not np.ndarray:
+        column = joined(column)
     return column if mask is None or column is None else nested.map_leaves(lambda leaf: leaf[mask], column)

@@ -78,7 +78,7 @@ class ValueFunction:
         if self._to_device.device != device:
             self._to_device = NumpyToTensor(device=device)
         with torch.no_grad():
-            values = module.compute_values(self._to_device.to_tensors(batch))
+            values = module.compute_values(self._to_device(batch=batch))
         if tuple(values.shape) != shape:
             raise ShapeMismatch(
                 f"compute_values gave {list(values.shape)} for {list(shape)} observations; it must give one each"

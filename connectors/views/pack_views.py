@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from connectors.views.view import Views
+from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack, PackHistory
+from episodes.tracks import nested
 
 __all__ = ["Seen"]
 
@@ -30,10 +32,13 @@ class Seen:
     def __init__(self, pack: EpisodePack, views: Views | None = None) -> None:
         self.pack = pack
         self.views = Views() if views is None else views
-        check_lookback(pack, self.views.lookback, self.views)
+        if self.views.lookback:
+            check_lookback(pack, self.views.lookback, self.views)
 
     def __call__(self, rows: np.ndarray | slice) -> dict[str, Any]:
         """Return the columns [B, ...] at observation rows [B] of the pack."""
+        if not self.views.views:
+            return {Columns.OBS: nested.take(self.pack.observations, rows)}
         return self.views(self.history(rows))
 
     def history(self, rows: np.ndarray | slice) -> PackHistory:
