@@ -189,7 +189,8 @@ def check_views(policy: Any, views: list[Any]) -> None:
     Args:
         views: [name, settings] of each view of the learner.
     """
-    acting_views = (stamped(policy) or {}).get("views")
+    trained_in = getattr(policy, ATTRIBUTE, None)
+    acting_views = None if trained_in is None else trained_in.get("views")
     if acting_views is None or acting_views == views:
         return
     raise StateMismatch(

@@ -51,7 +51,8 @@ class ServedPolicy:
             for name, (shape, dtype) in self._inputs.items()
             if name.startswith("state/")
         }
-        self.outputs = {}
+        self.outputs: dict[str, np.ndarray] = {}
+        self.state: dict[str, np.ndarray] = {}
         self.reset()
 
     def reset(self, first=True):
@@ -83,7 +84,7 @@ class ServedPolicy:
             sizes = [(self.num_envs, size) for _, size in self.about["noise"]]
             drawn = [draw(size, np.float32) for draw, size in zip(draws, sizes, strict=True)]
             inputs["noise"] = np.concatenate(drawn, 1) if noise is None else noise
-        self.outputs = dict(zip(self._names, self._run(inputs), strict=True))
+        self.outputs = dict(zip(self._names, map(np.asarray, self._run(inputs)), strict=True))
         self.state = {name: self.outputs["next" + name[5:]] for name in self._initial}
         return self._structured(self.about["action"])
 

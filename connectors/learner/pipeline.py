@@ -13,7 +13,7 @@ import torch
 from connectors.batch_items import BatchItems
 from connectors.connector import ColumnDict, Connector
 from connectors.editable_episodes import EditableEpisodes
-from connectors.fingerprint import check_views, stamped
+from connectors.fingerprint import check_views
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
@@ -59,9 +59,7 @@ class LearnerPipeline(SectionedPipeline):
         return _SeeSteps()
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        policy = context.get("rl_module")
-        if stamped(policy) is not None:
-            check_views(policy, self.view_settings)
+        check_views(context.get("rl_module"), self.view_settings)
         first = pack = EpisodePack.from_episodes(episodes)
         rewriters = self._sections.rewriters
         for name, piece in self._stages.items():
@@ -134,7 +132,9 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
     same = pack is first or (np.array_equal(pack.lengths, first.lengths) and np.array_equal(pack.ids, first.ids))
     source = PackSteps(first, episodes) if same else PackSteps(pack)
     mask = batch.get(Columns.LOSS_MASK)
-    num_rows = _num_rows(batch)
+    first_column: Any = next(iter(batch.values()), None)
+    shape = getattr(first_column, "shape", None)
+    num_rows = _num_rows(batch) if shape is None else shape[0]
     if mask is not None and mask.ndim == 2:
         width = mask.shape[1]
         return (
@@ -146,11 +146,7 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
 
 
 def _num_rows(batch: ColumnDict) -> int:
-    """Return the number of rows of the first column."""
-    first: Any = next(iter(batch.values()), None)
-    shape = getattr(first, "shape", None)
-    if shape is not None:
-        return shape[0]
+    """Return the number of rows of the first column, which may be nested."""
     columns = nested.leaves(batch)
     return len(columns[0]) if columns else 0
 

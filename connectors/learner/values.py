@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from connectors.learner.add_states import states_before
-from connectors.policy import module_of
+from connectors.policy import Module, module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
 from connectors.views.pack_views import Seen
@@ -73,7 +73,7 @@ class ValueFunction:
 
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
         """Return the values of one minibatch of numpy columns as a tensor of shape `shape` on the module's device."""
-        module = module_of(rl_module)
+        module = Module(rl_module)
         device = module.device
         if self._to_device.device != device:
             self._to_device = NumpyToTensor(device=device)

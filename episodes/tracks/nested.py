@@ -194,6 +194,8 @@ def stack(items: Sequence[Any]) -> Any:
 def take(nested: Any, rows: Any) -> Any:
     """Return `leaf[rows]` for each leaf: a view for an int or a slice, a copy for an integer array."""
     if type(rows) is np.ndarray and rows.dtype.kind == "i":  # `take` is ten times faster for narrow rows
+        if type(nested) is np.ndarray:
+            return nested.take(rows, axis=0)
         return map_leaves(lambda leaf: leaf.take(rows, axis=0), nested)
     if is_leaf(nested):
         return nested[rows]
