@@ -229,7 +229,9 @@ def multi_agent_card(episode: Any) -> Card:
 
 def pack_card(pack: Any) -> Card:
     """Return the card of an `EpisodePack`: a chart and a table of the episodes, and a row for each column."""
-    rows, notes = rows_of(list(of_tracks(pack.columns)), Axis(max(int(pack.observation_offsets[-1]), 1)))
+    sizes = pack.lookbacks + pack.lengths
+    axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, (np.cumsum(sizes)[:-1], np.cumsum(sizes + 1)[:-1]))
+    rows, notes = rows_of(list(of_tracks(pack.columns)), axis)
     return Card(
         type(pack).__name__,
         "",

@@ -30,16 +30,22 @@ FEWEST_POINTS, MOST_POINTS = 24, 240  # of a line
 MOST_BANDS = 24  # rows of colours
 LEVELS = 40  # of a colour; level 0 is transparent
 MOST_MARKS = 48  # of numbers that are not finite
+MOST_BORDERS = 40  # between episodes of a pack
 FRAMES = 8
 FRAME_SIDE = 72  # pixels
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Time axis of an episode with `span` = L + T steps, of which the first L are lookback."""
+    """Time axis of an episode with `span` = L + T steps, of which the first L are lookback.
+
+    Args:
+        borders: index of the first item of each further episode of a pack, for steps and for observations.
+    """
 
     span: int
     lookback: int = 0
+    borders: tuple[np.ndarray, np.ndarray] | None = None
 
     def places(self, items: np.ndarray, more: int) -> np.ndarray:
         """Return the x coordinates [k] of the items with these indices."""
@@ -143,11 +149,17 @@ def _words(series: Series, cells: Cells) -> str:
 
 def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> Markup:
     before = 100 * axis.lookback / max(axis.span, 1)
+    borders = ""
+    if axis.borders is not None and len(axis.borders[series.more]) <= MOST_BORDERS:
+        xs = axis.places(axis.borders[series.more], 1).astype(int).tolist()
+        lines = "".join(f"M{x} 0V{UNITS * height}" for x in xs)
+        borders = f'<path class="ep-border" fill="none" stroke="#888" stroke-opacity=".4" d="{lines}"/>'
     shade = f'<rect class="ep-before" width="{before:.2f}%" height="100%" fill="#888" fill-opacity=".12"/>'
     return Markup(
         f'<svg class="ep-pic" width="{WIDTH}" height="{height}" viewBox="0 0 {UNITS * WIDTH} {UNITS * height}" '
         f'preserveAspectRatio="none" role="img"><title>{_words(series, cells)}</title>{shade if before else ""}'
-        f'<g class="ep-{series.hue}" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5">{inner}</g></svg>'
+        f'{borders}<g class="ep-{series.hue}" fill="none" stroke="{colour(series.hue)}" stroke-width="1.5">{inner}'
+        f"</g></svg>"
     )
 
 

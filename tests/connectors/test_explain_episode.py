@@ -73,7 +73,7 @@ def test_explain_episode_of_a_chunk_has_nan_in_its_lookback() -> None:
     np.testing.assert_allclose(tracks_of(explained)["values"], of_whole["values"][4:], rtol=1e-5)
 
 
-def test_explain_episode_of_a_recurrent_policy_has_a_value_per_step() -> None:
+def test_explain_episode_of_a_recurrent_policy_has_all_steps() -> None:
     torch.manual_seed(0)
     policy = LSTMPolicy(ENV.observation_space, ENV.action_space, hidden_sizes=(8,), state_size=4)
     source = episode()

@@ -67,6 +67,12 @@ def shown(value: Any) -> Checked:
     return found
 
 
+def shown_html(value: Any) -> str:
+    """Return the HTML of an object, which passes the checks of `shown`."""
+    shown(value)
+    return value._repr_html_()
+
+
 def cartpole(steps: int, **facts: Any) -> SingleAgentEpisode:
     rng = np.random.default_rng(0)
     observations = rng.normal(size=(steps + 1, 4)).cumsum(0).astype(np.float32)
@@ -234,6 +240,13 @@ def test_views_of_packs_batches_buffers_and_data_sets(tmp_path: Any) -> None:
     train_batch = learner_pipeline()(episodes=pack)
     assert "TrainBatch" in shown(train_batch).words
     assert "780 rows" in shown(train_batch).words
+
+
+@pytest.mark.parametrize("num", [1, 5, 200])
+def test_pack_view_marks_borders_of_few_episodes(num: int) -> None:
+    pack = EpisodePack.from_episodes([cartpole(n % 7 + 1) for n in range(num)])
+    lines = re.findall(r'class="ep-border"[^>]* d="([^"]*)"', shown_html(pack))
+    assert {line.count("M") for line in lines} == ({num - 1} if 0 < num - 1 <= 40 else {0} if num == 1 else set())
 
 
 def test_batch_view_has_statistics_of_tensors() -> None:
