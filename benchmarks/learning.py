@@ -46,7 +46,7 @@ def multi_agent_ppo(size: Size) -> Counted:
     algorithm = MultiAgentAlgorithm(
         {"shared": PPO(new_policy(), PPOConfig(num_epochs=EPOCHS, minibatch_size=MINIBATCH))}
     )
-    mapping = {"agent_to_module_mapping_fn": lambda agent, episode: "shared"}
+    mapping: Any = {"agent_to_module_mapping_fn": lambda agent, episode: "shared"}
     runner = MultiAgentEnvRunner(MultiAgentCartPole, algorithm.policies, num_envs=NUM_ENVS // 4, seed=0, **mapping)
     trainer = OnPolicyTrainer(algorithm, runner, OnPolicyConfig(steps_per_collect=size(ROWS) * NUM_ENVS // 4))
     return per_agent_step(trainer.step, lambda: runner.stats.num_agent_steps)
