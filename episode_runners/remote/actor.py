@@ -1,4 +1,4 @@
-"""What happens in the actor: a runner that gets weights and statistics with each request, and answers with a sample."""
+"""The actor: a runner that receives weights and statistics with each request, and replies with a sample."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MakeRunner = Callable[[int, int], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The arguments of a runner's `sample`."""
+class SampleRequest:
+    """Arguments of a runner's `sample`."""
 
     num_timesteps: int | None
     num_episodes: int | None
@@ -29,15 +29,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class RunnerSample:
-    """What one runner has sampled in one call.
+    """Result of one call of one runner's `sample`.
 
     Attributes:
-        index: of the runner in its group.
-        data: what its `sample` gave, an `EpisodePack` or a list of `MultiAgentEpisode`s. Its arrays are read-only and
-            lie in shared memory, which stays in use while any of them is held (`data.retained_nbytes`): what is kept
-            beyond the next sample is better `data.copied()`. Replay buffers and batches copy by themselves.
-        stats: of that call.
-        policy_version: of the weights that acted; None where the group was never given any.
+        index: index of the runner in its group.
+        data: an `EpisodePack` or a list of `MultiAgentEpisode`s. Its arrays are read-only views of shared memory, which
+            stays in use while any of them exists (`data.retained_nbytes`). Use `data.copied()` for data that is kept
+            beyond the next sample. Replay buffers and batches copy anyway.
+        stats: the runner's statistics of this call.
+        policy_version: policy version of the weights that acted; None if the group was never given weights.
     """
 
     index: int
@@ -48,14 +48,14 @@ class RunnerSample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReply:
-    """A sample, and what the pieces of the runner's env-to-module pipeline have learned; None where none learns."""
+    """Sample and statistics of a runner. The statistics are None if no env-to-module connector has any."""
 
     sample: RunnerSample
     statistics: dict[Any, Any] | None
 
 
 class RunnerActor:
-    """The class of the actors: one runner."""
+    """Actor with one runner."""
 
     def __init__(self, make_runner: MakeRunner, index: int, seed: int) -> None:
         torch.set_num_threads(1)
@@ -67,7 +67,7 @@ class RunnerActor:
         self._has_sampled = False
 
     def sample(self, *arguments: Any) -> SampleReply:
-        """Sample as `_sample` does. An error that cannot be unpickled is raised as a RuntimeError with its message."""
+        """Call `_sample`. An error that cannot be unpickled is raised as a RuntimeError with the same message."""
         try:
             return self._sample(*arguments)
         except Exception as error:
@@ -77,25 +77,28 @@ class RunnerActor:
 
     def _sample(
         self,
-        asked: Asked,
+        request: SampleRequest,
         weights: Any,
         version: int | None,
         merged: list[Any] | None,
         restored: Any,
-        anew: int | None,
+        seed_number: int | None,
     ) -> SampleReply:
-        """Sample with these weights and statistics, where they are given.
+        """Sample with these weights and statistics, if they are given.
 
         Args:
-            anew: begin new episodes first, whose seeds follow from this number and the runner's own.
-            merged: statistics of all runners, of which everyone makes the same one.
-            restored: of the runner in whose place this one came, as they are.
+            request: arguments of the runner's `sample`.
+            weights: nested state dicts of arrays.
+            version: policy version of the weights.
+            merged: statistics of all runners, which every runner merges in the same way.
+            restored: statistics of the runner that this one replaced; they are set as they are.
+            seed_number: start new episodes first, with seeds from this number and the runner's own seed.
         """
         force_reset = False
         if (merged is not None or restored is not None) and not self._has_sampled:
-            force_reset = self._meet_modules()
-        if anew is not None:
-            self._begin_anew(anew)
+            force_reset = self._create_module_pipelines()
+        if seed_number is not None:
+            self._begin_anew(seed_number)
         if merged is not None:
             restored = self.runner.env_to_module.merge_states(merged)
         if restored is not None:
@@ -103,10 +106,10 @@ class RunnerActor:
         if weights is not None:
             self._load(weights, version)
         data = self.runner.sample(
-            num_timesteps=asked.num_timesteps,
-            num_episodes=asked.num_episodes,
-            explore=asked.explore,
-            random_actions=asked.random_actions,
+            num_timesteps=request.num_timesteps,
+            num_episodes=request.num_episodes,
+            explore=request.explore,
+            random_actions=request.random_actions,
             force_reset=force_reset,
         )
         self._has_sampled = True
@@ -117,8 +120,10 @@ class RunnerActor:
         counts = {"seed": self.seed, self.runner.steps_counted: number}
         self.runner.set_state(self.runner.get_state() | counts)
 
-    def _meet_modules(self) -> bool:
-        """Let a multi-agent runner make the pipelines of its modules, which it does at its first step."""
+    def _create_module_pipelines(self) -> bool:
+        """Let a multi-agent runner create the pipelines of its modules, which happens at its first step. Return True
+        if it did.
+        """
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return False
         self.runner.sample(num_timesteps=1, explore=False)
@@ -129,10 +134,10 @@ class RunnerActor:
         if policies is None:
             _load(self.runner.policy, weights)
         else:
-            for module_id, own in weights.items():
+            for module_id, part in weights.items():
                 if module_id not in policies:
                     raise InvalidArgument(f"weights of module {module_id!r}: the runner has {list(policies)}")
-                _load(policies[module_id], own)
+                _load(policies[module_id], part)
         self.version = version
         if hasattr(self.runner, "policy_version"):
             self.runner.policy_version = version
@@ -145,9 +150,9 @@ class RunnerActor:
         return state if has_content(state) else None
 
     def merged(self, states: list[Any]) -> Any:
-        """One state of the env-to-module pipeline out of those of several runners."""
+        """Merge states of the env-to-module pipelines of several runners, and return the result."""
         if not self._has_sampled:
-            self._meet_modules()
+            self._create_module_pipelines()
         return self.runner.env_to_module.merge_states(states)
 
     def close(self) -> None:
@@ -156,11 +161,11 @@ class RunnerActor:
 
 
 def as_arrays(weights: Any) -> Any:
-    """State dicts, nested ones too, with an array for each tensor that numpy has a dtype for; modules as theirs."""
+    """Return a module's state dict, or nested state dicts, with arrays in place of tensors other than bfloat16."""
     if isinstance(weights, torch.nn.Module):
         weights = weights.state_dict()
     if isinstance(weights, Mapping):
-        return {name: as_arrays(own) for name, own in weights.items()}
+        return {name: as_arrays(part) for name, part in weights.items()}
     if isinstance(weights, torch.Tensor):
         tensor = weights.detach().cpu()
         return tensor if tensor.dtype is torch.bfloat16 else tensor.numpy()
@@ -169,7 +174,7 @@ def as_arrays(weights: Any) -> Any:
 
 def _as_tensors(weights: Any) -> Any:
     if isinstance(weights, Mapping):
-        return {name: _as_tensors(own) for name, own in weights.items()}
+        return {name: _as_tensors(part) for name, part in weights.items()}
     return torch.tensor(weights) if isinstance(weights, np.ndarray) else weights
 
 
@@ -180,12 +185,12 @@ def _load(policy: Any, weights: Any) -> None:
 
 
 def has_content(state: Any) -> bool:
-    """False for dicts of nothing but empty ones."""
+    """Return False if the state is a dict of nothing but empty dicts."""
     return any(map(has_content, state.values())) if isinstance(state, Mapping) else True
 
 
 def _can_be_pickled(error: Exception) -> bool:
-    """Return True if the caller of an actor can unpickle the error."""
+    """Return True if the error survives pickling and unpickling."""
     from ray.cloudpickle import cloudpickle
 
     try:

@@ -1,4 +1,4 @@
-"""`GroupRunner`: a group of runners in the place of one, for trainers."""
+"""`GroupRunner`: a group of runners with the interface of one runner, for trainers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ __all__ = ["GroupRunner"]
 
 
 class GroupRunner(Closeable):
-    """Samples with a `RayRunnerGroup` as a trainer does with one runner.
+    """Runner for trainers that samples with a `RayRunnerGroup`.
 
-    Whenever `policy_version` was told anew, the runners get the weights that the policy has then.
+    The runners are sent the policy's weights whenever `policy_version` has changed.
 
     Args:
-        local: a runner of the policy that learns, with environments and pipelines like those of the group. It samples
-            nothing: evaluation copies it, and it keeps what all pipelines have learned.
-        group: of single-agent runners; closed with this one.
-        is_asynchronous: `sample` gives the next sample that any runner has ready, which the others need not wait for;
-            else one of each, joined. For algorithms that learn from what older weights did.
+        local: a runner of the policy that is trained, with environments and pipelines like those of the group. It does
+            not sample. Evaluation copies it, and it holds the statistics of all pipelines.
+        group: a group of single-agent runners, which is closed with this object.
+        is_asynchronous: let `sample` return the next sample of any runner, for algorithms that learn from older
+            policies; otherwise it returns the joined samples of all runners.
 
     Attributes:
-        stats: of the last call of `sample`.
-        num_steps, num_episodes: of all calls.
+        stats: statistics of the last call of `sample`.
+        num_steps, num_episodes: counts of all calls.
+        policy_version: version of the policy's weights; set it after each update.
     """
 
     def __init__(self, local: SingleAgentEnvRunner, group: RayRunnerGroup, *, is_asynchronous: bool = False) -> None:
@@ -44,44 +45,50 @@ class GroupRunner(Closeable):
         self.stats = CollectStats()
         self.num_steps = self.num_episodes = 0
         self.policy_version = 0
-        self._given: int | None = None  # the version that the group has
+        self._sent_version: int | None = None  # policy version of the group's weights
         self._samples: Iterator[RunnerSample] | None = None
-        self._asked: tuple[int | None, int | None] = (None, None)
+        self._counts: tuple[int | None, int | None] = (None, None)
 
     def sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None) -> EpisodePack:
-        """Episodes of all runners together; where it is asynchronous, of one, which others follow.
+        """Return the episodes of all runners, or of the next one if `is_asynchronous`.
 
-        Errors are those of the group's `sample`.
+        Args:
+            num_timesteps, num_episodes: steps or episodes of the sample. Exactly one is given.
+
+        Raises:
+            InvalidArgument, RunnerLost, EpisodeStateError: as in `RayRunnerGroup.sample`.
         """
         started = perf_counter()
-        if self._given != self.policy_version:
+        if self._sent_version != self.policy_version:
             self.group.set_weights(self.policy, self.policy_version)
-            self._given = self.policy_version
+            self._sent_version = self.policy_version
         if self.is_asynchronous:
-            samples = [next(self._going_on(num_timesteps, num_episodes))]
+            samples = [next(self._async_samples(num_timesteps, num_episodes))]
         else:
             samples = self.group.sample(num_timesteps=num_timesteps, num_episodes=num_episodes)
-        own = [sample.stats for sample in samples]
-        steps, seconds = sum(stats.num_steps for stats in own), perf_counter() - started
-        joined = (np.concatenate([getattr(stats, name) for stats in own]) for name in ("returns", "lengths"))
+        stats = [sample.stats for sample in samples]
+        steps, seconds = sum(run.num_steps for run in stats), perf_counter() - started
+        joined = (np.concatenate([getattr(run, name) for run in stats]) for name in ("returns", "lengths"))
         self.stats = CollectStats(steps, seconds, *joined)
         self.num_steps += steps
         self.num_episodes += self.stats.num_episodes
         return EpisodePack.concat([sample.data for sample in samples])
 
-    def _going_on(self, num_timesteps: int | None, num_episodes: int | None) -> Iterator[RunnerSample]:
-        asked = num_timesteps, num_episodes
+    def _async_samples(self, num_timesteps: int | None, num_episodes: int | None) -> Iterator[RunnerSample]:
+        request = num_timesteps, num_episodes
         if self._samples is None:
-            self._samples, self._asked = (
+            self._samples, self._counts = (
                 self.group.sample_async(num_timesteps=num_timesteps, num_episodes=num_episodes),
-                asked,
+                request,
             )
-        if asked != self._asked:
-            raise InvalidArgument(f"sample{asked}: samples of {self._asked} are under way; ask for as much each time")
+        if request != self._counts:
+            raise InvalidArgument(
+                f"sample{request}: samples of {self._counts} are under way; ask for as much each time"
+            )
         return self._samples
 
     def for_evaluation(self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()) -> Any:
-        """As a runner's; with what the pipelines of all runners have learned."""
+        """Return a runner for evaluation, as a runner's `for_evaluation`, with the statistics of all runners."""
         self._learn()
         return self.local.for_evaluation(num_envs, seed=seed, hooks=hooks)
 
@@ -92,26 +99,28 @@ class GroupRunner(Closeable):
         return self.local.actor
 
     def _learn(self) -> None:
-        """Let the local pipeline know what those of the runners have learned."""
+        """Copy the merged statistics of all runners into the local pipeline."""
         learned = self.group.statistics()
         if learned is not None:
             self.env_to_module.set_state(learned)
 
     def get_state(self) -> dict[str, Any]:
-        """As a runner's, which can go on from it too."""
+        """Return the state of the runners. It can also be restored by a single runner's `set_state`."""
         self._learn()
         counts = {self.local.steps_counted: self.num_steps, "num_episodes": self.num_episodes}
         return self.local.get_state() | counts
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` gave. All runners begin new episodes, seeded by their seeds and the steps."""
+        """Restore a state of `get_state`. All runners start new episodes, with seeds from their own seeds and the
+        steps.
+        """
         self.local.set_state(state)
         self.num_steps, self.num_episodes = state[self.local.steps_counted], state["num_episodes"]
-        self.group.begin_anew(self.num_steps, state["env_to_module"])
-        self._given, self._samples = None, None
+        self.group.restart_episodes(self.num_steps, state["env_to_module"])
+        self._sent_version, self._samples = None, None
 
     def close(self) -> None:
-        """Close the local runner and the group; may be called again."""
+        """Close the local runner and the group. It may be called again."""
         try:
             self.local.close()
         finally:

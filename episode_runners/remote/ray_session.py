@@ -1,4 +1,4 @@
-"""What a group of runners has of Ray: Ray that groups have started ends with the last of them."""
+"""Use of Ray by groups of runners: if groups have started Ray, it ends with the last of them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _PREFIX, _LOCK = "runners-", "driver.lock"
 
 @dataclass(slots=True)
 class _Started:
-    """Ray, started or joined by a group."""
+    """Ray instance that a group has started or joined."""
 
     identity: tuple[str, str]
-    is_cluster: bool  # which others use too
+    is_cluster: bool  # joined, so that others may use it too
     temp_dir: str
     lock: int  # descriptor that locks `temp_dir`
     num_holds: int = 0
 
 
 class RaySession:
-    """A group's hold of Ray in this process, which starts it where it does not run yet.
+    """A group's use of Ray in this process. It starts Ray if it does not run yet.
 
-    Ray that was shut down is never asked for anything: a call would start another one by itself, with ports that
-    everybody reaches.
+    After Ray was shut down, no call of Ray is made: such a call would start Ray again, with ports that other machines
+    reach.
 
     Args:
-        num_cpus: how many actors of one CPU there can be, where it is started here.
-        address: of a cluster to be joined.
+        num_cpus: number of one-CPU actors, if Ray is started.
+        address: address of a cluster to join.
 
     Raises:
-        EpisodeStateError: Ray runs in this process, and not at that address.
+        EpisodeStateError: Ray runs in this process, and at another address.
     """
 
     _started: ClassVar[_Started | None] = None
@@ -70,10 +70,10 @@ class RaySession:
         return _Started(self._identity(), address is not None, temp_dir, lock)
 
     def _check_at(self, address: str) -> None:
-        there = self.ray.get_runtime_context().gcs_address
-        if address not in ("auto", there):
+        current = self.ray.get_runtime_context().gcs_address
+        if address not in ("auto", current):
             raise EpisodeStateError(
-                f"address={address!r}: Ray runs in this process already, at {there}; ray.shutdown() first, or leave "
+                f"address={address!r}: Ray runs in this process already, at {current}; ray.shutdown() first, or leave "
                 "address out to use it"
             )
 
@@ -83,16 +83,16 @@ class RaySession:
 
     @property
     def is_for_groups_alone(self) -> bool:
-        """Whether nobody else is there for whom to reserve."""
+        """Whether only groups of this process use Ray, so that no CPUs need to be reserved."""
         return self.started is not None and not self.started.is_cluster
 
     @property
     def is_there(self) -> bool:
-        """Whether Ray still runs in this process, and is the one that it was."""
+        """Whether Ray still runs in this process, and was not restarted."""
         return self.ray.is_initialized() and self._identity() == self.identity
 
     def end(self) -> None:
-        """Let go of it, once."""
+        """End this use of Ray. It may be called again."""
         if self.is_ended:
             return
         self.is_ended = True

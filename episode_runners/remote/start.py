@@ -1,4 +1,4 @@
-"""Ray, started so that nobody but this machine reaches it."""
+"""Start of Ray with ports that only this machine reaches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from episodes.errors import EpisodeStateError, needing
 
 __all__ = ["start_ray"]
 
-_PATIENCE_S = 300  # that Ray waits for processes which it has started; by itself it gives up after 30 s
-_LOOPBACK = ("127.", "localhost:")  # what the addresses of a Ray of this machine alone begin with
-_PATIENT = {
-    "RAY_gcs_server_port_wait_time_s": f"{_PATIENCE_S}",
-    "RAY_agent_register_timeout_ms": f"{_PATIENCE_S}000",
-    "RAY_worker_register_timeout_seconds": f"{_PATIENCE_S}",
+_TIMEOUT_S = 300  # for processes that Ray starts, in place of Ray's 30 s
+_LOOPBACK = ("127.", "localhost:")  # prefixes of addresses that only this machine reaches
+_TIMEOUTS = {
+    "RAY_gcs_server_port_wait_time_s": f"{_TIMEOUT_S}",
+    "RAY_agent_register_timeout_ms": f"{_TIMEOUT_S}000",
+    "RAY_worker_register_timeout_seconds": f"{_TIMEOUT_S}",
 }
 
 
@@ -29,13 +29,13 @@ def start_ray(
     object_store_memory: int = 512 * 2**20,
     temp_dir: str | None = None,
 ) -> None:
-    """Start Ray without a dashboard, every port of it on 127.0.0.1; or join the cluster at `address`.
+    """Start Ray without a dashboard and with all ports on 127.0.0.1, or join the cluster at `address`.
 
     Args:
-        num_cpus: how many actors of one CPU there can be; as many as the machine has by default.
-        address: of a cluster that runs already; the others are its own matter then.
-        object_store_memory: bytes, of shared memory; what does not fit goes to files in `temp_dir`.
-        temp_dir: for the sockets, logs and spilled objects; its path must be short. Ray's own by default.
+        num_cpus: number of one-CPU actors; by default the machine's CPUs.
+        address: address of a running cluster. The other arguments are not used then.
+        object_store_memory: bytes of shared memory. Objects that do not fit are written to `temp_dir`.
+        temp_dir: directory of sockets, logs and written objects, with a short path; by default Ray's own.
 
     Raises:
         EpisodeStateError: Ray runs already in this process.
@@ -45,7 +45,7 @@ def start_ray(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     is_local = address is None or address.startswith(_LOOPBACK)
     if is_local:
-        # Ray takes the address of the network card for 127.0.0.1, unless it believes that it cannot be a cluster.
+        # Ray replaces 127.0.0.1 by the network card's address, unless clusters are disabled.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray = loaded_ray()
     if ray.is_initialized():
@@ -54,15 +54,15 @@ def start_ray(
     if is_local:
         from ray._private import ray_constants
 
-        ray_constants.ENABLE_RAY_CLUSTER = False  # it was read when Ray was imported
+        ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the environment variable when it is imported
     if address is not None:
         ray.init(address=address, **quiet)
         return
-    for name, value in _PATIENT.items():
+    for name, value in _TIMEOUTS.items():
         os.environ.setdefault(name, value)
-    with _patience():
+    with _longer_timeouts():
         ray.init(
-            address="local",  # otherwise Ray joins whatever RAY_ADDRESS or an earlier `ray start` tells of
+            address="local",  # otherwise Ray joins the cluster of RAY_ADDRESS or of an earlier `ray start`
             num_cpus=num_cpus,
             include_dashboard=False,
             _node_ip_address="127.0.0.1",
@@ -73,8 +73,8 @@ def start_ray(
 
 
 @contextmanager
-def _patience() -> Iterator[None]:
-    """Let Ray wait for its node, whose processes are long in starting on a busy machine."""
+def _longer_timeouts() -> Iterator[None]:
+    """Let Ray wait longer for its node, whose processes start slowly on a busy machine."""
     from ray._private import services
 
     get_node: Callable[..., Any] = services.get_node
@@ -86,8 +86,8 @@ def _patience() -> Iterator[None]:
 
 
 def retry_until_ready(get_node: Callable[..., Any], *arguments: Any, interval_s: float = 0.1) -> Any:
-    """What `get_node` gives, which is asked again as long as it raises RuntimeError: the node is not there yet."""
-    until = monotonic() + _PATIENCE_S
+    """Return `get_node(*arguments)`, and call it again while it raises RuntimeError because the node is not ready."""
+    until = monotonic() + _TIMEOUT_S
     while True:
         try:
             return get_node(*arguments)
@@ -98,7 +98,7 @@ def retry_until_ready(get_node: Callable[..., Any], *arguments: Any, interval_s:
 
 
 def loaded_ray() -> Any:
-    """The module `ray`; MissingExtra where it is not installed."""
+    """Return the module `ray`. Raise `MissingExtra` if it is not installed."""
     with needing("ray", "runners in actors need Ray"):
         import ray
     return ray

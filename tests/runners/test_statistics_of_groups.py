@@ -143,9 +143,9 @@ class Sampled:
         elif operation == "merge":
             self.check()
         elif number:
-            group.begin_anew(7, group.statistics())
+            group.restart_episodes(7, group.statistics())
         else:
-            group.begin_anew(7, {"NotingFilter": MeanStdFilter().get_state()})
+            group.restart_episodes(7, {"NotingFilter": MeanStdFilter().get_state()})
             self.rows.clear()
 
     def fail(self, num_timesteps: int) -> None:
