@@ -11,7 +11,7 @@ from episodes.converters.columns import has_column
 from episodes.converters.videos import pixels
 from episodes.errors import TrackMismatch, UnreadableData, WrongType
 from episodes.storage import space_json
-from episodes.storage.track_schema import assembled, is_observed, structure_of
+from episodes.storage.track_schema import assemble, is_observed, structure_of
 from episodes.tracks import Tracks, nested
 
 VERSION = "v3.0"
@@ -157,6 +157,6 @@ def assembled_tracks(about: dict[str, Any], leaves: dict[str, np.ndarray]) -> di
         UnreadableData: the array of a track is missing.
     """
     try:
-        return assembled(about["structure"], leaves)
+        return assemble(about["structure"], leaves)
     except KeyError as error:
         raise UnreadableData(f"info.json tells of a track {error}, which the data do not have") from None

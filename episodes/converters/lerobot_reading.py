@@ -20,7 +20,7 @@ from episodes.errors import UnreadableData
 from episodes.facts import VersionRuns
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import space_json
-from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.files import local_path
 from episodes.tracks.infos import msgpack_codec
 
@@ -57,7 +57,7 @@ def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAge
     about = info.get(OURS)
     known = {p: Feature.from_json(p, fields) for p, fields in about["tracks"].items()} if about else None
     for meta in _metas_of(root, info):
-        with reading(str(root)):
+        with as_unreadable_data(str(root)):
             if known is not None and about is not None and meta.get(OURS) is not None:
                 episode = _own_episode(source, meta, about, known)
             else:

@@ -12,7 +12,7 @@ from episodes.converters.parquet_files import files_of, groups_of, new_parts
 from episodes.converters.step_tables import pack_of, table_of
 from episodes.errors import InvalidArgument, needing
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.arrow import as_unreadable_data, pyarrow
 
 
 def to_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
@@ -65,7 +65,7 @@ def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAge
     """Yield the episodes that `to_parquet` wrote."""
     for file in files_of(path):
         for table in groups_of(file):
-            with reading(str(file)):
+            with as_unreadable_data(str(file)):
                 pack = pack_of(table, str(file))
             yield from pack
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import UnreadableData
-from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.files import local_path, whole_directory
 
 GROUP_BYTES = 1 << 22  # as soon as so many bytes wait, they are written as one row group
@@ -108,16 +108,16 @@ def schema_of(file: Path) -> Any:
     Raises:
         UnreadableData: the file is not Parquet.
     """
-    with reading(str(file)):
+    with as_unreadable_data(str(file)):
         return parquet().read_schema(file)
 
 
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
     """Yield the tables of a file, one per row group. Only one is in memory at a time."""
-    with reading(str(file)):
+    with as_unreadable_data(str(file)):
         parts = parquet().ParquetFile(file, page_checksum_verification=True)
     with parts as opened:
         for number in range(opened.num_row_groups):
-            with reading(str(file)):
+            with as_unreadable_data(str(file)):
                 table = opened.read_row_group(number, columns=columns, use_threads=False)
             yield table

@@ -18,7 +18,7 @@ from episodes.converters.parquet_files import files_of, groups_of, new_parts, sc
 from episodes.converters.transitions import Transitions
 from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.arrow import as_unreadable_data, pyarrow
 
 _ITEM = "item"  # the column of episodes
 _STEPS = ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "eps_id")
@@ -134,7 +134,7 @@ def is_rllib(path: str | Path) -> bool:
 def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
     for table in groups_of(file, [_ITEM]):
         for item in table[_ITEM]:
-            with reading(str(file)):
+            with as_unreadable_data(str(file)):
                 episode = rllib_states.episode_of(packed_numpy.decode(item.as_py()))
             yield episode
 
@@ -152,7 +152,7 @@ def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
         stop = len(table) if group is None else begins
         remainder = table.slice(stop)
         if stop:
-            with reading(str(file)):
+            with as_unreadable_data(str(file)):
                 steps = _transitions(table.slice(0, stop))
             step_parts = steps.episodes(file.stem, report, first)
             yield from step_parts

@@ -27,7 +27,7 @@ from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.arrow import pyarrow
-from episodes.storage.track_schema import assembled, columns_of, is_observed, structure_of
+from episodes.storage.track_schema import assemble, columns_of, is_observed, structure_of
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos import msgpack_codec
 
@@ -189,7 +189,7 @@ def pack_of(table: Any, source: str) -> EpisodePack:
             array = _interleaved(array, last, rows, ends + np.arange(len(ends)) + 1)
         leaves[path] = array
     infos = InfoColumns.read(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
-    tracks = assembled(about["structure"], leaves)
+    tracks = assemble(about["structure"], leaves)
     spaces = {name: space_json.from_json(about.get(name)) for name in ("observation_space", "action_space")}
     return EpisodePack(**tracks, lengths=lengths, infos=infos, **spaces, **_read_facts(table, firsts, ends))
 

@@ -24,7 +24,7 @@ def pyarrow() -> Any:
 
 
 @contextmanager
-def reading(source: str) -> Iterator[None]:
+def as_unreadable_data(source: str) -> Iterator[None]:
     """Context manager that turns errors of damaged data into an `UnreadableData` that names the source."""
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
     damages = (*damages, MemoryError, RecursionError, AttributeError)
@@ -61,7 +61,7 @@ def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
     if type_ == arrow.uint8():
         flat = flat.view(np.uint8)
     values = arrow.Array.from_buffers(type_, flat.size, [None, arrow.py_buffer(flat)])
-    return _listed(arrow.large_list(type_), offsets * count, values)
+    return _to_lists(arrow.large_list(type_), offsets * count, values)
 
 
 def text_column(texts: Any) -> Any:
@@ -85,10 +85,10 @@ def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.n
     arrow = pyarrow()
     type_ = arrow.large_binary()
     buffers = [None, arrow.py_buffer(bounds), arrow.py_buffer(data)]
-    return _listed(arrow.large_list(type_), offsets, arrow.Array.from_buffers(type_, len(bounds) - 1, buffers))
+    return _to_lists(arrow.large_list(type_), offsets, arrow.Array.from_buffers(type_, len(bounds) - 1, buffers))
 
 
-def _listed(type_: Any, offsets: np.ndarray, values: Any) -> Any:
+def _to_lists(type_: Any, offsets: np.ndarray, values: Any) -> Any:
     arrow = pyarrow()
     starts = arrow.py_buffer(np.ascontiguousarray(offsets, np.int64))
     return arrow.Array.from_buffers(type_, len(offsets) - 1, [None, starts], children=[values])

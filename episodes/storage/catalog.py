@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import UnreadableData
-from episodes.storage.checksums import checked, signed_line, with_sum
+from episodes.storage.checksums import signed_line, verify_json, with_checksum
 from episodes.storage.files import append, put, put_locked, read_file, sync
 from episodes.storage.locks import is_locked
 
@@ -90,7 +90,9 @@ class Manifest:
     @staticmethod
     def of(data: bytes, source: str) -> Manifest:
         """Return the manifest of a file's bytes. Raise `UnreadableData`, with the source, if it is damaged."""
-        first, *lines = (checked(line, source) for line in data.split(b"\n")[:-1])  # what comes after is half a line
+        first, *lines = (
+            verify_json(line, source) for line in data.split(b"\n")[:-1]
+        )  # what comes after is half a line
         head = {name: first[name] for name in ("writer", "host", "pid", "started")}
         manifest = Manifest(**head, lock=first.get("lock") is True, data_set=first.get("data_set"))
         checked_name(manifest.writer, source)
@@ -207,7 +209,7 @@ class Commit:
     @staticmethod
     def of(data: bytes, source: str) -> Commit:
         """Return the commit of a file's bytes. Raise `UnreadableData`, with the source, if it is damaged."""
-        value, commit = checked(data, source), Commit()
+        value, commit = verify_json(data, source), Commit()
         for name, made in value["made"].items():
             order = checked_name(made["order"], source)
             episodes = _checked_count(made["episodes"], source)
@@ -228,7 +230,7 @@ class Commit:
         Raises:
             FileExistsError: another process wrote a commit with this number.
         """
-        text = json.dumps(with_sum({"made": self.made, "replaces": self.replaces, "aside": self.aside}))
+        text = json.dumps(with_checksum({"made": self.made, "replaces": self.replaces, "aside": self.aside}))
         put(directory / f"{_COMMIT}{number:06d}.json", text, new=True, fsync=True)
 
 

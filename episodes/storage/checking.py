@@ -9,8 +9,8 @@ from pathlib import Path
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import MADE, Catalog, Commit
-from episodes.storage.compacting import DAMAGED, replace_shards, settled, sound, write_commit
-from episodes.storage.files import contents, local_path
+from episodes.storage.compacting import DAMAGED, finish_commits, intact_batches, replace_shards, write_commit
+from episodes.storage.files import local_path, read_or_map
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.identity import foreign_parts
 from episodes.storage.locks import locked
@@ -57,7 +57,7 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
     report = CheckReport()
     _check_splits(directory, report, repair)
-    catalog = _put_aside(settled(directory), report) if repair else Catalog.of(directory)
+    catalog = _put_aside(finish_commits(directory), report) if repair else Catalog.of(directory)
     report.problems += catalog.problems
     report.notes += [f"{file}: left over" for file in catalog.leftovers]
     shards, damaged = list[ShardRead](), list[ShardRead]()
@@ -88,7 +88,7 @@ def _problems(read: ShardRead) -> list[str]:
         problems.append(f"{path}: {read.damage}")
     elif read.file.sealed:
         try:
-            reader = pyarrow().ipc.open_file(pyarrow().py_buffer(contents(path, mapped=True)))
+            reader = pyarrow().ipc.open_file(pyarrow().py_buffer(read_or_map(path, mapped=True)))
             alike = reader.num_record_batches == len(read.batches) and reader.schema.equals(read.schema)
         except (pyarrow().ArrowException, OSError):
             alike = False
@@ -114,7 +114,7 @@ def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
     """Rename damaged manifests and commits, and return the new catalog."""
     for file in catalog.damaged:
         _keep_aside(file, report)
-    return settled(catalog.directory) if catalog.damaged else catalog
+    return finish_commits(catalog.directory) if catalog.damaged else catalog
 
 
 def _repair(catalog: Catalog, header: Header, damaged: list[ShardRead], report: CheckReport) -> None:
@@ -122,14 +122,14 @@ def _repair(catalog: Catalog, header: Header, damaged: list[ShardRead], report: 
     with locked(directory, shared=True):
         for read in damaged:
             commit.aside.append(read.file.name)
-            replace_shards(directory, header, commit, [read], sound(read))
+            replace_shards(directory, header, commit, [read], intact_batches(read))
             commit.replaces[read.file.name] = None  # rows have moved
             report.repaired.append(f"{read.file.path}: kept as *{DAMAGED}, its intact record batches have a new shard")
         commit.replaces |= dict.fromkeys(catalog.lost, None)
         report.repaired += [f"{directory}: shard {name} is missed no longer" for name in catalog.lost]
         if commit.replaces and not write_commit(catalog, commit):
             raise UnreadableData(f"{directory} was compacted meanwhile; run the repair again")
-        leftovers = settled(directory).leftovers
+        leftovers = finish_commits(directory).leftovers
     with locked(directory) as is_alone:  # no compaction is at work
         for file in leftovers if is_alone else ():
             if file.name.endswith(MADE):

@@ -130,29 +130,29 @@ sorted_json = json.JSONEncoder(sort_keys=True).encode
 """The text of a JSON value that its sum is of."""
 
 
-def sum_of_json(value: dict[str, Any], name: str | None = None) -> str:
+def checksum_of_json(value: dict[str, Any], name: str | None = None) -> str:
     """Return the checksum of a JSON object as `algorithm:hexadecimal`."""
-    return sum_of_text(sorted_json(value), name or algorithm())
+    return checksum_of_text(sorted_json(value), name or algorithm())
 
 
-def sum_of_text(text: str, name: str) -> str:
+def checksum_of_text(text: str, name: str) -> str:
     """Return the checksum of a text that `sorted_json` made, as `algorithm:hexadecimal`."""
     return f"{name}:{digest_of(name)(text.encode()):016x}"
 
 
-def with_sum(value: dict[str, Any]) -> dict[str, Any]:
+def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON object with its checksum under the key `sum`."""
-    return value | {"sum": sum_of_json(value)}
+    return value | {"sum": checksum_of_json(value)}
 
 
 def signed_line(value: dict[str, Any]) -> str:
     """Return the JSON object with its checksum as one line of text, with sorted keys."""
     text = sorted_json(value)
-    return f'{text[:-1]}, "sum": "{sum_of_text(text, algorithm())}"}}\n'
+    return f'{text[:-1]}, "sum": "{checksum_of_text(text, algorithm())}"}}\n'
 
 
-def checked(text: str | bytes, source: str) -> dict[str, Any]:
-    """Return the JSON object of a text that `with_sum` signed. A checksum whose algorithm is not installed is not
+def verify_json(text: str | bytes, source: str) -> dict[str, Any]:
+    """Return the JSON object of a text that `with_checksum` signed. A checksum whose algorithm is not installed is not
     compared.
 
     Raises:
@@ -164,14 +164,14 @@ def checked(text: str | bytes, source: str) -> dict[str, Any]:
         raise UnreadableData(f"{source} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UnreadableData(f"{source} is no JSON object")
-    return unsigned(value, source)
+    return verify_value(value, source)
 
 
-def unsigned(value: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return the JSON object of `with_sum` without its checksum, see `checked`."""
+def verify_value(value: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the JSON object of `with_checksum` without its checksum, see `verify_json`."""
     stored_sum = value.pop("sum", None)
     try:
-        matches = isinstance(stored_sum, str) and stored_sum == sum_of_json(value, stored_sum.partition(":")[0])
+        matches = isinstance(stored_sum, str) and stored_sum == checksum_of_json(value, stored_sum.partition(":")[0])
     except MissingExtra:
         return value
     except UnreadableData:  # an algorithm that nobody knows

@@ -43,14 +43,14 @@ def compact(path: str | Path) -> int:
     Raises:
         UnreadableData: there is no data set, or a shard is damaged; run `check(path, repair=True)` first.
     """
-    directory, header = _known(path)
+    directory, header = _open_directory(path)
 
     def join(catalog: Catalog, commit: Commit) -> None:
         for group in _groups([file for file in catalog.shards if file.sealed]):
-            if len(group) > 1 or len(list(_joined(group))) < len(group[0].batches):
-                replace_shards(directory, header, commit, group, _joined(group))
+            if len(group) > 1 or len(list(_batches_to_join(group))) < len(group[0].batches):
+                replace_shards(directory, header, commit, group, _batches_to_join(group))
 
-    return len(_committed(directory, join).replaces)
+    return len(_propose_until_written(directory, join).replaces)
 
 
 def seal(path: str | Path, *, force: bool = False) -> int:
@@ -69,15 +69,15 @@ def seal(path: str | Path, *, force: bool = False) -> int:
     Raises:
         UnreadableData: there is no data set.
     """
-    directory, header = _known(path)
+    directory, header = _open_directory(path)
 
     def finish(catalog: Catalog, commit: Commit) -> None:
         for file in catalog.shards:
             if not file.sealed and (force or _is_left(catalog, file)):
                 read = read_shard(file)
-                replace_shards(directory, header, commit, [read], sound(read))
+                replace_shards(directory, header, commit, [read], intact_batches(read))
 
-    return len(_committed(directory, finish).replaces)
+    return len(_propose_until_written(directory, finish).replaces)
 
 
 def merge(target: str | Path, *sources: str | Path) -> int:
@@ -97,7 +97,7 @@ def merge(target: str | Path, *sources: str | Path) -> int:
         UnreadableData: a source does not exist, or has a damaged or unfinished shard (`seal` finishes it).
     """
     directory, number = local_path(target), 0
-    for source, header in map(_known, sources):
+    for source, header in map(_open_directory, sources):
         if source.resolve() == directory.resolve():
             raise InvalidArgument(f"{source} cannot be merged into {directory}; give another data set")
         create_or_load_header(directory, replace(header, id=None))
@@ -106,13 +106,13 @@ def merge(target: str | Path, *sources: str | Path) -> int:
             known = {file.name for file in catalog.shards} | set(catalog.replaced)
             for file in Catalog.of(source).shards:
                 if file.name not in known:
-                    _bring(directory, commit, file)
+                    _copy_shard(directory, commit, file)
 
-        number += len(_committed(directory, bring).made)
+        number += len(_propose_until_written(directory, bring).made)
     return number
 
 
-def settled(directory: Path) -> Catalog:
+def finish_commits(directory: Path) -> Catalog:
     """Complete interrupted commits of a directory (rename and remove files), and return its catalog."""
     catalog, changed = Catalog.of(directory), False
     for name in catalog.made:
@@ -152,11 +152,11 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
         (catalog.directory / (name + MADE)).unlink(missing_ok=True)
 
 
-def _committed(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
+def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
     """Write and return the commit that `propose` fills in. If another process was faster, propose again."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
-            catalog, commit = settled(directory), Commit()
+            catalog, commit = finish_commits(directory), Commit()
             try:
                 propose(catalog, commit)
             except FileNotFoundError:
@@ -167,11 +167,11 @@ def _committed(directory: Path, propose: Callable[[Catalog, Commit], None]) -> C
             if not commit.replaces and not commit.made:
                 return commit
             if write_commit(catalog, commit):
-                settled(directory)
+                finish_commits(directory)
                 return commit
 
 
-def _known(path: str | Path) -> tuple[Path, Header]:
+def _open_directory(path: str | Path) -> tuple[Path, Header]:
     """Return the directory of a data set and its header. Raise `UnreadableData` without a data set."""
     directory = local_path(path)
     header = read_header(directory)
@@ -207,7 +207,7 @@ def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
         yield group
 
 
-def _joined(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
+def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
     """Yield lists of record batches to join, at most `BATCH_BYTES` each unless a single one is larger."""
     waiting: list[Any] = []
     size = 0
@@ -222,7 +222,7 @@ def _joined(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
         yield waiting
 
 
-def sound(read: ShardRead) -> Iterator[list[Any]]:
+def intact_batches(read: ShardRead) -> Iterator[list[Any]]:
     """Yield each intact record batch of a shard, as a list with one item."""
     return ([(read, stored)] for stored in read.batches if not stored.damaged())
 
@@ -261,7 +261,7 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
-def _bring(directory: Path, commit: Commit, file: ShardFile) -> None:
+def _copy_shard(directory: Path, commit: Commit, file: ShardFile) -> None:
     """Copy a shard of another data set into the directory, and add it to the commit."""
     if not file.sealed:
         raise UnreadableData(f"{file.path} is not finished; seal({str(file.path.parent)!r}) it first")

@@ -19,7 +19,7 @@ from episodes.errors import InvalidArgument
 from episodes.storage.dataset import EpisodeDataset, Table
 from episodes.storage.files import local_path, whole_directory
 from episodes.storage.header import NAME, create_or_load_header
-from episodes.storage.remote.remote_directory import Place, is_elsewhere
+from episodes.storage.remote.remote_directory import RemoteDirectory, is_elsewhere
 from episodes.storage.remote.upload import upload
 from episodes.storage.search.episode_table import CUSTOM
 from episodes.storage.writer import EpisodeWriter
@@ -45,7 +45,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
         InvalidArgument: the target exists, or the condition is invalid.
     """
     if is_elsewhere(target):
-        return _sent(source, str(target), where)
+        return _copy_to_remote(source, str(target), where)
     target = local_path(target)
     dataset = source if isinstance(source, EpisodeDataset) else EpisodeDataset(source)
     if where is not None:
@@ -58,9 +58,9 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     return len(dataset)
 
 
-def _sent(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
+def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
     """Copy to a temporary directory, and upload that."""
-    if NAME in Place(target).sizes():
+    if NAME in RemoteDirectory(target).sizes():
         raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
     with tempfile.TemporaryDirectory() as folder:
         num = copy(source, Path(folder) / "data", where)

@@ -20,7 +20,7 @@ from episodes.facts.ending import codes_of
 from episodes.pack import EpisodePack
 from episodes.pack.pack import describe_counts
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.catalog import Catalog, ShardFile
 from episodes.storage.directory import Files, LocalFiles
 from episodes.storage.episode_rows import EpisodeRows
@@ -29,15 +29,15 @@ from episodes.storage.identity import foreign_parts
 from episodes.storage.layout import StoredBatch
 from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
 from episodes.storage.remote.remote_directory import is_elsewhere
-from episodes.storage.sampling import EpisodeBatches, Moments, Sampler, StepBatches, WindowBatches
+from episodes.storage.sampling import EpisodeBatches, Sampler, StepBatches, TimeWindows, WindowBatches
 from episodes.storage.sampling.batch_kinds import kind_of
 from episodes.storage.sampling.sampler import POOL_BYTES
 from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
 from episodes.storage.search.query import run
 from episodes.storage.search.selection import SavedSelection, Selection
-from episodes.storage.search.splits import made, put_splits, read_splits, split_mask
+from episodes.storage.search.splits import parse_splits, put_splits, read_splits, split_mask
 from episodes.storage.search.sql_columns import BatchSteps, StepTable
-from episodes.storage.search.statistics import OfTracks, merged, of_batch, put_statistics, read_statistics
+from episodes.storage.search.statistics import OfTracks, merge_statistics, of_batch, put_statistics, read_statistics
 from episodes.storage.search.whole_episodes import columns_of_whole_episodes
 from episodes.storage.shards import ShardRead
 from episodes.tracks.notebook_repr import notebook_repr
@@ -143,7 +143,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
         if file.sealed and not shard.damage:
             self._sealed.add(file.name)
-        self._batches += self._files.stored(shard, self._header)
+        self._batches += self._files.stored_batches(shard, self._header)
         if not file.sealed or shard.problem:
             self.recovered += shard.num_episodes
         if shard.unread:
@@ -248,7 +248,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """Return the name of each shard that the data set has read, and its number of episodes."""
         return list(self._shards if self._known is None else self._known)
 
-    def as_of(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
+    def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
         """Return the data set as it was at a snapshot, or the present data set.
 
         Args:
@@ -264,7 +264,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         dataset._open(self._files, None if snapshot is None else list(snapshot), False)
         return dataset
 
-    def stored(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
+    def stored_batches(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
         """Return all record batches of the directory, the numbers of this data set's episodes in them [n], and the
         header.
         """
@@ -275,7 +275,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self,
         *,
         steps: int | StepBatches | None = None,
-        windows: tuple[int, int] | WindowBatches | Moments | None = None,
+        windows: tuple[int, int] | WindowBatches | TimeWindows | None = None,
         episodes: int | EpisodeBatches | None = None,
         order: str | None = None,
         weights: Any = None,
@@ -290,8 +290,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
         Args:
             steps: number of steps per batch, or `StepBatches` with n-step returns, columns and views.
-            windows: (number of windows per batch, steps per window), or `WindowBatches`, or `Moments` for windows by
-                time.
+            windows: (number of windows per batch, steps per window), or `WindowBatches`, or `TimeWindows`.
             episodes: number of whole episodes per batch, or `EpisodeBatches`.
             order: "shuffled" (the default) samples each item once per epoch. "stored" keeps the order of the files.
                 "blocks" (the default if tracks are compressed) shuffles runs of steps, as many at a time as fit
@@ -424,7 +423,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """
         if self._files.is_elsewhere:
             raise InvalidArgument(f"{self.path} is elsewhere: add splits where it was made, and upload it again")
-        put_splits(self._files.directory, read_splits(self._files.directory) | made(shares, seed))
+        put_splits(self._files.directory, read_splits(self._files.directory) | parse_splits(shares, seed))
 
     @property
     def splits(self) -> list[str]:
@@ -446,7 +445,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         part of a data set, all its steps are read.
         """
         if self._numbers is not None:
-            return merged([of_batch(part.stored, part.rows) for part in self._stretches()])
+            return merge_statistics([of_batch(part.stored, part.rows) for part in self._stretches()])
         saved, by_shard, first = read_statistics(self._files.directory), dict[str, OfTracks](), 0
         added = {path for path, field in self._header.tracks.items() if field.fill is not None and field.is_number}
         for (name, _), num_batches in zip(self._shards, self._num_batches, strict=True):
@@ -455,13 +454,13 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             by_shard[name] = (
                 statistics
                 if statistics and added <= statistics.keys()
-                else merged([of_batch(stored) for stored in batches])
+                else merge_statistics([of_batch(stored) for stored in batches])
             )
             first += num_batches
         keep = {name: statistics for name, statistics in by_shard.items() if name in self._sealed}
         if any(saved.get(name) is not statistics for name, statistics in keep.items()) or keep.keys() != saved.keys():
             put_statistics(self._files.directory, keep)
-        return merged([*by_shard.values()])
+        return merge_statistics([*by_shard.values()])
 
     # --- what is there -----------------------------------------------------------------------------------------
 
@@ -503,13 +502,13 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """Number of steps of each episode, int64 [n]."""
         return self.metadata["length"]
 
-    def places(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
+    def shard_locations(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
         """Return the shards (name, number of episodes), and for each episode its shard and row, int64 [n] each."""
         return self._shards, *_shards_and_rows(self._shards, self._all_numbers())
 
     @cached_property
     def _all_rows(self) -> EpisodeRows:
-        with reading(str(self.path)):
+        with as_unreadable_data(str(self.path)):
             return EpisodeRows.joined([stored.batch for stored in self._batches])
 
     @property

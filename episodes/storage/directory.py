@@ -43,7 +43,7 @@ class Files(Protocol):
         """Read the shards, with None for each shard that was sealed or replaced since the catalog was made."""
         ...
 
-    def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
+    def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
         """Return the record batches of a shard."""
         ...
 
@@ -84,7 +84,7 @@ class LocalFiles:
         except FileNotFoundError:
             return None
 
-    def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
+    def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
         if read.layout is None:
             return []
         common = (read.layout, header, str(read.file.path))

@@ -96,8 +96,8 @@ def row_columns(pack: EpisodePack) -> list[Any]:
         *facts,
         *(pa.array(values) for values in (pack.lengths, pack.lookbacks, pack.returns())),
         seeds,
-        _documents(((i, _encoded(value, "ids")) for i, value in other_ids.items()), len(pack)),
-        _documents(((i, _encoded(data, "custom_data")) for i, data in enumerate(custom or ()) if data), len(pack)),
+        _documents(((i, _encode(value, "ids")) for i, value in other_ids.items()), len(pack)),
+        _documents(((i, _encode(data, "custom_data")) for i, data in enumerate(custom or ()) if data), len(pack)),
     ]
 
 
@@ -136,7 +136,7 @@ def _seed(data: dict[str, Any] | None) -> int | None:
     return int(seed) if isinstance(seed, (int, np.integer)) and 0 <= seed < 2**63 else None
 
 
-def _encoded(value: Any, name: str) -> bytes:
+def _encode(value: Any, name: str) -> bytes:
     return msgpack_codec.encode(value, name)
 
 
@@ -162,14 +162,14 @@ class EpisodeRows:
         """Return the rows of a record batch or table. Raise `UnreadableData` or an Arrow error if columns are
         inconsistent.
         """
-        batch = _with_all(batch)
+        batch = _with_optional_columns(batch)
         _check(batch)
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
         columns = {name: numpy(name) for name in _names_of_facts()}
         versions = _versions_of(batch)
         columns |= dict(zip(_BOUNDS, _lowest_and_highest(versions, batch.num_rows), strict=True))
         if batch.column(_OTHER_IDS).null_count < batch.num_rows:
-            _put_other(columns, batch.column(_OTHER_IDS).to_pylist())
+            _insert_other_ids(columns, batch.column(_OTHER_IDS).to_pylist())
         columns |= {name: numpy(name) for name in ("length", "lookback", "return")}
         for name in ("length", "lookback"):
             if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < MOST_STEPS:
@@ -185,7 +185,7 @@ class EpisodeRows:
         """Return the rows of all record batches."""
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
-        whole = [_with_all(batch).select(names) for batch in batches]
+        whole = [_with_optional_columns(batch).select(names) for batch in batches]
         return EpisodeRows.of(pa.Table.from_batches(whole, pa.schema(fields)))
 
     @property
@@ -231,7 +231,7 @@ def _check(batch: Any) -> None:
             raise UnreadableData(f"column {name!r}: {batch.column(name).null_count} episodes have none")
 
 
-def _with_all(batch: Any) -> Any:
+def _with_optional_columns(batch: Any) -> Any:
     """Return the record batch or table with nulls in the columns that it lacks, see `optional_names`."""
     missing = optional_names().difference(batch.schema.names)
     if not missing:
@@ -268,7 +268,7 @@ _READ = {Kind.ENDING: codes_of}
 """Functions from the columns of a fact to its value in `PackFacts`, if that is not the column itself."""
 
 
-def _put_other(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:
+def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:
     """Replace the id columns by copies with the ids that are no strings."""
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}

@@ -65,7 +65,7 @@ def read_file(path: Path) -> bytes:
         return file.readall()
 
 
-def contents(path: Path, *, mapped: bool) -> np.ndarray:
+def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
     """Return the bytes of a file, uint8 [size]: mapped, or read into memory.
 
     The mapping is private: a write into it (by torch, in place) changes pages of this process, and never the file. No

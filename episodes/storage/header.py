@@ -15,10 +15,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage import space_json
-from episodes.storage.arrow import reading
-from episodes.storage.checksums import algorithm, sorted_json, sum_of_text, unsigned
+from episodes.storage.arrow import as_unreadable_data
+from episodes.storage.checksums import algorithm, checksum_of_text, sorted_json, verify_value
 from episodes.storage.files import put, read_file
-from episodes.storage.track_schema import Fields, TrackField, check_same, observed
+from episodes.storage.track_schema import Fields, TrackField, check_same, observation_fields
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import same_info
 
@@ -73,7 +73,7 @@ class Header:
         """Raise `InvalidArgument` if the facts given to another writer differ."""
         for name in ("observation_space", "action_space", "env_spec"):
             stored, value = getattr(self, name), getattr(header, name)
-            if value is not None and stored != value and not (name == "env_spec" and _are_alike(stored, value)):
+            if value is not None and stored != value and not (name == "env_spec" and _have_equal_json(stored, value)):
                 raise InvalidArgument(
                     f"{name}: the data set has {stored}, not {value}; leave it out, or write elsewhere"
                 )
@@ -86,7 +86,7 @@ class Header:
         """
         stored, new = self.tracks, tracks
         if not has_steps or not self.knows_steps:
-            stored, new = observed(stored), observed(new)
+            stored, new = observation_fields(stored), observation_fields(new)
         if stored:
             check_same(stored, new, "data set")
 
@@ -133,14 +133,14 @@ def header_of(text: bytes, file: str) -> Header:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnreadableData(f"{file} is not JSON: {error}") from None
-    with reading(file):
+    with as_unreadable_data(file):
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise UnreadableData(f"it is not the header of a data set: it has no 'format': {FORMAT!r}")
         if value["version"] > VERSION:
             raise UnreadableData(
                 f"it has version {value['version']} of the format; this library reads up to {VERSION}: update it"
             )
-        return _from_json(unsigned(value, "it"))
+        return _from_json(verify_value(value, "it"))
 
 
 def _from_json(value: dict[str, Any]) -> Header:
@@ -193,7 +193,7 @@ def put_header(directory: Path, header: Header, *, new: bool) -> bool:
     parts["metadata"] = json.dumps(value["metadata"])  # keeps the order of the user's keys
     lines = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
     try:
-        put(directory / NAME, f'{{\n{lines},\n"sum": "{sum_of_text(f"{{{whole}}}", algorithm())}"\n}}\n', new=new)
+        put(directory / NAME, f'{{\n{lines},\n"sum": "{checksum_of_text(f"{{{whole}}}", algorithm())}"\n}}\n', new=new)
         return True
     except FileExistsError:
         return False
@@ -210,12 +210,12 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
         raise WrongType(f"env_spec: {spec.id} has what is no JSON ({error}); give its id, {spec.id!r}") from None
 
 
-def _are_alike(spec: EnvSpec | str | None, other: EnvSpec | str | None) -> bool:
+def _have_equal_json(spec: EnvSpec | str | None, other: EnvSpec | str | None) -> bool:
     """Return True if two specs have the same JSON."""
     return _spec_to_json(spec) == _spec_to_json(other)
 
 
-def storable(spec: EnvSpec | None) -> EnvSpec | str | None:
+def to_storable_spec(spec: EnvSpec | None) -> EnvSpec | str | None:
     """Return the spec, or only its id if JSON cannot represent the spec, for example a class as its entry point."""
     try:
         _spec_to_json(spec)

@@ -78,7 +78,7 @@ def columns_of(infos: Infos) -> dict[str, Column]:
     return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
 
 
-def joined(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
+def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
     """Return the known fields extended by the columns, or `known` itself if nothing changes."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
     fields = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}

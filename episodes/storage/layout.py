@@ -19,11 +19,19 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import episode_rows as rows
 from episodes.storage import info_schema
-from episodes.storage.arrow import array_of, check_offsets, list_column, pyarrow, reading, value_type, values_per_item
+from episodes.storage.arrow import (
+    array_of,
+    as_unreadable_data,
+    check_offsets,
+    list_column,
+    pyarrow,
+    value_type,
+    values_per_item,
+)
 from episodes.storage.compressed_tracks import CompressedTrack, compressed_column, rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
-from episodes.storage.track_schema import Fields, TrackField, assembled, check_same, is_observed
+from episodes.storage.track_schema import Fields, TrackField, assemble, check_same, is_observed
 from episodes.tracks import Tracks
 from episodes.tracks.infos.info_columns import Column
 
@@ -201,7 +209,7 @@ class StoredBatch:
     @cached_property
     def whole(self) -> EpisodePack:
         """Pack of all episodes: views of the batch, with row numbers in place of compressed tracks."""
-        with reading(self.source):
+        with as_unreadable_data(self.source):
             return self._make_pack()
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
@@ -223,7 +231,7 @@ class StoredBatch:
         if not num_steps and header.knows_steps:  # the batch was written before the first step
             tracks |= {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
             structure = header.structure
-        return assembled(structure, tracks)
+        return assemble(structure, tracks)
 
     def _make_pack(self) -> EpisodePack:
         known, header = self._rows, self._header
@@ -263,5 +271,5 @@ class StoredBatch:
         """Return the rows of a compressed track for their row numbers, and other arrays unchanged."""
         if path not in self.compressed:
             return array
-        with reading(self.source):
+        with as_unreadable_data(self.source):
             return self.compressed[path].take(array)

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder import VectorRecorder
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.header import storable
+from episodes.storage.header import to_storable_spec
 from episodes.storage.writer import EpisodeWriter
 from episodes.tracks.infos.info_columns import copy_mutable
 
@@ -77,7 +77,7 @@ class RecordEpisodes(gym.Wrapper):
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
         if seed is not None:
             episode.custom_data["seed"] = int(seed)
-        episode.add_env_reset(_owned(observation), _owned(infos))
+        episode.add_env_reset(_copy(observation), _copy(infos))
         self._episode, self._num_steps = episode, 0
         return observation, infos
 
@@ -92,12 +92,10 @@ class RecordEpisodes(gym.Wrapper):
             raise EpisodeStateError(
                 "there is no episode to record: call reset() before the first step, and after an end"
             )
-        copied_action = (
-            action if type(action) in _NUMBERS else _owned(action)
-        )  # before an environment clips it in place
+        copied_action = action if type(action) in _NUMBERS else _copy(action)  # before an environment clips it in place
         observation, reward, terminated, truncated, infos = result = self.env.step(action)
-        copied_observation = observation.copy() if type(observation) is np.ndarray else _owned(observation)
-        copied_infos = _owned(infos) if infos else None
+        copied_observation = observation.copy() if type(observation) is np.ndarray else _copy(observation)
+        copied_infos = _copy(infos) if infos else None
         if terminated or truncated:
             episode.add_env_step(
                 copied_observation,
@@ -152,7 +150,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environments, and record the steps."""
-        copied_actions = _owned(actions)
+        copied_actions = _copy(actions)
         result = self.env.step(actions)
         observations, rewards, terminated, truncated, infos = result
         self._recorder.step(observations, copied_actions, rewards, terminated, truncated, infos)
@@ -176,7 +174,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 def _writer(
     path: str | Path, observed: spaces.Space, action_space: spaces.Space, spec: Any, options: Any
 ) -> EpisodeWriter:
-    facts = {"observation_space": observed, "action_space": action_space, "env_spec": storable(spec)}
+    facts = {"observation_space": observed, "action_space": action_space, "env_spec": to_storable_spec(spec)}
     return EpisodeWriter(path, **facts | options)
 
 
@@ -197,10 +195,10 @@ def _item_bytes(space: Any) -> int:
     return max(8, int(np.prod(shape)) * (np.dtype(space.dtype).itemsize if space.dtype is not None else 8))
 
 
-def _owned(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Return a copy of a value whose memory an environment or policy may reuse."""
     if type(value) is np.ndarray:
         return value.copy()
     if type(value) is dict:
-        return {key: _owned(item) for key, item in value.items()}
+        return {key: _copy(item) for key, item in value.items()}
     return copy_mutable(value)

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import MissingExtra, UnreadableData
-from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.arrow_message import check_message
 from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
 from episodes.storage.checksums import NAMES, algorithm, damaged_columns, digest_of, sums_of
 from episodes.storage.episode_rows import num_columns
-from episodes.storage.files import contents, reserve, sync
+from episodes.storage.files import read_or_map, reserve, sync
 from episodes.storage.layout import Layout
 
 _MAGIC_BYTES = 8  # before the stream in an Arrow file
@@ -70,10 +70,10 @@ class ShardWriter:
         self._algorithm = algorithm()
         self._digest = digest_of(self._algorithm)
         self._num_rows_columns = num_columns(schema.names)
-        self._file = arrow.OSFile(_encoded(self.path), "wb")
+        self._file = arrow.OSFile(_arrow_path(self.path), "wb")
         self._sink = arrow.BufferedOutputStream(self._file, _TOGETHER)
         try:
-            signed = _signed(schema, name, data_set, self._algorithm)
+            signed = _with_checksum(schema, name, data_set, self._algorithm)
             self._writer = arrow.ipc.new_file(self._sink, signed, options=_options())
             self._sink.flush()
         except OSError:
@@ -138,7 +138,7 @@ class ShardWriter:
             ) from None
 
 
-def _encoded(path: Path) -> str | bytes:
+def _arrow_path(path: Path) -> str | bytes:
     """Return the path in a form for Arrow, which encodes text as UTF-8, though a directory's name may differ."""
     return os.fsencode(path) if os.name == "posix" else str(path)
 
@@ -154,7 +154,7 @@ def _place(name: str, batch: int) -> bytes:
     return f"{name}:{batch}".encode()
 
 
-def _signed(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
+def _with_checksum(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
     """Return the schema with the shard's name, the id of its data set, and a checksum of its metadata."""
     metadata = {**schema.metadata, _NAME: name.encode()}
     metadata.pop(_DATA_SET, None)
@@ -246,7 +246,7 @@ def read_shard(
     """
     result = ShardRead(file)
     try:
-        data = pyarrow().py_buffer(contents(file.path, mapped=mapped))
+        data = pyarrow().py_buffer(read_or_map(file.path, mapped=mapped))
     except UnreadableData as error:
         result.problem = str(error)
         return result
@@ -262,7 +262,7 @@ def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) 
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
-        with reading(result.file.path.name):
+        with as_unreadable_data(result.file.path.name):
             reader = pyarrow().ipc.open_stream(source)
             result.schema = reader.schema
             result.layout = layout_of(reader.schema)

@@ -87,7 +87,7 @@ def fields_of(pack: EpisodePack, compression: str) -> Fields:
     return {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
 
 
-def widened(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
+def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
     """Return the pack with text as wide as in the current shard, and its fields.
 
     Longer text gets twice the width, so that ever longer text starts only a few shards.
@@ -113,7 +113,7 @@ def columns_of(pack: EpisodePack) -> dict[str, Any]:
     return {name: getattr(pack, name) for name in names}
 
 
-def observed(fields: Fields) -> Fields:
+def observation_fields(fields: Fields) -> Fields:
     """Return the fields of observations."""
     return {path: field for path, field in fields.items() if is_observed(path)}
 
@@ -163,10 +163,10 @@ def structure_of(value: Any, prefix: str = "") -> Any:
     return {"dict": [[key, part] for key, part in parts]}
 
 
-def assembled(structure: Any, leaves: Mapping[str, Any]) -> Any:
+def assemble(structure: Any, leaves: Mapping[str, Any]) -> Any:
     """Return the nested value of a structure with the leaves, given by path."""
     if isinstance(structure, str):
         return leaves[structure]
     if "tuple" in structure:
-        return tuple(assembled(part, leaves) for part in structure["tuple"])
-    return {key: assembled(part, leaves) for key, part in structure["dict"]}
+        return tuple(assemble(part, leaves) for part in structure["tuple"])
+    return {key: assemble(part, leaves) for key, part in structure["dict"]}

@@ -30,14 +30,14 @@ from episodes.storage.small_episodes import SmallEpisodes
 from episodes.storage.track_schema import (
     COMPRESSIONS,
     Fields,
-    assembled,
+    assemble,
     columns_of,
     fields_of,
     is_flat,
     is_observed,
-    observed,
+    observation_fields,
     structure_of,
-    widened,
+    with_common_text_width,
 )
 from episodes.tracks import nested
 
@@ -169,9 +169,9 @@ class EpisodeWriter:
         The header is written, and another shard begun, if the pack needs that.
         """
         header, pack, tracks = self._fitted(pack)
-        pack, tracks = widened(pack, tracks, self._layout.tracks)
+        pack, tracks = with_common_text_width(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
-        layout = Layout(self._structure(pack, header), tracks, info_schema.joined(self._layout.infos, columns))
+        layout = Layout(self._structure(pack, header), tracks, info_schema.combine_fields(self._layout.infos, columns))
         if layout == self._layout:
             layout, schema = self._layout, self._schema
         else:
@@ -282,7 +282,7 @@ class EpisodeWriter:
             return header, pack, tracks
         if has_steps:
             return replace(header, tracks=tracks, structure=structure_of(columns_of(pack))), pack, tracks
-        return replace(header, tracks=observed(tracks)), pack, tracks
+        return replace(header, tracks=observation_fields(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
         """Return how the pack's tracks are nested, or the stored structure if only the order of keys differs."""
@@ -293,7 +293,7 @@ class EpisodeWriter:
         structure, stored = structure_of(columns_of(pack)), self._header.structure
         if stored is None or structure == stored:
             return structure
-        if not nested.same_structure(assembled(structure, pack.tracks), assembled(stored, pack.tracks)):
+        if not nested.same_structure(assemble(structure, pack.tracks), assemble(stored, pack.tracks)):
             raise TrackMismatch(f"data set: tracks are nested as {stored}, those given as {structure}")
         return stored
 
@@ -403,5 +403,5 @@ class EpisodeWriter:
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
     """Return a pack of episodes without steps with the data set's step tracks, all empty."""
     empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
-    columns = assembled(header.structure, pack.tracks | empty)
+    columns = assemble(header.structure, pack.tracks | empty)
     return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})

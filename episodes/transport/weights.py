@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from episodes.errors import UnreadableData
-from episodes.storage.track_schema import TrackField, assembled, structure_of
+from episodes.storage.track_schema import TrackField, assemble, structure_of
 from episodes.tracks import nested
 from episodes.transport.parts import Buffer, PartsReader, PartsWriter
 from episodes.transport.wire import DAMAGES, checked_field, item_size
@@ -49,6 +49,6 @@ def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> We
             field = checked_field(dtype, shape)
             arrays[path] = source.array(np.dtype(field.dtype), field.shape, item_size(field))
         source.end()
-        return Weights(version, assembled(structure, arrays))
+        return Weights(version, assemble(structure, arrays))
     except DAMAGES as error:
         raise UnreadableData(f"a message that holds no weights: {error!r}") from None

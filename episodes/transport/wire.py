@@ -32,7 +32,7 @@ from episodes.errors import EpisodeError, UnreadableData, WrongType
 from episodes.facts.facts import PackFacts
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
-from episodes.storage.track_schema import TrackField, assembled, columns_of, is_flat, is_observed, structure_of
+from episodes.storage.track_schema import TrackField, assemble, columns_of, is_flat, is_observed, structure_of
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos import msgpack_codec
@@ -204,7 +204,7 @@ class PackLayout:
             for path, field in self.fields.items()
         ]
         places = {path: place for place, path in enumerate(self.fields)}
-        nested_places = assembled(structure, places)
+        nested_places = assemble(structure, places)
         if sorted(nested.leaves(nested_places)) != list(range(len(places))):
             raise UnreadableData("a structure of other tracks")
         self._observations, self._actions, self._rewards = map(nested_places.__getitem__, _NAMES)

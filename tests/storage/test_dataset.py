@@ -27,7 +27,7 @@ from episodes.errors import (
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import arrow as arrow_files
 from episodes.storage import compressed_tracks as frame_blocks
-from episodes.storage.checksums import with_sum
+from episodes.storage.checksums import with_checksum
 
 
 def some(num: int = 6, seed: int = 0) -> EpisodePack:
@@ -414,7 +414,7 @@ HEADERS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "something else": (lambda header: json.dumps({"name": "x"}), "is not the header of a data set"),
     "no JSON": (lambda header: "{", "is not JSON"),
     "a space of a later day": (
-        lambda header: json.dumps(with_sum(header | {"action_space": {"type": "Later"}})),
+        lambda header: json.dumps(with_checksum(header | {"action_space": {"type": "Later"}})),
         "a space of type 'Later' is not known here",
     ),
 }

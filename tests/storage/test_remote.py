@@ -32,7 +32,7 @@ from episodes.errors import InvalidArgument, MissingExtra, TrackMismatch, Unread
 from episodes.inspect.html_report import write_report
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
-from episodes.storage.remote.remote_directory import Place
+from episodes.storage.remote.remote_directory import RemoteDirectory
 
 
 def episode(i: int, num: int | None = None) -> SingleAgentEpisode:
@@ -246,12 +246,12 @@ def test_an_upload_that_is_killed_at_any_request_leaves_the_old_data_whole_and_c
                 break
             except Killed:
                 pass
-            if known[-2] or "episodes.json" in Place(url).sizes():
+            if known[-2] or "episodes.json" in RemoteDirectory(url).sizes():
                 seen = EpisodeDataset(url, cache=tmp_path / f"cache{kill}", verify=True)
                 assert set(known[-2]) <= set(ids(seen)) <= set(known[-1])
                 assert len(set(ids(seen))) == len(ids(seen))
         assert ids(EpisodeDataset(url, cache=tmp_path / "cache")) == known[-1]
-    assert not [name for name in Place(url).sizes() if name.endswith(".arrow")]  # all was compacted
+    assert not [name for name in RemoteDirectory(url).sizes() if name.endswith(".arrow")]  # all was compacted
 
 
 def test_the_cache_is_bounded_and_what_was_read_stays_readable(tmp_path: Path) -> None:
@@ -288,10 +288,10 @@ def test_footers_are_read_once_and_opening_again_reads_no_shard(
 def test_damage_there_is_told_by_name(tmp_path: Path) -> None:
     data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
     upload(data, url)
-    name, other, *_ = sorted(name for name in Place(url).sizes() if name.endswith(".arrow"))
-    whole = Place(url).read(name)
-    Place(url).write(name, whole[: len(whole) // 2])
-    Place(url).system.rm_file(Place(url).path(other))
+    name, other, *_ = sorted(name for name in RemoteDirectory(url).sizes() if name.endswith(".arrow"))
+    whole = RemoteDirectory(url).read(name)
+    RemoteDirectory(url).write(name, whole[: len(whole) // 2])
+    RemoteDirectory(url).system.rm_file(RemoteDirectory(url).path(other))
     with (
         pytest.warns(UserWarning, match=f"{name.removesuffix('.arrow')} is damaged"),
         pytest.warns(UserWarning, match="is lost"),
@@ -338,14 +338,14 @@ def test_a_shard_of_which_a_part_came_is_not_kept(tmp_path: Path, monkeypatch: p
     url = f"memory://{tmp_path.name}"
     upload(made(tmp_path / "data"), url)
     dataset = EpisodeDataset(url, cache=tmp_path / "cache")
-    whole = type(Place(url).system).get_file
+    whole = type(RemoteDirectory(url).system).get_file
 
     def half(self: Any, there: str, here: str) -> None:
         whole(self, there, here)
         os.truncate(here, os.path.getsize(here) // 2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(Place(url).system), "get_file", half)
+        patched.setattr(type(RemoteDirectory(url).system), "get_file", half)
         with pytest.raises(ConnectionError, match=r"\d+ of \d+ bytes came"):
             list(dataset)
     assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(dataset))

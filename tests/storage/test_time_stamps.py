@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from episodes import EpisodePack
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage.sampling import Moments
+from episodes.storage.sampling import TimeWindows
 
 FPS = 10
 
@@ -44,7 +44,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> EpisodeDataset:
 @given(steps=st.lists(st.integers(-9, 9), min_size=1, max_size=4), observed=st.booleans())
 def test_even_times_are_steps(dataset: EpisodeDataset, steps: list[int], observed: bool) -> None:
     name, column = ("observation", "obs") if observed else ("action", "actions")
-    what = Moments(50, {name: [k / FPS for k in steps]}, fps=FPS)
+    what = TimeWindows(50, {name: [k / FPS for k in steps]}, fps=FPS)
     batch = dataset.sampler(windows=what, order="stored").draw().to_dict()
     places = [(e, t) for e in range(len(dataset)) for t in range(len(dataset[e]))]
     for row, (e, t) in enumerate(places):
@@ -65,7 +65,7 @@ def test_even_times_are_steps(dataset: EpisodeDataset, steps: list[int], observe
 
 @given(times=st.lists(st.floats(-1, 1), min_size=1, max_size=4), tolerance=st.floats(0.08, 0.2))
 def test_uneven_times_are_the_nearest_steps(dataset: EpisodeDataset, times: list[float], tolerance: float) -> None:
-    what = Moments(50, {"action": times}, timestamps="time", tolerance=tolerance)
+    what = TimeWindows(50, {"action": times}, timestamps="time", tolerance=tolerance)
     batch = dataset.sampler(windows=what, order="stored").draw()
     row = 0
     for episode in dataset:
@@ -81,7 +81,7 @@ def test_uneven_times_are_the_nearest_steps(dataset: EpisodeDataset, times: list
 
 
 def test_a_part_of_an_observation_is_named_with_dots(dataset: EpisodeDataset) -> None:
-    what = Moments(4, {"observation.joints.left": [-0.1, 0.0], "observation.camera": [0.0]}, fps=FPS)
+    what = TimeWindows(4, {"observation.joints.left": [-0.1, 0.0], "observation.camera": [0.0]}, fps=FPS)
     batch = dataset.sampler(windows=what, seed=0).draw()
     assert batch["obs.joints.left"].shape == (4, 2, 2)
     assert batch["obs.camera"].shape == (4, 1)
@@ -115,4 +115,4 @@ def test_times_that_there_are_not_are_refused(
     dataset: EpisodeDataset, times: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((InvalidArgument, UnknownKey), match=message):
-        dataset.sampler(windows=Moments(99, times, **options), order="stored").draw()
+        dataset.sampler(windows=TimeWindows(99, times, **options), order="stored").draw()

@@ -19,7 +19,7 @@ import pytest
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, copy, merge, seal
-from episodes.storage.checksums import signed_line, with_sum
+from episodes.storage.checksums import signed_line, with_checksum
 
 ROOT = Path(__file__).parents[2]
 
@@ -181,7 +181,7 @@ def test_more_shards_than_descriptors_are_opened(tmp_path: Path, num_shards: int
 
 
 def put_commit(path: Path, number: int, made: dict, replaces: dict, aside: tuple[str, ...] = ()) -> None:
-    text = json.dumps(with_sum({"made": made, "replaces": replaces, "aside": list(aside)}))
+    text = json.dumps(with_checksum({"made": made, "replaces": replaces, "aside": list(aside)}))
     (path / f"commit-{number:06d}.json").write_text(text)
 
 
@@ -302,7 +302,7 @@ def test_data_set_without_id_is_read_and_appended_to(tmp_path: Path) -> None:
     path = written(tmp_path / "data", range(2))
     header = json.loads((path / "episodes.json").read_text())
     del header["id"], header["sum"]
-    (path / "episodes.json").write_text(json.dumps(with_sum(header)))
+    (path / "episodes.json").write_text(json.dumps(with_checksum(header)))
     written(path, range(2, 4))
     assert len(EpisodeDataset(path, verify=True)) == 4
     assert check(path).problems == []

@@ -86,7 +86,7 @@ def test_snapshot_of_a_data_set_has_its_own_whole_episodes(tmp_path: Path) -> No
     before = EpisodeDataset(tmp_path).snapshot()
     chunked(tmp_path)
     compact(tmp_path)
-    assert EpisodeDataset(tmp_path).as_of(before).metadata["episode_length"].tolist() == [10, 10, 10, 6, 6]
+    assert EpisodeDataset(tmp_path).at_snapshot(before).metadata["episode_length"].tolist() == [10, 10, 10, 6, 6]
     assert EpisodeDataset(tmp_path).metadata["episode_length"].tolist() == [20, 20, 20, 12, 12] * 2
 
 

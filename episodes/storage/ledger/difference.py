@@ -51,14 +51,14 @@ def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Di
         if first is None or second is None or first[:2] != second[:2]:
             update_and_module = first if first is not None else second
             update, module = (0, "") if update_and_module is None else update_and_module[:2]
-            return Difference(update, module, None, "updates", _named(first), _named(second))
+            return Difference(update, module, None, "updates", _describe_update(first), _describe_update(second))
         result = _between(first, second, *ledgers)
         if result is not None:
             return result
     return None
 
 
-def _named(update: LedgerUpdate | None) -> str:
+def _describe_update(update: LedgerUpdate | None) -> str:
     return "no more updates" if update is None else f"update {update.update} {update.module}".rstrip()
 
 
@@ -74,7 +74,7 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
     if len(rows):
         row = int(rows[0])
         column = next(name for name, differs in unlike.items() if differs[row])
-        return Difference(update, module, row, column, _told(first, row, a), _told(second, row, b))
+        return Difference(update, module, row, column, _describe_row(first, row, a), _describe_row(second, row, b))
     if len(first.content) != len(second.content):
         counts = (f"{len(left.content)} rows" for left in (first, second))
         return Difference(update, module, size, "rows", *counts)
@@ -83,7 +83,7 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
     return None
 
 
-def _told(update: LedgerUpdate, row: int, ledger: LedgerReader) -> str:
+def _describe_row(update: LedgerUpdate, row: int, ledger: LedgerReader) -> str:
     """Return the episode, time and content of a row, as text."""
     episode = int(update.episode[row])
     step = "a step that is not known" if episode == UNKNOWN else f"t={update.t[row]} of episode {ledger.ids[episode]}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from episodes.errors import UnreadableData
-from episodes.storage.arrow import reading
+from episodes.storage.arrow import as_unreadable_data
 from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
 from episodes.storage.files import local_path
 from episodes.storage.ledger.ledger import FORMAT, UNKNOWN, schema
@@ -69,7 +69,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         self._shards = [_batches(file) for file in _files(self.path)]
         if not self._shards:
             raise UnreadableData(f"{path} holds no ledger")
-        self._names = [_named(batches) for batches in self._shards]
+        self._names = [_episode_ids(batches) for batches in self._shards]
         self._places = self._valid_places()
         self.ids: list[str] = []
         """By number, the ids of the episodes in the updates that were read so far."""
@@ -147,7 +147,7 @@ def _batches(file: ShardFile) -> list[Any]:
     if shard.damage or damaged:
         words = shard.damage or ", ".join(f"batch {number}: {columns}" for number, columns in damaged.items())
         raise UnreadableData(f"{file.path} is damaged: {words}")
-    with reading(str(file.path)):
+    with as_unreadable_data(str(file.path)):
         return [read.batch for read in shard.batches]
 
 
@@ -156,6 +156,6 @@ def _check_schema(file: ShardFile, column_types: Any) -> None:
         raise UnreadableData(f"{file.path.name} is not of a ledger, or of one of another version")
 
 
-def _named(batches: list[Any]) -> list[str]:
+def _episode_ids(batches: list[Any]) -> list[str]:
     """Return the ids of a shard's episodes, by number."""
     return [id_ for batch in batches for id_ in batch["named"].values.to_pylist()]

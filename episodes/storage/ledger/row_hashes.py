@@ -26,8 +26,8 @@ def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
     parts = [part for leaf in leaves if (part := _bytes(leaf, num_rows)) is not None]
     if not parts or not num_rows:
         return np.zeros(num_rows, np.uint64)
-    small = [part if part.shape[1] <= _SMALL else _hashed(part, digest).view(np.uint8) for part in parts]
-    return _hashed(np.concatenate(small, axis=1), digest)[:, 0]
+    small = [part if part.shape[1] <= _SMALL else _hash_rows(part, digest).view(np.uint8) for part in parts]
+    return _hash_rows(np.concatenate(small, axis=1), digest)[:, 0]
 
 
 def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
@@ -41,7 +41,7 @@ def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
     return np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8) if leaf.size else None
 
 
-def _hashed(rows: np.ndarray, digest: Any) -> np.ndarray:
+def _hash_rows(rows: np.ndarray, digest: Any) -> np.ndarray:
     """Return the hashes [B, 1] of the rows [B, k] of bytes."""
     return np.fromiter(map(digest, rows), np.uint64, len(rows))[:, None]
 

@@ -19,12 +19,12 @@ from threading import RLock
 from typing import Any
 
 from episodes.errors import UnreadableData
-from episodes.storage.arrow import pyarrow, reading
+from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.catalog import MADE, SEALED, Catalog, ShardFile
 from episodes.storage.episode_rows import num_columns
 from episodes.storage.header import Header
 from episodes.storage.layout import Layout, StoredBatch
-from episodes.storage.remote.remote_directory import Place
+from episodes.storage.remote.remote_directory import RemoteDirectory
 from episodes.storage.search import statistics
 from episodes.storage.shards import ShardBatch, ShardRead, checked_name, data_set_of, read_shard
 
@@ -45,7 +45,7 @@ class Mirror:
     """
 
     def __init__(self, url: str, options: dict[str, Any], cache: str | Path | None, cache_bytes: int) -> None:
-        self.place = Place(url, options)
+        self.place = RemoteDirectory(url, options)
         self._root = cache
         root = Path(cache) if cache is not None else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         name = hashlib.blake2b(f"{url}{sorted(options.items())}".encode(), digest_size=12).hexdigest()
@@ -98,7 +98,7 @@ class Mirror:
         with ThreadPoolExecutor(_MANY) as pool:
             return list(pool.map(read, files))
 
-    def stored(self, read: ShardRead, header: Header) -> list[StoredBatch]:
+    def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
         """Return the record batches of a shard. Their tracks are downloaded when read."""
         if read.layout is None:
             return []
@@ -164,15 +164,15 @@ class Mirror:
     def _rows(self, file: ShardFile) -> ShardRead:
         cached = self.directory / f"{file.path.name}.{self._sizes.get(file.path.name)}{_ROWS}"
         try:
-            with suppress(FileNotFoundError, UnreadableData), reading(cached.name):
-                return _known(file, cached.read_bytes())
+            with suppress(FileNotFoundError, UnreadableData), as_unreadable_data(cached.name):
+                return _read_rows(file, cached.read_bytes())
             place = self.place.path(file.path.name)
             with (
                 self.place.reached(),
                 self.place.system.open(place, "rb", block_size=_BLOCK, cache_type="readahead") as remote,
             ):
                 data = _row_columns(pyarrow().PythonFile(remote, mode="r"))
-            result = _known(file, data)
+            result = _read_rows(file, data)
         except (FileNotFoundError, pyarrow().ArrowException, UnreadableData, ValueError, KeyError):
             return self._fetch(file)  # unfinished or damaged: the stream of the shard shows the problem
         self._put(cached.name, data)
@@ -233,7 +233,7 @@ def _row_columns(source: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _known(file: ShardFile, data: bytes) -> ShardRead:
+def _read_rows(file: ShardFile, data: bytes) -> ShardRead:
     """Return what the row columns contain of a shard."""
     arrow, read = pyarrow(), ShardRead(file)
     reader = arrow.ipc.open_stream(data)

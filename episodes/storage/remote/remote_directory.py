@@ -26,7 +26,7 @@ def is_elsewhere(path: str | Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class RemoteDirectory:
     """Remote directory.
 
     Args:

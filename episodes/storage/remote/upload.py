@@ -11,10 +11,10 @@ from typing import Any
 
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage.catalog import MADE, SEALED, Catalog
-from episodes.storage.compacting import settled
+from episodes.storage.compacting import finish_commits
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME, Header, header_of, read_header
-from episodes.storage.remote.remote_directory import Place
+from episodes.storage.remote.remote_directory import RemoteDirectory
 from episodes.storage.search import splits, statistics
 from episodes.storage.shards import read_shard
 
@@ -38,14 +38,14 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
         InvalidArgument, TrackMismatch: the target is another data set.
         UnreadableData: there is no data set, or a shard is damaged; run `check(path, repair=True)` first.
     """
-    directory, place = local_path(source), Place(target, storage_options or {})
+    directory, place = local_path(source), RemoteDirectory(target, storage_options or {})
     header = read_header(directory)
     if header is None:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
-    remote_header = _checked(header, place)
+    remote_header = _check_remote_header(header, place)
     if remote_header is None:
         place.make()
-    catalog, sizes = settled(directory), place.sizes()
+    catalog, sizes = finish_commits(directory), place.sizes()
     commits = sorted(directory.glob("commit-*.json"))
     _check_commits(commits, place, sizes)
     num_sent = _send_shards(catalog, place, sizes)
@@ -64,7 +64,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
     return num_sent
 
 
-def _checked(header: Header, place: Place) -> Header | None:
+def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | None:
     """Return the remote header, or None. Raise an error if it is the header of another data set."""
     try:
         remote_header = header_of(place.read(NAME), place.path(NAME))
@@ -80,7 +80,7 @@ def _checked(header: Header, place: Place) -> Header | None:
     return remote_header
 
 
-def _check_commits(commits: list[Path], place: Place, sizes: dict[str, int | None]) -> None:
+def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str, int | None]) -> None:
     for file in commits:
         if file.name in sizes and place.read(file.name) != file.read_bytes():
             raise InvalidArgument(f"{place.url} was compacted by somebody else: {file.name} there is not the one here")
@@ -89,7 +89,7 @@ def _check_commits(commits: list[Path], place: Place, sizes: dict[str, int | Non
         raise InvalidArgument(f"{place.url} has {', '.join(sorted(unknown))}, which {commits or 'the source'} has not")
 
 
-def _send_shards(catalog: Catalog, place: Place, sizes: dict[str, int | None]) -> int:
+def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> int:
     """Send missing shards, and return their number. A commit's shards get names that count only after the commit."""
     num = 0
     for file in catalog.shards:

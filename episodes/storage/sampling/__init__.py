@@ -2,6 +2,6 @@
 
 from episodes.storage.sampling.batch_kinds import EpisodeBatches, StepBatches, WindowBatches
 from episodes.storage.sampling.sampler import Sampler
-from episodes.storage.sampling.time_windows import Moments
+from episodes.storage.sampling.time_windows import TimeWindows
 
-__all__ = ["EpisodeBatches", "Moments", "Sampler", "StepBatches", "WindowBatches"]
+__all__ = ["EpisodeBatches", "TimeWindows", "Sampler", "StepBatches", "WindowBatches"]

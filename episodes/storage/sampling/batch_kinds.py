@@ -10,7 +10,7 @@ from episodes.batch.sampling_checks import check_counts, check_n_step
 from episodes.errors import InvalidArgument
 from episodes.returns.checks import check_fraction
 from episodes.storage.sampling.stored_history import BoundViews
-from episodes.storage.sampling.time_windows import Moments
+from episodes.storage.sampling.time_windows import TimeWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,12 @@ class EpisodeBatches:
         check_counts(episodes=self.size)
 
 
-Kind = StepBatches | WindowBatches | Moments | EpisodeBatches
+Kind = StepBatches | WindowBatches | TimeWindows | EpisodeBatches
 
 
 def kind_of(
     steps: int | StepBatches | None,
-    windows: tuple[int, int] | WindowBatches | Moments | None,
+    windows: tuple[int, int] | WindowBatches | TimeWindows | None,
     episodes: int | EpisodeBatches | None,
 ) -> Kind:
     """Return the given one of the three options. Raise `InvalidArgument` unless exactly one is given."""
@@ -114,7 +114,7 @@ def kind_of(
         return steps if isinstance(steps, StepBatches) else StepBatches(steps)
     if episodes is not None:
         return episodes if isinstance(episodes, EpisodeBatches) else EpisodeBatches(episodes)
-    if isinstance(windows, (WindowBatches, Moments)):
+    if isinstance(windows, (WindowBatches, TimeWindows)):
         return windows
     if not isinstance(windows, tuple) or len(windows) != 2:
         raise InvalidArgument(f"windows={windows!r}: give how many and how long, such as (64, 32), or Windows(64, 32)")

@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from episodes.errors import UnreadableData
-from episodes.storage.arrow import reading
-from episodes.storage.files import contents
+from episodes.storage.arrow import as_unreadable_data
+from episodes.storage.files import read_or_map
 from episodes.storage.sampling.window_grid import WindowGrid
 
 
@@ -119,7 +119,7 @@ class DecodedColumn:
                 self._slot_of[self._block_in[slot]] = -1
                 self._block_in[slot] = -1
             batch = int(self._first_blocks.searchsorted(block, side="right")) - 1
-            with reading(self._sources[batch]):
+            with as_unreadable_data(self._sources[batch]):
                 rows = self._batches[batch].decoded(block - int(self._first_blocks[batch]))
             self._pool[slot, : len(rows)] = rows
             self._slot_of[block], self._block_in[slot] = slot, block
@@ -157,13 +157,13 @@ def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, s
         try:
             with draft.open("wb") as out:
                 for block in range(len(rows.starts)):
-                    with reading(source):
+                    with as_unreadable_data(source):
                         items = rows.decoded(block)
                     out.write(np.ascontiguousarray(items).data)
             os.replace(draft, file)
         finally:
             draft.unlink(missing_ok=True)
-    data = contents(file, mapped=True)
+    data = read_or_map(file, mapped=True)
     if len(data) != size:
         raise UnreadableData(f"{file} has {len(data)} bytes where there should be {size}: remove it")
     return np.frombuffer(data, like.dtype).reshape(num, *like.shape[1:])

@@ -216,10 +216,12 @@ Draw = StepDraw | WindowDraw
 def _take(tracks: StoredTracks, place: int, units: np.ndarray, chunks: np.ndarray) -> np.ndarray:
     """Return the items [..., *shape] at the units [...], which are of the `chunks` [n] or [...]."""
     take, unwritten = tracks.columns[place].take, tracks.unwritten[place]
-    return take(units) if unwritten is None else _filled(take, units, *unwritten, chunks)
+    return take(units) if unwritten is None else _take_or_fill(take, units, *unwritten, chunks)
 
 
-def _filled(take, units: np.ndarray, chunks_without: np.ndarray, item: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+def _take_or_fill(
+    take, units: np.ndarray, chunks_without: np.ndarray, item: np.ndarray, episodes: np.ndarray
+) -> np.ndarray:
     """Return the items at units [n, ...], and `item` in rows whose chunk lacks the track."""
     missing = chunks_without[episodes]
     result = np.empty((*units.shape, *item.shape), item.dtype)

@@ -10,7 +10,7 @@ from episodes.storage.sampling.stored_tracks import SUMS
 REWARDS = "rewards"
 
 
-def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
+def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
     """Return the draw with the last steps of n-step windows, the discounted reward sums [n] and the window lengths [n].
 
     A window has up to `n_step` steps, one number or one for each row [n], and stops with its episode.
@@ -19,7 +19,7 @@ def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[St
     counts = np.minimum(onward, n_step)
     place = draw.tracks.structure[REWARDS]
     ahead = WindowDraw(draw.tracks, draw.steps, 0, int(counts.max(initial=1)))
-    rewards = as_sums(ahead.items(place))
+    rewards = as_summable(ahead.items(place))
     total = rewards[:, 0].copy()
     with np.errstate(invalid="ignore"):  # inf - inf
         for k in range(1, rewards.shape[1]):
@@ -28,7 +28,7 @@ def followed(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[St
     return last, total, counts.astype(np.int32)
 
 
-def as_sums(rewards: np.ndarray) -> np.ndarray:
+def as_summable(rewards: np.ndarray) -> np.ndarray:
     """Return rewards in the dtype of their sums, float32 or float64, like replay buffers."""
     if rewards.dtype in SUMS:
         return rewards

@@ -50,7 +50,7 @@ class ShuffledOrder:
         last = first + stop - start
         if self.num <= self._small:
             return _permutation(self.num, self.seed, epoch)[first:last]
-        return permuted(np.arange(first, last, dtype=np.uint64), self.num, self.seed, epoch)
+        return permute(np.arange(first, last, dtype=np.uint64), self.num, self.seed, epoch)
 
 
 class UniformOrder:
@@ -88,12 +88,12 @@ def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
     """Return a uniform number in [0, 1) for each position, float64 [stop - start]. Streams are independent."""
     (key,) = _keys(seed, stream, 1)
-    hashed = _hashed(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
+    hashed = _hash(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11
     return hashed * 2.0**-53
 
 
-def permuted(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
+def permute(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
     """Return the values [n] at indices `places` [n] of a random permutation of 0 ... num - 1. `places` is overwritten.
 
     The permutation is a Feistel network on a rectangle slightly larger than `num`. Values outside pass through it
@@ -116,12 +116,12 @@ def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.
     sizes = (np.uint64(high), np.uint64(wide))
     for number, key in enumerate(keys):
         target, source = number % 2, 1 - number % 2
-        shifted = sides[target] + (((_hashed(sides[source], key) >> _32) * sizes[target]) >> _32)
+        shifted = sides[target] + (((_hash(sides[source], key) >> _32) * sizes[target]) >> _32)
         sides[target] = np.where(shifted >= sizes[target], shifted - sizes[target], shifted)
     return sides[0] * sizes[1] + sides[1]
 
 
-def _hashed(values: np.ndarray, key: np.uint64) -> np.ndarray:
+def _hash(values: np.ndarray, key: np.uint64) -> np.ndarray:
     """Return a 64-bit hash of each value: the finalizer of SplitMix64."""
     mixed = values + key
     mixed *= _ODD

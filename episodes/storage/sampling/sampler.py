@@ -35,7 +35,7 @@ from episodes.storage.sampling.batch_kinds import EpisodeBatches, Kind, StepBatc
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
-from episodes.storage.sampling.n_step import followed
+from episodes.storage.sampling.n_step import n_step_returns
 from episodes.storage.sampling.order_cursor import OrderCursor
 from episodes.storage.sampling.orders import (
     Blocks,
@@ -47,11 +47,11 @@ from episodes.storage.sampling.orders import (
     runs_of,
     uniforms,
 )
-from episodes.storage.sampling.step_index import LocatedSteps, shifted_back
+from episodes.storage.sampling.step_index import LocatedSteps, shift_back
 from episodes.storage.sampling.stored_columns import KEYS_OF_STEPS, columns_of, states_before
 from episodes.storage.sampling.stored_history import BoundViews
 from episodes.storage.sampling.stored_tracks import StoredTracks
-from episodes.storage.sampling.time_windows import Moments
+from episodes.storage.sampling.time_windows import TimeWindows
 from episodes.storage.sampling.weights import find_episodes, find_steps
 from episodes.tracks import nested
 from episodes.tracks.filling import ones
@@ -71,9 +71,9 @@ class StoredEpisodes(Protocol):
     def path(self) -> Path | str: ...
     def __len__(self) -> int: ...
     def pack(self, indices: Any = None) -> EpisodePack: ...
-    def stored(self) -> tuple[Sequence[StoredBatch], np.ndarray, Header]: ...
+    def stored_batches(self) -> tuple[Sequence[StoredBatch], np.ndarray, Header]: ...
     def snapshot(self) -> list[tuple[str, int]]: ...
-    def as_of(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Any: ...
+    def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Any: ...
 
 
 class Sampler:
@@ -88,7 +88,7 @@ class Sampler:
 
     Args:
         dataset: the data set.
-        what: the kind of batches: `StepBatches`, `WindowBatches`, `Moments` or `EpisodeBatches`.
+        what: the kind of batches: `StepBatches`, `WindowBatches`, `TimeWindows` or `EpisodeBatches`.
         order, weights, seed, collate, pool_bytes, cache: see `EpisodeDataset.sampler`.
 
     Attributes:
@@ -133,7 +133,7 @@ class Sampler:
 
     def _open(self) -> None:
         self._lock = threading.RLock()
-        self._tracks = StoredTracks(*self.dataset.stored(), self._pool_bytes, self._cache)
+        self._tracks = StoredTracks(*self.dataset.stored_batches(), self._pool_bytes, self._cache)
         check_extra_output_names(self._tracks.extra, str(self.dataset.path))
         self.source = DatasetSteps(self._tracks, str(self.dataset.path))
         table = self._tracks.table
@@ -200,7 +200,7 @@ class Sampler:
             if isinstance(self.what, EpisodeBatches):
                 batch: Any = self.dataset.pack(self._ahead.take(num))
                 self.num_sampled += batch.num_steps
-            elif isinstance(self.what, Moments):
+            elif isinstance(self.what, TimeWindows):
                 batch = self._moments(self.what, num)
             elif isinstance(self.what, StepBatches):
                 steps = {"n_step": self.what.n_step, "gamma": self.what.gamma}
@@ -210,7 +210,7 @@ class Sampler:
                 batch = self.sample_sequences(num, self.what.length, **left, **columns_asked_for(self.what))
         return batch if self.collate is None else self.collate(batch)
 
-    def _moments(self, kind: Moments, num: int) -> Batch:
+    def _moments(self, kind: TimeWindows, num: int) -> Batch:
         steps = self._ahead.take(num)
         columns = kind.columns(StepDraw(self._tracks, steps))
         columns[INDICES] = indices = steps.indices.copy()
@@ -271,7 +271,7 @@ class Sampler:
         if isinstance(n_step, int) and n_step == 1:
             counts = ones(len(steps.numbers), np.int32)
         else:
-            draw, sums, counts = followed(draw, n_step, gamma)
+            draw, sums, counts = n_step_returns(draw, n_step, gamma)
             known = {Columns.REWARDS: sums}
         columns = columns_of(draw, keys, known, views)
         columns[Columns.N_STEP] = counts
@@ -346,7 +346,7 @@ class Sampler:
         with self._lock:
             steps = self._ahead.take(batch_size)
         if boundary == "stop":
-            steps = shifted_back(steps, self._tracks.table, length)
+            steps = shift_back(steps, self._tracks.table, length)
         draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
         columns = columns_of(draw, names, views=views)
         grid = draw.grid
@@ -404,7 +404,7 @@ class Sampler:
         before = self.dataset, self.seed
         with self._lock:
             if snapshot != self.dataset.snapshot():
-                self.dataset = self.dataset.as_of(snapshot)
+                self.dataset = self.dataset.at_snapshot(snapshot)
             self.seed = seed
             self._open()
             num_now = self._ahead.order.num
@@ -427,7 +427,7 @@ class Sampler:
             raise InvalidArgument("refresh: the weights are those of the steps that were there; make another sampler")
         with self._lock:
             before, epoch = len(self._tracks.table), self._ahead.epoch
-            dataset = self.dataset.as_of()
+            dataset = self.dataset.at_snapshot()
             if self._is_all_of(dataset):
                 return 0
             self.dataset = dataset
@@ -441,7 +441,7 @@ class Sampler:
         if known == dataset.snapshot():
             return True
         try:
-            return len(dataset) == len(dataset.as_of(known))
+            return len(dataset) == len(dataset.at_snapshot(known))
         except UnreadableData:  # some of it is gone
             return False
 

@@ -16,7 +16,7 @@ _PER_EPISODE = 2  # buckets, at least
 _STEPS_ON = 8  # how many chunks further is searched, before the chunk is found by bisection
 
 
-class StepTable:
+class StepIndex:
     """Index of the steps of many chunks.
 
     A step has an index, counted chunk after chunk in the stored order, and a position. Positions count the steps of
@@ -135,7 +135,7 @@ class StepTable:
         return units + same if same else units
 
 
-def shifted_back(steps: LocatedSteps, table: StepTable, length: int) -> LocatedSteps:
+def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSteps:
     """Return the steps moved back in their episodes until `length` steps follow from each, as far as there are any."""
     ends, lengths = steps.known(END), steps.known(LENGTH)
     positions = np.minimum(steps.numbers, np.maximum(ends - length, ends - lengths))
@@ -158,7 +158,7 @@ class LocatedSteps:
 
     def __init__(
         self,
-        table: StepTable,
+        table: StepIndex,
         numbers: np.ndarray,
         episodes: np.ndarray,
         indices: np.ndarray,

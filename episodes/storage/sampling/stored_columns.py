@@ -13,7 +13,7 @@ from episodes.batch.sampling_checks import INFO_COLUMNS
 from episodes.columns import Columns
 from episodes.storage.sampling.draws import Draw, StepDraw, WindowDraw
 from episodes.storage.sampling.infos import StoredInfos
-from episodes.storage.sampling.n_step import as_sums
+from episodes.storage.sampling.n_step import as_summable
 from episodes.storage.sampling.step_index import LocatedSteps
 from episodes.storage.sampling.stored_history import BoundViews, StoredHistory
 from episodes.tracks import nested
@@ -34,7 +34,7 @@ def columns_of(
 
     With `views`, "obs" and "new_obs" are replaced by the views' columns.
     """
-    view_columns = {} if views is None else _seen(draw, keys, views)
+    view_columns = {} if views is None else _view_columns(draw, keys, views)
     names = keys if views is None else [key for key in keys if key not in (Columns.OBS, Columns.NEXT_OBS)]
     computed = dict(known)
     if Columns.TERMINATEDS in keys or Columns.TRUNCATEDS in keys:
@@ -45,7 +45,7 @@ def columns_of(
     return {**columns, **view_columns}
 
 
-def _seen(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
+def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
     """Return the views' columns before the steps, and as "new_<column>" the columns after the last steps."""
     steps, last, episodes = draw.places()
     none = steps[:0]
@@ -70,7 +70,7 @@ def _column(draw: Draw, key: str) -> Any:
         place, after = tracks.plain[key]
         return draw.items(place, after=after)
     if key == Columns.REWARDS:
-        return as_sums(draw.items(tracks.structure[key]))
+        return as_summable(draw.items(tracks.structure[key]))
     if key in tracks.structure:
         return nested.map_leaves(draw.items, tracks.structure[key])
     if key == Columns.OBS:

@@ -28,10 +28,10 @@ from episodes.storage.sampling.step_index import (
     LENGTH,
     LOOKBACK,
     T_STARTED,
-    StepTable,
+    StepIndex,
 )
 from episodes.storage.sampling.window_grid import WindowGrid
-from episodes.storage.track_schema import TrackField, assembled, is_observed
+from episodes.storage.track_schema import TrackField, assemble, is_observed
 
 SUMS = (np.dtype(np.float32), np.dtype(np.float64))
 """Dtypes that sums of rewards fit into."""
@@ -95,13 +95,13 @@ class StoredTracks:
         self.structure: dict[str, Any] = {}
         self.extra: tuple[str, ...] = ()
         if header.knows_steps:
-            tree = assembled(header.structure, {path: place for place, path in enumerate(self.paths)})
+            tree = assemble(header.structure, {path: place for place, path in enumerate(self.paths)})
             extra = tree.pop("extra_model_outputs", {})
             self.structure = {**extra, Columns.OBS: tree.pop("observations"), **tree}
             self.extra = tuple(extra)
         self.plain = self._plain()
         known = self._known()[:, numbers]
-        self.table = StepTable(known, [column.step for column in self.columns], self._heads(known))
+        self.table = StepIndex(known, [column.step for column in self.columns], self._heads(known))
         self.infos: Any = None  # see `StoredInfos.of`
         self.unwritten = [
             self._episodes_without_track(path, field, np.dtype(fields[path].dtype))

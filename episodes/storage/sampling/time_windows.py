@@ -1,4 +1,4 @@
-"""`Moments`: items at given times before and after sampled steps, in seconds."""
+"""`TimeWindows`: items at given times before and after sampled steps, in seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_FPS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class TimeWindows:
     """Batches of items at given times around sampled steps: `{"observation": [-0.1, 0.0], "action": [0.0, 0.1, 0.2]}`.
 
     A batch has a column [n, k, ...] for each name, with items in the order of the times, and a mask `<column>_is_pad`,
@@ -70,7 +70,7 @@ class Moments:
         """Return the columns for these steps. Raise `InvalidArgument` if no item is near enough to a requested time."""
         result: dict[str, Any] = {}
         for name, times in self.delta_timestamps.items():
-            places, column, observed = _named(name, draw.tracks)
+            places, column, observed = _resolve_name(name, draw.tracks)
             if column in result:
                 raise InvalidArgument(
                     f"delta_timestamps: two names mean the column {column!r}; give all times with one"
@@ -143,7 +143,7 @@ def _first_not_before(
     return low
 
 
-def _named(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
+def _resolve_name(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
     """Return the columns of a name, the name of the batch column, and whether it has observations."""
     head, *parts = name.split(".")
     track = head if head in tracks.structure else _NAMES.get(head, head)

@@ -29,7 +29,7 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
         InvalidArgument: the query is invalid, or names an unknown column; the message lists the columns.
     """
     connection = database(os.getpid()).cursor()
-    tree = _parsed(connection, query)
+    tree = _parse(connection, query)
     words = {*_strings(tree)}
     named = {word.lower() for word in words}
     known: list[Iterable[str]] = []  # columns, read only for an error
@@ -44,7 +44,7 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
             reads_custom_data = _has_star(tree) or any(word.startswith(CUSTOM) for word in named)
             names = [*table] if reads_custom_data else table.plain_names
             known.append(table)
-            connection.register(EPISODES, table.to_arrow(_told_apart(names, words)))
+            connection.register(EPISODES, table.to_arrow(_without_ambiguous(names, words)))
         return connection.sql(query).to_arrow_table()
     except duckdb().Error as error:
         hint = f"; columns: {', '.join(chain(*known))}" if known else f"; tables: {STEPS}, {EPISODES}"
@@ -70,7 +70,7 @@ def database(process: int) -> Any:
     )
 
 
-def _parsed(connection: Any, query: str) -> Any:
+def _parse(connection: Any, query: str) -> Any:
     """Return the syntax tree of a query with one SELECT."""
     ((text,),) = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
     tree = json.loads(text)
@@ -105,10 +105,10 @@ def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
     columns = dict.fromkeys(table.plain if star else ())
     for word in sorted(words):
         columns |= dict.fromkeys([word] if table.resolve(word) is not None else _in_any_case(word, by_lower))
-    return _told_apart(columns, words) or ["step"]
+    return _without_ambiguous(columns, words) or ["step"]
 
 
-def _told_apart(names: Iterable[str], words: set[str]) -> list[str]:
+def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
     """Return the columns without those that differ only in case from a column that the query names.
 
     Raises:

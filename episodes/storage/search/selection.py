@@ -17,7 +17,7 @@ import numpy as np
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.catalog import Place
-from episodes.storage.checksums import checked, with_sum
+from episodes.storage.checksums import verify_json, with_checksum
 from episodes.storage.files import put, read_file
 from episodes.storage.search.frames import as_pandas, as_polars
 
@@ -31,7 +31,7 @@ class Searchable(Protocol):
     def lengths(self) -> np.ndarray: ...
     def select(self, which: Any) -> Self: ...
     def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode: ...
-    def places(self) -> tuple[Shards, np.ndarray, np.ndarray]: ...
+    def shard_locations(self) -> tuple[Shards, np.ndarray, np.ndarray]: ...
 
 
 Data = TypeVar("Data", bound=Searchable)
@@ -131,16 +131,16 @@ class Selection(Generic[Data]):
 
     def save(self, path: str | Path) -> None:
         """Write the query, the shards and the selected steps to a file, for `EpisodeDataset.load_selection`."""
-        shards, shard_of, row_of = self.dataset.places()
+        shards, shard_of, row_of = self.dataset.shard_locations()
         numbers, t = self._found
         value = {
             "query": self.query,
             "shards": [[name, num] for name, num in shards],
-            "shard": _packed(shard_of[numbers]),
-            "row": _packed(row_of[numbers]),
-            "t": None if t is None else _packed(t),
+            "shard": _to_text(shard_of[numbers]),
+            "row": _to_text(row_of[numbers]),
+            "t": None if t is None else _to_text(t),
         }
-        put(Path(path), json.dumps(with_sum(value)))
+        put(Path(path), json.dumps(with_checksum(value)))
 
     @cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -182,9 +182,9 @@ class SavedSelection:
     @staticmethod
     def read(path: str | Path) -> SavedSelection:
         """Return the contents of a file. Raise `UnreadableData` if it is damaged."""
-        value = checked(read_file(Path(path)), str(path))
+        value = verify_json(read_file(Path(path)), str(path))
         shards = [(name, num) for name, num in value["shards"]]
-        parts = (value["t"] and _unpacked(value["t"]), _unpacked(value["shard"]), _unpacked(value["row"]))
+        parts = (value["t"] and _from_text(value["t"]), _from_text(value["shard"]), _from_text(value["row"]))
         return SavedSelection(value["query"], shards, parts[1], parts[2], parts[0])
 
     def found_in(
@@ -197,7 +197,7 @@ class SavedSelection:
             dataset: to search.
             place_of: returns where the rows of a shard are now, see `Catalog.place`.
         """
-        shards, shard_of, row_of = dataset.places()
+        shards, shard_of, row_of = dataset.shard_locations()
         at = {name: i for i, (name, _) in enumerate(shards)}
         places = [place_of(name) for name, _ in self.shards]
         shard_now = np.array([-1 if place is None else at.get(place[0], -1) for place in places], np.int64)
@@ -234,9 +234,9 @@ def _changes(earlier: Shards, places: Sequence[Place | None], shards: Shards) ->
     return [*words, *(f"shard {name} has {num} episodes that the query did not see" for name, num in new.items())]
 
 
-def _packed(numbers: np.ndarray) -> str:
+def _to_text(numbers: np.ndarray) -> str:
     return base64.b64encode(zlib.compress(numbers.astype("<i8").tobytes(), 1)).decode()
 
 
-def _unpacked(text: str) -> np.ndarray:
+def _from_text(text: str) -> np.ndarray:
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, UnknownKey
-from episodes.storage.checksums import checked, with_sum
+from episodes.storage.checksums import verify_json, with_checksum
 from episodes.storage.files import put, read_file
 
 NAME = "splits.json"
@@ -31,15 +31,15 @@ def read_splits(directory: Path) -> dict[str, Split]:
         data = read_file(directory / NAME)
     except FileNotFoundError:
         return {}
-    return checked(data, str(directory / NAME))
+    return verify_json(data, str(directory / NAME))
 
 
 def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
     """Write all splits of a data set."""
-    put(directory / NAME, json.dumps(with_sum(dict(splits))) + "\n")
+    put(directory / NAME, json.dumps(with_checksum(dict(splits))) + "\n")
 
 
-def made(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
+def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
     """Return splits by name, from a share of the episodes or a list of ids for each name.
 
     >>> made({"train": 0.75, "test": 0.25}, seed=0)["test"]

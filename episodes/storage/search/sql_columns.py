@@ -40,7 +40,7 @@ MOST_KEPT = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ColumnLocation:
     """Location of a column.
 
     Attributes:
@@ -143,7 +143,7 @@ class StepTable:
     def __init__(self, stretches: Sequence[BatchSteps], paths: Sequence[str], decode: bool = False) -> None:
         self.stretches = [part for part in stretches if part.num_steps]
         self._paths, self._decode = [*paths], decode
-        self._made: dict[Place, Any] = {}  # columns, those that were asked for last at the end
+        self._made: dict[ColumnLocation, Any] = {}  # columns, those that were asked for last at the end
 
     @cached_property
     def names(self) -> list[str]:
@@ -158,13 +158,13 @@ class StepTable:
         """Names of the columns without compressed tracks, in the order of `select *`."""
         return [name for name in self.names if self._decode or not self._is_compressed(name)]
 
-    def resolve(self, name: str) -> Place | None:
+    def resolve(self, name: str) -> ColumnLocation | None:
         """Return the location of the column with a name, or None."""
         parts: list[int] = []
         while name:
             if name in self.names:
                 later = name.startswith(NEXT) and is_observed(name[len(NEXT) :])
-                return Place(name[len(NEXT) :] if later else name, tuple(parts), later)
+                return ColumnLocation(name[len(NEXT) :] if later else name, tuple(parts), later)
             name, _, part = name.rpartition("/")
             if not part.isdecimal():
                 return None
@@ -182,14 +182,16 @@ class StepTable:
         spill = Spill()
         with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:  # numpy copies without the lock
             rows = list(pool.map(lambda part: [self._column(part, place, spill) for place in made], self.stretches))
-        columns = {place: pyarrow().chunked_array(_alike([row[i] for row in rows])) for i, place in enumerate(made)}
+        columns = {
+            place: pyarrow().chunked_array(_with_common_type([row[i] for row in rows])) for i, place in enumerate(made)
+        }
         columns |= {place: self._made.pop(place) for place in places if place in self._made}
         result = pyarrow().table([columns[place] for place in places], [*names])
         for place, column in columns.items():
             self._remember(place, column)
         return result
 
-    def _remember(self, place: Place, column: Any) -> None:
+    def _remember(self, place: ColumnLocation, column: Any) -> None:
         """Cache a column, and drop the oldest ones if the cache is too large."""
         if column.nbytes > MOST_KEPT:
             return
@@ -207,20 +209,20 @@ class StepTable:
         fields = (part.stored.fields.get(place.path) for part in self.stretches) if place is not None else ()
         return any(field is not None and field.compression == "zstd" for field in fields)
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> ColumnLocation:
         place = self.resolve(name)
         if place is None:
             raise InvalidArgument(f"steps have no column {name!r}; there are {', '.join(self.names)}")
         return place
 
-    def _column(self, part: BatchSteps, place: Place, spill: Spill) -> Any:
+    def _column(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
         if place.path in OWN:
             return _array(spill.keep(part.own(place.path)))
         if place.path.startswith(INFO):
             return _info_column(_infos(part.stored).get(place.path[len(INFO) :]), part, place)
         return _array(self._values(part, place, spill))
 
-    def _values(self, part: BatchSteps, place: Place, spill: Spill) -> np.ndarray:
+    def _values(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> np.ndarray:
         array = part.stored.whole.tracks.get(place.path)
         if array is None:
             raise InvalidArgument(f"some episodes have no {place.path!r}")
@@ -252,7 +254,7 @@ class Spill:
             return np.memmap(file, array.dtype, "r", shape=array.shape)
 
 
-def _part(array: np.ndarray, place: Place) -> np.ndarray:
+def _part(array: np.ndarray, place: ColumnLocation) -> np.ndarray:
     """Return one number of each item."""
     try:
         return array[(slice(None), *place.part)] if place.part else array
@@ -288,7 +290,7 @@ def _infos(stored: StoredBatch) -> dict[str, Column]:
     return getattr(stored.whole.infos, "columns", {})
 
 
-def _info_column(column: Column | None, part: BatchSteps, place: Place) -> Any:
+def _info_column(column: Column | None, part: BatchSteps, place: ColumnLocation) -> Any:
     """Return the values of an info after the steps: numbers or strings, others as JSON."""
     arrow, items = pyarrow(), part.items(place.path, later=True)
     if column is None:
@@ -304,14 +306,14 @@ def _info_column(column: Column | None, part: BatchSteps, place: Place) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, default=_listed)
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=_to_list)
 
 
-def _listed(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
 
 
-def _alike(chunks: list[Any]) -> list[Any]:
+def _with_common_type(chunks: list[Any]) -> list[Any]:
     """Return the chunks with one type: text if their types differ, nulls aside."""
     arrow = pyarrow()
     types = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]

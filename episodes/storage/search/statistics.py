@@ -18,7 +18,7 @@ import numpy as np
 
 from episodes.errors import UnreadableData
 from episodes.returns.checks import check_fraction
-from episodes.storage.checksums import checked, with_sum
+from episodes.storage.checksums import verify_json, with_checksum
 from episodes.storage.files import put, read_file
 from episodes.storage.layout import StoredBatch
 from episodes.storage.search.sketch import Sketch
@@ -158,7 +158,7 @@ def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[
         yield stored.decoded(path, array[start : start + size])
 
 
-def merged(parts: list[OfTracks]) -> OfTracks:
+def merge_statistics(parts: list[OfTracks]) -> OfTracks:
     """Return the statistics of all parts together."""
     result: OfTracks = {}
     for part in parts:
@@ -171,7 +171,7 @@ def merged(parts: list[OfTracks]) -> OfTracks:
 def read_statistics(directory: Path) -> dict[str, OfTracks]:
     """Return the stored statistics by shard, or nothing if their file is damaged."""
     try:
-        stored = checked(read_file(directory / NAME), NAME)
+        stored = verify_json(read_file(directory / NAME), NAME)
         return {
             shard: {path: TrackStatistics.from_json(value) for path, value in tracks.items()}
             for shard, tracks in stored["shards"].items()
@@ -186,4 +186,4 @@ def put_statistics(directory: Path, shards: Mapping[str, OfTracks]) -> None:
         name: {path: statistics.to_json() for path, statistics in tracks.items()} for name, tracks in shards.items()
     }
     with suppress(OSError):
-        put(directory / NAME, json.dumps(with_sum({"shards": values})) + "\n")
+        put(directory / NAME, json.dumps(with_checksum({"shards": values})) + "\n")
