@@ -1,4 +1,4 @@
-"""`python -m episode_learners`: train, go on, evaluate, play, and what is said of mistakes."""
+"""`episodes train`, `evaluate` and `play`: runs, resumed runs, evaluations, recorded episodes and errors."""
 
 from __future__ import annotations
 
