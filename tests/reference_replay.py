@@ -42,8 +42,8 @@ class ReferenceReplay:
 
     def add_chunk(self, transitions: list[Transition]) -> None:
         """Add successive steps of one episode; they go on from its newest step if that one is still there."""
-        there = self.steps[max(len(self.steps) + len(transitions) - self.capacity, 0) :]
-        before = next((s for s in reversed(there) if s.id_ == transitions[0].id_), None)
+        stored = self.steps[max(len(self.steps) + len(transitions) - self.capacity, 0) :]
+        before = next((s for s in reversed(stored) if s.id_ == transitions[0].id_), None)
         for step in transitions:
             if before is not None:
                 before.next, step.previous = step, before
@@ -56,32 +56,32 @@ class ReferenceReplay:
 
     def episodes(self) -> dict[str, list[Transition]]:
         """The steps that are there, by episode."""
-        found: dict[str, list[Transition]] = {}
+        result: dict[str, list[Transition]] = {}
         for step in self.alive():
-            found.setdefault(step.id_, []).append(step)
-        return found
+            result.setdefault(step.id_, []).append(step)
+        return result
 
     @staticmethod
     def forward(step: Transition, num: int) -> list[Transition]:
         """The step and those that follow, `num` at most."""
-        found = [step]
-        while len(found) < num and found[-1].next is not None:
-            found.append(found[-1].next)
-        return found
+        result = [step]
+        while len(result) < num and result[-1].next is not None:
+            result.append(result[-1].next)
+        return result
 
     @staticmethod
     def backward(step: Transition, num: int) -> list[Transition]:
         """Up to `num` steps before the step, oldest first."""
-        found: list[Transition] = []
-        while len(found) < num and step.previous is not None:
+        result: list[Transition] = []
+        while len(result) < num and step.previous is not None:
             step = step.previous
-            found.insert(0, step)
-        return found
+            result.insert(0, step)
+        return result
 
     def stack(self, step: Transition, k: int, *, after: bool) -> list[float]:
         """The k newest observations before the step, or after it; zeros where none is there."""
-        seen = [s.obs for s in [*self.backward(step, k), step]] + ([step.new_obs] if after else [])
-        return ([0.0] * k + seen)[-k:]
+        observed = [s.obs for s in [*self.backward(step, k), step]] + ([step.new_obs] if after else [])
+        return ([0.0] * k + observed)[-k:]
 
 
 class LastObservations:

@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
@@ -206,7 +206,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def add(
-        self, episodes: SingleAgentEpisode | Sequence[SingleAgentEpisode], *, keys: Collection[str] | None = None
+        self, episodes: SingleAgentEpisode | Iterable[SingleAgentEpisode], *, keys: Collection[str] | None = None
     ) -> None:
         """Add episodes or chunks: one, a sequence of them, or a pack.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from threading import RLock
@@ -114,7 +114,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     # --- adding ------------------------------------------------------------------------------------------------
 
     @locked
-    def add(self, episodes: MultiAgentEpisode | Sequence[MultiAgentEpisode]) -> None:
+    def add(self, episodes: MultiAgentEpisode | Iterable[MultiAgentEpisode]) -> None:
         """Add episodes or chunks. Add the chunks of an episode in order.
 
         Args:

@@ -57,9 +57,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         for module_id in self.modules:
             self._prioritized(module_id).set_beta(beta)
 
-    def update_priorities(
-        self, indices: Mapping[Hashable, np.ndarray], priorities: Mapping[Hashable, np.ndarray]
-    ) -> None:
+    def update_priorities(self, indices: Mapping[Any, np.ndarray], priorities: Mapping[Any, np.ndarray]) -> None:
         """Set the priorities of the steps `indices`, by module.
 
         Args:

@@ -1,4 +1,4 @@
-"""Where episodes end and begin: a law in three modes, row by row and for many rows at once."""
+"""Episode boundaries in the three autoreset modes, row by row and for many rows at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ MODES = list(AutoresetMode)
 
 
 def by_hand(mode: AutoresetMode, dones: list[bool]) -> list[tuple[bool, bool, bool, int]]:
-    """(a step, an ending, the observation begins an episode, the age after) of one environment's rows, told slowly."""
+    """Return, row by row, whether one environment stepped and ended, whether an episode begins, and its age, computed
+    slowly.
+    """
     waits, age, recorded = False, 0, []
     for done in dones:
         if mode is NEXT and waits:
@@ -32,7 +34,7 @@ def by_hand(mode: AutoresetMode, dones: list[bool]) -> list[tuple[bool, bool, bo
 
 
 def flags(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Flags that an environment may give for these endings: terminated in even environments, truncated in odd ones."""
+    """Return flags for these endings: terminated in even environments, truncated in odd environments."""
     even = np.arange(rows.shape[-1]) % 2 == 0
     return rows & even, rows & ~even
 
@@ -43,7 +45,7 @@ tables = st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(0, 2**32 -
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=300)
 @given(table=tables)
-def test_a_row_is_what_the_mode_says_also_where_reset_rows_have_flags(
+def test_classify_equals_reference_with_flags_on_resets(
     mode: AutoresetMode, table: tuple[int, int, int, float]
 ) -> None:
     num_rows, num_envs, seed, often = table
@@ -64,7 +66,7 @@ def test_a_row_is_what_the_mode_says_also_where_reset_rows_have_flags(
 @pytest.mark.parametrize("mode", [NEXT, SAME])
 @settings(max_examples=2000)
 @given(table=tables, before=tables)
-def test_many_rows_at_once_are_told_as_row_by_row(
+def test_classify_rows_equals_row_by_row(
     mode: AutoresetMode, table: tuple[int, int, int, float], before: tuple[int, int, int, float]
 ) -> None:
     num_envs = table[1]
@@ -82,14 +84,14 @@ def test_many_rows_at_once_are_told_as_row_by_row(
         assert many.num_steps == item.num_steps
 
 
-def test_a_row_that_was_looked_at_and_failed_changes_nothing() -> None:
+def test_classify_changes_nothing() -> None:
     boundaries = Boundaries(2, NEXT)
     done = np.array([True, False])
     boundaries.classify(done, ~done)
     assert (len(boundaries.waiting), boundaries.num_steps, boundaries.ages.tolist()) == (0, 0, [0, 0])
 
 
-def test_without_autoreset_no_step_comes_before_the_reset() -> None:
+def test_disabled_mode_step_before_reset_raises() -> None:
     boundaries, done = Boundaries(3, DISABLED), np.array([False, True, True])
     boundaries.commit(boundaries.classify(done, done))
     boundaries.reset(np.array([False, True, False]))
@@ -99,6 +101,6 @@ def test_without_autoreset_no_step_comes_before_the_reset() -> None:
     boundaries.check_step_may_come()
 
 
-def test_a_mask_of_another_kind_is_refused() -> None:
+def test_checked_mask_of_other_dtype_raises() -> None:
     with pytest.raises(InvalidArgument, match=r"reset_mask is int64 \(2,\); give bool \(3,\)"):
         Boundaries(3, SAME).checked_mask(np.array([0, 1]))

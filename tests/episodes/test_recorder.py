@@ -1,4 +1,4 @@
-"""The recorder against the same environments stepped one by one."""
+"""Recorders against the same environments, stepped one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACTION_SPACES = {
 
 
 def observation_of(kind: str, number: int) -> Any:
-    """An observation of the space that is told apart by its number."""
+    """Return an observation of the space that is unique for its number."""
     if kind == "box":
         return np.array([number, number + 0.5, -1], np.float32)
     if kind == "discrete":
@@ -71,7 +71,7 @@ class Script(gym.Env):
 
 
 class Reference:
-    """One environment stepped alone: lists of what it gave, an entry an episode."""
+    """One environment that is stepped alone, with lists of its results by episode."""
 
     def __init__(self, env: gym.Env) -> None:
         self.env = env
@@ -97,7 +97,7 @@ class Reference:
 
 
 class Both:
-    """A recorder fed by a vector environment, and the same environments stepped one by one."""
+    """A recorder fed by a vector environment, next to the same environments stepped one by one."""
 
     def __init__(self, num_envs: int, mode: AutoresetMode, lookback: int, kind: str = "box", **script: Any) -> None:
         self.mode = mode
@@ -159,9 +159,9 @@ class Both:
                 assert len(chunk) or chunk.is_done
                 chunks.setdefault(chunk.id_, []).append(chunk)
         expected = [episode for alone in self.alone for episode in alone.episodes if episode["rewards"]]
-        found = sorted(chunks.values(), key=lambda parts: self._place(parts[0]))
-        assert len(found) == len(expected)
-        for parts, episode in zip(found, expected, strict=True):
+        chunks_of_env = sorted(chunks.values(), key=lambda parts: self._place(parts[0]))
+        assert len(chunks_of_env) == len(expected)
+        for parts, episode in zip(chunks_of_env, expected, strict=True):
             check_parts(parts, episode)
 
     def _place(self, chunk: Any) -> tuple[int, int]:
@@ -196,7 +196,7 @@ MODES = list(AutoresetMode)
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", SPACES)
-def test_recording_equals_stepping_the_environments_one_by_one(mode, kind):
+def test_recorder_equals_stepping_envs_one_by_one(mode, kind):
     both = Both(3, mode, lookback=0, kind=kind)
     for _ in range(75):  # more than the first capacity
         both.step()
@@ -205,7 +205,7 @@ def test_recording_equals_stepping_the_environments_one_by_one(mode, kind):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nested_actions_are_recorded_leaf_by_leaf(mode):
+def test_recorder_stores_nested_actions(mode):
     both = Both(2, mode, lookback=1, action_kind="dict")
     for row in range(20):
         both.step()
@@ -230,7 +230,7 @@ WORK = st.lists(
     kind=st.sampled_from(list(SPACES)),
 )
 @settings(max_examples=150)
-def test_any_order_of_steps_takes_and_resets_equals_stepping_one_by_one(work, mode, num_envs, lookback, lengths, kind):
+def test_recorder_equals_reference_in_any_order(work, mode, num_envs, lookback, lengths, kind):
     both = Both(num_envs, mode, lookback, kind, lengths=tuple(lengths))
     for call in work:
         if call in ("step", "take", "reset"):

@@ -1,4 +1,4 @@
-"""What is broken off in a recorder of packs, by Ctrl-C or for want of memory, has happened whole or not at all."""
+"""Interrupts of a `VectorRecorder`, by Ctrl-C or for lack of memory: an interrupted call can be repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOMS = ("/episodes/recorder/", "/episodes/pack/", "/episodes/tracks/", "/episod
 
 
 class Scene:
-    """A recorder and what is done with it, in this order; every row is told from all others by its time."""
+    """A recorder and its calls in order. Every row is unique by its time."""
 
     def __init__(self, mode: str) -> None:
         self.recorder = VectorRecorder(N, autoreset_mode=mode, len_lookback_buffer=2)
@@ -25,7 +25,7 @@ class Scene:
         self.packs: list[EpisodePack] = []
 
     def works(self) -> list[Callable[[], None]]:
-        """Steps, whatever they need beside them, and takes."""
+        """Return steps with the resets that they need, and takes."""
         works: list[Callable[[], None]] = [self.reset]
         for at in range(1, 46):
             works.append(self.step)
@@ -44,15 +44,15 @@ class Scene:
         return int(self.recorder.episodes.recent("observations", 1)[0]["x"][0, 0])
 
     def infos(self) -> dict[str, Any]:
-        there = np.arange(N) % 2 == self.time % 2
-        return {"t": np.full(N, self.time), "_t": there} if self.time % 5 else {}
+        mask = np.arange(N) % 2 == self.time % 2
+        return {"t": np.full(N, self.time), "_t": mask} if self.time % 5 else {}
 
     def reset(self) -> None:
         self.time += 1
         self.recorder.reset(self.row(), {"reset": np.full(N, self.time)})
 
     def step(self) -> None:
-        """One vector step; in every third one an environment's episode ends."""
+        """Make a vector step. In every third one an environment's episode ends."""
         ended, self.time = np.arange(N) == self.time % 7, self.time + 1
         row, infos = self.row(), self.infos()
         if self.mode == "SameStep" and ended.any():
@@ -64,7 +64,7 @@ class Scene:
             self.recorder.reset({key: value + 1000 for key, value in row.items()}, reset_mask=ended)
 
     def look(self) -> None:
-        """Somebody asks, and writes to what goes on."""
+        """Read ongoing episodes, and write to their custom data."""
         for env in range(N):
             self.recorder.ongoing(env).custom_data["looked"] = self.time
         self.recorder.ended_episodes()
@@ -73,8 +73,8 @@ class Scene:
         self.packs.append(self.recorder.take())
 
 
-def told(packs: list[EpisodePack]) -> list[Any]:
-    """All that packs say but random ids; which of the episodes have one in common."""
+def contents_of(packs: list[EpisodePack]) -> list[Any]:
+    """Return the contents of packs without random ids, and numbers for chunks with the same id."""
     numbers: dict[str, int] = {}
     return [
         (
@@ -93,8 +93,8 @@ def told(packs: list[EpisodePack]) -> list[Any]:
     ]
 
 
-def broken_off(scene: Scene, work: Callable[[], None], breaking: Breaking) -> None:
-    """Break a work off, and do again what has not happened."""
+def run_interrupted(scene: Scene, work: Callable[[], None], breaking: Breaking) -> None:
+    """Interrupt a call, and repeat it if it had no effect."""
     time, num_packs = scene.time, len(scene.packs)
     if not breaking.run(work):
         return
@@ -109,25 +109,25 @@ def broken_off(scene: Scene, work: Callable[[], None], breaking: Breaking) -> No
     elif work == scene.step and scene.mode == "Disabled" and scene.newest() % 100 == scene.time:
         ended = np.arange(N) == time % 7  # the step is there; whether its reset is, nobody knows: it may come again
         if ended.any():
-            fresh = {key: value + 1000 for key, value in scene.row().items()}
-            scene.recorder.reset(fresh, reset_mask=ended)
+            reset_row = {key: value + 1000 for key, value in scene.row().items()}
+            scene.recorder.reset(reset_row, reset_mask=ended)
     elif work == scene.reset or scene.newest() % 100 != scene.time:
         scene.time = time
         work()
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_what_is_recorded_and_taken_is_the_same_however_often_it_is_broken_off(mode: str) -> None:
+def test_interrupted_recorder_calls_can_be_repeated(mode: str) -> None:
     whole = Scene(mode)
     for work in whole.works():
         work()
-    expected = told(whole.packs)
+    expected = contents_of(whole.packs)
     rng = np.random.default_rng(0)
     for trial in range(10):
         scene = Scene(mode)
         for work in scene.works():
             at = int(rng.integers(1, 420 if work == scene.take else 120))
-            again = rng.integers(1, 20, int(rng.integers(0, 2))).tolist()
-            breaking = Breaking(KeyboardInterrupt, at, *again, rooms=ROOMS, where_signals_come=True)
-            broken_off(scene, work, breaking)
-        assert told(scene.packs) == expected, trial
+            later_breaks = rng.integers(1, 20, int(rng.integers(0, 2))).tolist()
+            breaking = Breaking(KeyboardInterrupt, at, *later_breaks, rooms=ROOMS, where_signals_come=True)
+            run_interrupted(scene, work, breaking)
+        assert contents_of(scene.packs) == expected, trial

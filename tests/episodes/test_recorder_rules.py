@@ -1,4 +1,4 @@
-"""What a recorder says of ongoing episodes, what it refuses, and what it costs."""
+"""Ongoing episodes of a recorder, rejected calls, and costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recorder_of(num_envs: int = 2, mode: AutoresetMode = NEXT, lookback: int = 0
 
 
 def row_of(number: float, num_envs: int = 2) -> np.ndarray:
-    """Observations [N, 2]: the number, and the environment."""
+    """Return observations [N, 2]: the number, and the environment."""
     return np.stack([np.full(num_envs, number), np.arange(num_envs)], -1).astype(np.float32)
 
 
@@ -40,7 +40,7 @@ def step(recorder: VectorRecorder, number: int, done: tuple[int, ...] = (), info
     recorder.step(row_of(number, num_envs), actions, rewards, ended, ~ended & False, infos or {}, extra or None)
 
 
-def test_a_last_observation_of_same_step_autoreset_may_be_dense_or_full_of_holes():
+def test_final_obs_dense_or_with_holes():
     final = row_of(77)
     holes = np.array([None, final[1]], object)
     for given_ in (final, holes):
@@ -51,20 +51,20 @@ def test_a_last_observation_of_same_step_autoreset_may_be_dense_or_full_of_holes
         assert pack[0].get_observations().tolist() == [[0, 0], [1, 0]]
 
 
-def test_last_observations_in_a_list_with_holes_are_taken():
+def test_final_obs_in_list_with_holes():
     recorder = recorder_of(mode=SAME)
     step(recorder, 1, done=(1,), infos={"final_obs": [None, np.array([77, 1])]})
     assert recorder.take()[1].get_observations().tolist() == [[0, 1], [77, 1]]
 
 
 @pytest.mark.parametrize("final", [row_of(77, 1), np.array([None], object), [np.zeros(2)]])
-def test_too_few_last_observations_are_an_error_that_counts_them(final):
+def test_too_few_final_observations_raise(final):
     recorder = recorder_of(mode=SAME)
     with pytest.raises(TrackMismatch, match=r"environments \[1\] ended, and infos\['final_obs'\] has 1 rows"):
         step(recorder, 1, done=(1,), infos={"final_obs": final})
 
 
-def test_a_rewritten_last_observation_is_taken_instead_of_the_one_in_infos():
+def test_final_observations_argument_replaces_infos():
     recorder = recorder_of(mode=SAME)
     done = np.array([True, False])
     last = np.array([[8, 8]], np.float32)
@@ -73,7 +73,7 @@ def test_a_rewritten_last_observation_is_taken_instead_of_the_one_in_infos():
 
 
 @pytest.mark.parametrize("infos", [{}, {"final_obs": np.array([None, None], object)}])
-def test_a_lost_last_observation_is_an_error_and_the_step_is_not_recorded(infos):
+def test_missing_final_obs_raises(infos):
     recorder = recorder_of(mode=SAME)
     with pytest.raises(TrackMismatch, match="final_obs"):
         step(recorder, 1, done=(1,), infos=infos)
@@ -81,7 +81,7 @@ def test_a_lost_last_observation_is_an_error_and_the_step_is_not_recorded(infos)
     assert recorder.take()[1].get_observations().tolist() == [[0, 1], [2, 1]]
 
 
-def test_an_ended_environment_must_be_reset_when_autoreset_is_disabled():
+def test_disabled_autoreset_needs_reset():
     recorder = recorder_of(mode=DISABLED)
     step(recorder, 1, done=(1,))
     with pytest.raises(EpisodeStateError, match=r"environments \[1\] have ended"):
@@ -92,7 +92,7 @@ def test_an_ended_environment_must_be_reset_when_autoreset_is_disabled():
 
 
 @pytest.mark.parametrize("looked_at", [False, True])
-def test_custom_data_of_an_episode_that_was_taken_stays_there_when_others_begin(looked_at):
+def test_custom_data_stays_with_taken_episode(looked_at):
     recorder = recorder_of()
     step(recorder, 1)
     recorder.ongoing(0).custom_data["mine"] = 1
@@ -106,7 +106,7 @@ def test_custom_data_of_an_episode_that_was_taken_stays_there_when_others_begin(
     assert [episode.custom_data for episode in recorder.take()] == [{}, {}]
 
 
-def test_nothing_is_recorded_before_the_reset():
+def test_step_or_take_before_reset_raises():
     recorder = VectorRecorder(2, BOX, autoreset_mode=NEXT)
     with pytest.raises(EpisodeStateError, match="before the reset"):
         step(recorder, 1)
@@ -132,7 +132,7 @@ def test_nothing_is_recorded_before_the_reset():
         {"terminateds": np.zeros(1, bool)},
     ],
 )
-def test_a_row_that_does_not_fit_is_an_error_and_is_not_recorded(row):
+def test_row_that_does_not_fit_raises(row):
     recorder = recorder_of()
     step(recorder, 1)
     fits = {"observations": row_of(2), "actions": np.zeros(2, int), "rewards": np.zeros(2)}
@@ -154,7 +154,7 @@ def test_a_row_that_does_not_fit_is_an_error_and_is_not_recorded(row):
         {"extra_model_outputs": {"logp": np.zeros(3)}},
     ],
 )
-def test_a_first_step_that_fails_does_not_fix_the_shapes_of_those_that_follow(wrong):
+def test_failed_first_step_fixes_no_shapes(wrong):
     recorder = VectorRecorder(2, autoreset_mode=NEXT)
     recorder.reset(row_of(0))
     fits = {"observations": row_of(1), "actions": np.zeros(2, int), "rewards": np.ones(2)}
@@ -166,7 +166,7 @@ def test_a_first_step_that_fails_does_not_fix_the_shapes_of_those_that_follow(wr
     assert recorder.take().actions.shape == (4,)
 
 
-def test_outputs_of_before_stay_when_the_step_with_which_others_would_start_fails():
+def test_failed_step_keeps_previous_outputs():
     recorder = recorder_of(lookback=1)
     step(recorder, 1, logp=np.ones(2))
     recorder.take()
@@ -176,7 +176,7 @@ def test_outputs_of_before_stay_when_the_step_with_which_others_would_start_fail
     assert recorder.take().extra_model_outputs["logp"].tolist() == [1, 1, 1, 1]  # the lookback's, not zeros
 
 
-def test_a_row_of_rewards_is_one_number_for_each_environment():
+def test_rewards_with_axes_raise():
     recorder = recorder_of()
     with pytest.raises(ShapeMismatch, match="one number for each environment"):
         recorder.step(row_of(1), np.zeros(2, int), np.zeros((2, 1)), np.zeros(2, bool), np.zeros(2, bool))
@@ -184,7 +184,7 @@ def test_a_row_of_rewards_is_one_number_for_each_environment():
 
 @pytest.mark.parametrize("observations", [np.zeros((2, 0)), {"a": {}, "b": np.zeros((2, 0, 3))}])
 @pytest.mark.parametrize("mode", [NEXT, SAME])
-def test_observations_that_hold_nothing_are_recorded(observations, mode):
+def test_observations_of_size_zero_are_recorded(observations, mode):
     recorder = VectorRecorder(2, autoreset_mode=mode, len_lookback_buffer=1)
     recorder.reset(observations)
     finals = {"final_observations": observations} if mode is SAME else {}
@@ -197,13 +197,13 @@ def test_observations_that_hold_nothing_are_recorded(observations, mode):
 
 
 @pytest.mark.parametrize("observations", [{}, (), {"a": {}}])
-def test_observations_without_any_array_are_refused_at_the_first_reset(observations):
+def test_reset_without_arrays_raises(observations):
     for recorder in (VectorRecorder(2, autoreset_mode=NEXT), EpisodeReplayBuffer(9).recorder(2, autoreset_mode=NEXT)):
         with pytest.raises(ShapeMismatch, match="no array"):
             recorder.reset(observations)
 
 
-def test_a_reset_that_does_not_fit_leaves_the_episodes_as_they_were():
+def test_reset_that_does_not_fit_changes_nothing():
     recorder = recorder_of()
     step(recorder, 1)
     with pytest.raises(ShapeMismatch):
@@ -214,7 +214,7 @@ def test_a_reset_that_does_not_fit_leaves_the_episodes_as_they_were():
     assert recorder.take()[1].get_observations()[:, 0].tolist() == [0, 1, 2]
 
 
-def test_an_extra_output_that_starts_late_or_stops_early_is_an_error_that_names_it():
+def test_extra_output_that_starts_late_raises():
     recorder = recorder_of()
     step(recorder, 1, logp=np.zeros(2))
     with pytest.raises(TrackMismatch, match=r"\['value'\] start late, \['logp'\] stop early"):
@@ -226,20 +226,20 @@ def test_an_extra_output_that_starts_late_or_stops_early_is_an_error_that_names_
 
 
 @pytest.mark.parametrize(("first", "then"), [([1.5, 2.5], ["a", "b"]), (["a", "b"], [1, 2]), ([1, 2], ["3", "4"])])
-def test_numbers_never_become_words_nor_words_numbers(first, then):
+def test_numbers_and_strings_are_not_converted(first, then):
     recorder = recorder_of()
-    step(recorder, 1, said=np.array(first))
-    with pytest.raises(ShapeMismatch, match=r"'said'\]: a row has dtype .*, its track .*; give items of one kind"):
-        step(recorder, 2, said=np.array(then))
+    step(recorder, 1, text=np.array(first))
+    with pytest.raises(ShapeMismatch, match=r"'text'\]: a row has dtype .*, its track .*; give items of one kind"):
+        step(recorder, 2, text=np.array(then))
     with pytest.raises(ShapeMismatch, match="actions: a row has dtype <U1, its track int64"):
         recorder.step(
             row_of(2), np.array(["3", "4"]), np.ones(2), *np.zeros((2, 2), bool), {}, {"said": np.array(first)}
         )
-    step(recorder, 3, said=np.array(first))
+    step(recorder, 3, text=np.array(first))
     assert recorder.take()[0].get_extra_model_outputs("said").tolist() == [first[0]] * 2
 
 
-def test_the_spaces_dtypes_are_the_tracks_and_rewards_widen():
+def test_tracks_have_space_dtypes_and_rewards_widen():
     recorder = recorder_of()
     recorder.step(row_of(1).astype(np.float64), [1.0, 2.0], np.ones(2, np.float32), [False] * 2, [False] * 2)
     recorder.step(row_of(2), np.array([1, 2]), np.full(2, 0.1), np.zeros(2, bool), np.zeros(2, bool))
@@ -249,12 +249,12 @@ def test_the_spaces_dtypes_are_the_tracks_and_rewards_widen():
 
 
 @pytest.mark.parametrize("wrong", [{"autoreset_mode": "Sometimes"}, {"num_envs": 0}, {"len_lookback_buffer": -1}])
-def test_a_recorder_of_nothing_known_is_an_error(wrong):
+def test_recorder_with_unknown_mode_raises(wrong):
     with pytest.raises(InvalidArgument, match=r"give|Sometimes"):
         VectorRecorder(**{"num_envs": 2, "autoreset_mode": NEXT, **wrong})
 
 
-def test_rows_are_copied_so_that_an_environment_may_write_to_them_again():
+def test_rows_are_copied():
     recorder = recorder_of(1)
     row, reward = row_of(0, 1), np.zeros(1)
     for number in range(1, 4):
@@ -266,7 +266,7 @@ def test_rows_are_copied_so_that_an_environment_may_write_to_them_again():
     assert pack[0].get_rewards().tolist() == [1, 2, 3]
 
 
-def test_a_take_without_steps_gives_no_episodes_and_changes_nothing():
+def test_take_without_steps_is_empty():
     recorder = recorder_of()
     assert len(recorder.take()) == 0
     step(recorder, 1)
@@ -277,7 +277,7 @@ def test_a_take_without_steps_gives_no_episodes_and_changes_nothing():
     assert (episode.id_, episode.t_started, len(episode)) == (id_, 1, 1)
 
 
-def test_an_episode_that_has_only_been_reset_waits_for_its_first_step():
+def test_take_leaves_episode_without_steps():
     recorder = recorder_of()
     step(recorder, 1, done=(0,))
     step(recorder, 2)  # a reset for environment 0
@@ -287,7 +287,7 @@ def test_an_episode_that_has_only_been_reset_waits_for_its_first_step():
     assert (first.t_started, first.get_observations()[:, 0].tolist()) == (0, [2, 3])
 
 
-def test_infos_are_nothing_where_all_are_empty_and_else_columns():
+def test_infos_are_columns_unless_all_are_empty():
     recorder = recorder_of()
     step(recorder, 1)
     assert isinstance(recorder.take().infos, EmptyInfos)
@@ -298,22 +298,22 @@ def test_infos_are_nothing_where_all_are_empty_and_else_columns():
 
 
 @pytest.mark.parametrize(
-    ("infos", "told"),
+    ("infos", "message"),
     [
         ({1: np.ones(2)}, "infos has the key 1, a int; keys of infos are strings: give '1'"),
         ({"a": {"b": {(1, 2): np.ones(2)}}}, r"infos\['a/b'\] has the key \(1, 2\), a tuple"),
     ],
 )
-def test_a_key_of_infos_that_is_no_string_is_named_and_the_step_is_not_recorded(infos, told):
+def test_info_key_that_is_no_string_raises(infos, message):
     recorder = recorder_of()
-    with pytest.raises(WrongType, match=told):
+    with pytest.raises(WrongType, match=message):
         step(recorder, 1, infos={"fine": np.ones(2), **infos})
     step(recorder, 2)
     assert [list(episode.get_infos()) for episode in recorder.take()] == [[{}, {}]] * 2
 
 
 @pytest.mark.parametrize("into_buffer", [False, True])
-def test_an_array_of_infos_that_cannot_be_dealt_out_is_named_and_the_step_is_not_recorded(into_buffer):
+def test_info_array_of_other_length_raises(into_buffer):
     buffer = EpisodeReplayBuffer(100)
     recorder = buffer.recorder(2, autoreset_mode=AutoresetMode.NEXT_STEP) if into_buffer else recorder_of()
     recorder.reset(row_of(0))
@@ -325,7 +325,7 @@ def test_an_array_of_infos_that_cannot_be_dealt_out_is_named_and_the_step_is_not
     assert [list(episode.get_infos()) for episode in episodes] == [[{}, {"fine": 0}], [{}, {"fine": 1}]]
 
 
-def test_an_array_of_infos_that_the_environment_uses_again_is_read_as_it_was():
+def test_info_arrays_are_copied():
     recorder = recorder_of()
     reused = np.zeros(2)
     for number in range(1, 4):
@@ -334,7 +334,7 @@ def test_an_array_of_infos_that_the_environment_uses_again_is_read_as_it_was():
     assert [info.get("x") for info in recorder.take().infos] == [None, 1, 2, 3] * 2
 
 
-def test_the_environments_of_the_chunks_are_known():
+def test_taken_envs_match_chunks():
     recorder = recorder_of(3)
     step(recorder, 1, done=(1,))
     step(recorder, 2)
@@ -359,7 +359,7 @@ def test_ids_are_unique():
 # --- the ongoing episodes ----------------------------------------------------------------------------------------
 
 
-def test_an_ongoing_episode_is_the_chunk_that_would_be_taken_now():
+def test_ongoing_episode_equals_next_take():
     recorder = recorder_of(2, lookback=9)
     step(recorder, 1)
     first = recorder.take()
@@ -367,9 +367,9 @@ def test_an_ongoing_episode_is_the_chunk_that_would_be_taken_now():
     step(recorder, 3, done=(1,))
     step(recorder, 4)
     ongoing = list(recorder.episodes)
-    taken = recorder.take()
-    assert ongoing[0].equals(taken[0])
-    assert ongoing[0].id_ == taken[0].id_ == first[0].id_
+    pack = recorder.take()
+    assert ongoing[0].equals(pack[0])
+    assert ongoing[0].id_ == pack[0].id_ == first[0].id_
     assert (len(ongoing[0]), ongoing[0].lookback, ongoing[0].t_started) == (3, 1, 1)
     assert (len(ongoing[1]), ongoing[1].t_started) == (0, 0)
     assert ongoing[1].get_observations().tolist() == [[4, 1]]
@@ -377,18 +377,18 @@ def test_an_ongoing_episode_is_the_chunk_that_would_be_taken_now():
     assert recorder.take()[1].id_ == ongoing[1].id_
 
 
-def test_an_ended_episode_is_ongoing_until_it_is_reset_and_keeps_its_id():
+def test_ended_episode_is_ongoing_until_reset():
     recorder = recorder_of(1)
     step(recorder, 1, done=(0,))
     ended = recorder.episodes[0]
     assert (ended.is_terminated, len(ended)) == (True, 1)
     step(recorder, 2)
-    fresh = recorder.episodes[-1]
-    assert (fresh.is_done, len(fresh), fresh.id_ == ended.id_) == (False, 0, False)
+    reset_row = recorder.episodes[-1]
+    assert (reset_row.is_done, len(reset_row), reset_row.id_ == ended.id_) == (False, 0, False)
     assert recorder.take()[0].id_ == ended.id_
 
 
-def test_ongoing_episodes_are_a_sequence_of_one_for_each_environment():
+def test_ongoing_episodes_are_one_per_env():
     recorder = recorder_of(3)
     assert len(recorder.episodes) == len(recorder.episodes[:]) == 3
     with pytest.raises(StepOutOfRange, match=r"environments 0\.\.2"):
@@ -396,7 +396,7 @@ def test_ongoing_episodes_are_a_sequence_of_one_for_each_environment():
 
 
 @pytest.mark.parametrize("mode", [NEXT, SAME])
-def test_the_chunks_that_just_ended_have_their_true_last_observation(mode):
+def test_ended_returns_true_last_observations(mode):
     recorder = recorder_of(3, mode)
     step(recorder, 1)
     recorder.take()
@@ -405,8 +405,8 @@ def test_the_chunks_that_just_ended_have_their_true_last_observation(mode):
     number = 2 if mode is NEXT else 50
     assert [episode.get_observations(-1).tolist() for episode in ended] == [[number, 0], [number, 2]]
     assert (ended.t_started.tolist(), ended.terminated.tolist()) == ([1, 1], [True, True])
-    taken = {episode.id_ for episode in recorder.take() if episode.is_done}
-    assert set(ended.ids.tolist()) == taken
+    pack = {episode.id_ for episode in recorder.take() if episode.is_done}
+    assert set(ended.ids.tolist()) == pack
 
 
 class Plain:
@@ -434,7 +434,7 @@ ROWS = st.lists(st.tuples(st.sets(st.integers(0, 2), max_size=3), st.sampled_fro
 
 
 @given(rows=ROWS, mode=st.sampled_from([NEXT, SAME, DISABLED]), k=st.integers(1, 4))
-def test_recent_rows_and_ages_are_those_of_the_ongoing_episodes_over_every_take(rows, mode, k):
+def test_recent_and_ages_match_ongoing_episodes(rows, mode, k):
     recorder, plain = recorder_of(3, mode), Plain(3)
     recorder.episodes.recent("observations", k)
     waiting: set[int] = set()
@@ -471,7 +471,7 @@ def check_recent(recorder: VectorRecorder, plain: Plain, k: int) -> None:
     assert recorder.episodes.ages.tolist() == [len(rewards) for rewards in plain.rewards]
 
 
-def test_recent_rows_of_an_output_that_was_never_recorded_are_none():
+def test_recent_of_unknown_output_is_none():
     recorder = recorder_of()
     assert recorder.episodes.recent("actions", 1)[0] is None
     rows, valid = recorder.episodes.recent("state_out", 2)
@@ -481,7 +481,7 @@ def test_recent_rows_of_an_output_that_was_never_recorded_are_none():
         recorder.episodes.recent("actions", 0)
 
 
-def test_recent_rows_of_an_output_are_only_those_of_its_present_run():
+def test_recent_of_output_starts_with_its_run():
     recorder = recorder_of()
     recorder.episodes.recent("rewards", 3)
     step(recorder, 1)
@@ -491,7 +491,7 @@ def test_recent_rows_of_an_output_are_only_those_of_its_present_run():
     assert (rows[:, 0].tolist(), valid[:, 0].tolist()) == ([0, 5], [False, True])
 
 
-def test_a_step_costs_no_python_work_per_environment():
+def test_step_makes_no_calls_per_env():
     import gc
     import sys
 
@@ -522,7 +522,7 @@ def test_a_step_costs_no_python_work_per_environment():
     assert calls(many) == calls(few)
 
 
-def test_an_output_that_starts_with_the_second_take_costs_no_lookback():
+def test_new_output_after_take_keeps_lookback():
     recorder = recorder_of(2, lookback=2)
     for t in (1, 2, 3):
         step(recorder, t)
@@ -535,29 +535,29 @@ def test_an_output_that_starts_with_the_second_take_costs_no_lookback():
 
 
 @pytest.mark.parametrize("taken_after", [None, 1, 2, 3, 4])
-def test_an_ending_flag_that_is_repeated_on_the_reset_row_loses_no_step(taken_after):
-    recorder, found = recorder_of(1), []
+def test_repeated_flag_on_reset_row_loses_no_step(taken_after):
+    recorder, chunks = recorder_of(1), []
     for t, flag in enumerate([False, True, True, False, False], 1):
         step(recorder, t, done=(0,) if flag else ())
         assert recorder.ages.tolist() == [[1, 2, 0, 1, 2][t - 1]]
         if t == taken_after:
-            found += recorder.take()
+            chunks += recorder.take()
     assert len(recorder.episodes[0]) == 2 or taken_after == 4
-    assert recorder.count_steps() + sum(map(len, found)) == 4
-    found += recorder.take()
-    starts = [(e.get_observations(0)[0], len(e), e.is_terminated) for e in found]
+    assert recorder.count_steps() + sum(map(len, chunks)) == 4
+    chunks += recorder.take()
+    starts = [(e.get_observations(0)[0], len(e), e.is_terminated) for e in chunks]
     whole = [(0.0, 2, True), (3.0, 2, False)]
     cut = {1: [(0.0, 1, False), (1.0, 1, True), whole[1]], 4: [whole[0], (3.0, 1, False), (4.0, 1, False)]}
     assert starts == cut.get(taken_after, whole)
 
 
-def test_ongoing_episodes_are_the_same_read_at_once_and_one_by_one():
+def test_ongoing_episodes_read_at_once_equal_single_reads():
     recorder = VectorRecorder(3, autoreset_mode=AutoresetMode.NEXT_STEP, len_lookback_buffer=2)
     recorder.reset(np.zeros((3, 1)), {"speed": np.arange(3.0)})
     for t in range(1, 8):
         done = np.array([t == 3, t == 6, False])
-        told = {"speed": np.full(3, float(t))}
-        recorder.step(np.full((3, 1), float(t)), np.arange(3), np.full(3, 0.5), done, ~done & (t == 7), told)
+        infos = {"speed": np.full(3, float(t))}
+        recorder.step(np.full((3, 1), float(t)), np.arange(3), np.full(3, 0.5), done, ~done & (t == 7), infos)
         if t == 4:
             recorder.take()
         at_once = recorder.episodes[:]

@@ -1,4 +1,4 @@
-"""Agents of one env step are drawn together, agents of one module apart; both are what a plain log says."""
+"""Multi-agent replay buffers against a plain log: samples of one env step, and samples of one module."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ class Game:
 
     def __post_init__(self) -> None:
         self.episode = MultiAgentEpisode(self.id_, agent_to_module_mapping_fn=module_of)
-        self.shown = {agent: self.fresh() for agent in AGENTS if agent == "a0" or self.rng.random() < 0.7}
+        self.shown = {agent: self.next_number() for agent in AGENTS if agent == "a0" or self.rng.random() < 0.7}
         self.episode.add_env_reset(observations=dict(self.shown))
 
-    def fresh(self) -> float:
+    def next_number(self) -> float:
         return float(self.rng.integers(1 << 50))
 
     def play(self) -> None:
-        """One env step."""
+        """Play one env step."""
         acts = {a: int(self.rng.integers(9)) for a in self.shown if a not in self.waiting and self.rng.random() < 0.7}
         for agent, action in acts.items():
             self.waiting[agent] = (self.t, self.shown[agent], action)
-        seen = {a: self.fresh() for a in self.waiting if self.rng.random() < 0.7}
-        rewards = {a: float(self.rng.integers(5)) for a in seen}
-        for agent, observation in seen.items():
+        observed = {a: self.next_number() for a in self.waiting if self.rng.random() < 0.7}
+        rewards = {a: float(self.rng.integers(5)) for a in observed}
+        for agent, observation in observed.items():
             since, before, action = self.waiting.pop(agent)
             self.log[since, agent] = (before, action, rewards[agent], observation)
-        self.shown |= seen
-        self.episode.add_env_step(seen, acts, rewards)
+        self.shown |= observed
+        self.episode.add_env_step(observed, acts, rewards)
         self.t += 1
 
 
@@ -75,7 +75,7 @@ def as_step(batch: Any, i: int) -> Step:
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), cut_every=st.integers(1, 9), num_games=st.integers(1, 3))
-def test_synchronized_draws_are_what_all_agents_did_at_one_env_step(seed: int, cut_every: int, num_games: int) -> None:
+def test_sample_synchronized_returns_one_env_step_per_row(seed: int, cut_every: int, num_games: int) -> None:
     rng = np.random.default_rng(seed)
     games = [Game(f"game {number}", rng) for number in range(num_games)]
     buffer = MultiAgentEpisodeReplayBuffer(1000, seed=seed)
@@ -90,29 +90,35 @@ def test_synchronized_draws_are_what_all_agents_did_at_one_env_step(seed: int, c
     drawn = buffer.sample_synchronized(200) if any(len(m) for m in buffer.modules.values()) else {}
     steps_of = {step[0]: (game.id_, t, agent) for game in games for (t, agent), step in game.log.items()}
     for i in range(200 if drawn else 0):
-        found = {agent: as_step(batch, i) for agent, batch in drawn.items() if batch.loss_mask[i]}
-        places = {steps_of[step[0]][:2] for step in found.values()}
+        result = {agent: as_step(batch, i) for agent, batch in drawn.items() if batch.loss_mask[i]}
+        places = {steps_of[step[0]][:2] for step in result.values()}
         assert len(places) == 1
         game = next(game for game in games if game.id_ == next(iter(places))[0])
         t = next(iter(places))[1]
         complete = {agent: game.log[t, agent] for agent in AGENTS if (t, agent) in game.log}
         complete = {agent: step for agent, step in complete.items() if is_added(game, step)}
-        assert found == complete
+        assert result == complete
     assert sum(len(m) for m in buffer.modules.values()) == sum(is_added_anywhere(games, step) for _, _, step in added)
 
 
 def is_added(game: Game, step: Step) -> bool:
     """Whether the step completed before the chunk that still grows."""
     agents = game.episode.agent_episodes.values()
-    return not any(step[0] in own.get_observations(slice(0, len(own))) for own in agents if len(own))
+    return not any(
+        step[0] in agent_episode.get_observations(slice(0, len(agent_episode)))
+        for agent_episode in agents
+        if len(agent_episode)
+    )
 
 
 def is_added_anywhere(games: list[Game], step: Step) -> bool:
     return all(is_added(game, step) for game in games)
 
 
-def played(id_: str, length: int, *, start: float = 0.0, num_agents: int = 2) -> MultiAgentEpisode:
-    """Agents "a0", "a1", ... act at every env step; observations are start + 1000 * agent + t."""
+def play_games(id_: str, length: int, *, start: float = 0.0, num_agents: int = 2) -> MultiAgentEpisode:
+    """Return episodes in which agents "a0", "a1", ... act at every env step. Observations are start + 1000 * agent +
+    t.
+    """
     episode = MultiAgentEpisode(id_, agent_to_module_mapping_fn=module_of)
     see = lambda t: {f"a{k}": start + 1000.0 * k + t for k in range(num_agents)}  # noqa: E731
     episode.add_env_reset(observations=see(0))
@@ -123,10 +129,10 @@ def played(id_: str, length: int, *, start: float = 0.0, num_agents: int = 2) ->
     return episode
 
 
-def test_every_env_step_is_equally_likely_also_after_evictions() -> None:
+def test_sample_synchronized_is_uniform_after_evictions() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(50, seed=0)
     for number in range(11):
-        buffer.add(played(str(number), 7, start=10.0 * number))
+        buffer.add(play_games(str(number), 7, start=10.0 * number))
     assert len(buffer) == 50
     drawn = np.concatenate([buffer.sample_synchronized(1000, keys=["obs"])["a0"].obs for _ in range(100)])
     values, counts = np.unique(drawn, return_counts=True)
@@ -135,9 +141,9 @@ def test_every_env_step_is_equally_likely_also_after_evictions() -> None:
     assert values.min() == 36
 
 
-def test_an_episode_longer_than_the_capacity_keeps_its_last_env_steps() -> None:
+def test_multi_agent_buffer_keeps_last_env_steps_of_long_episode() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(40, seed=0)
-    buffer.add(played("long", 500, num_agents=3))
+    buffer.add(play_games("long", 500, num_agents=3))
     batches = buffer.sample_synchronized(2000, keys=["obs", "terminateds"])
     assert set(batches["a0"].obs.tolist()) == set(range(460, 500))
     assert np.array_equal(batches["a2"].obs, batches["a0"].obs + 2000)
@@ -145,32 +151,32 @@ def test_an_episode_longer_than_the_capacity_keeps_its_last_env_steps() -> None:
     assert np.array_equal(batches["a1"].terminateds, batches["a0"].obs == 499)
 
 
-def test_draws_of_a_module_are_uniform_over_its_agents_steps() -> None:
+def test_multi_agent_sample_is_uniform_over_agents_of_module() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(50, seed=0)
-    buffer.add([played(str(number), 5, start=10.0 * number) for number in range(4)])
+    buffer.add([play_games(str(number), 5, start=10.0 * number) for number in range(4)])
     drawn = np.concatenate([buffer.sample(1000, keys=["obs"])["a"].obs for _ in range(100)])
     counts = np.unique(drawn, return_counts=True)[1]
     assert len(counts) == 40
     assert chi_square_deviation(counts) < 3
 
 
-def test_an_env_step_of_which_an_agents_part_is_gone_is_not_drawn() -> None:
+def test_sample_synchronized_skips_partly_evicted_env_steps() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(10, seed=0)
-    buffer.add(played("two", 5))
-    buffer.add(played("four", 5, start=100.0, num_agents=4))
+    buffer.add(play_games("two", 5))
+    buffer.add(play_games("four", 5, start=100.0, num_agents=4))
     batches = buffer.sample_synchronized(500, keys=["obs", "t"])
     assert set(batches["a0"].obs.tolist()) == {4, 100, 101, 102, 103, 104}
     assert batches["a1"].loss_mask.all()
     assert np.array_equal(batches["a2"].loss_mask, batches["a0"].obs >= 100)
 
 
-def test_a_step_that_waited_until_its_env_step_was_gone_is_drawn_only_apart() -> None:
+def test_sample_synchronized_skips_step_of_evicted_env_step() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(32, seed=0)
     episode = MultiAgentEpisode("long wait", agent_to_module_mapping_fn=module_of)
     episode.add_env_reset(observations={"a0": 0.0, "b0": 1000.0})
     for t in range(33):
-        seen = {"b0": 1001.0 + t} | ({"a0": 1.0} if t == 32 else {})
-        episode.add_env_step(seen, {"b0": t} | ({"a0": 7} if t == 0 else {}), dict.fromkeys(seen, 1.0))
+        observed = {"b0": 1001.0 + t} | ({"a0": 1.0} if t == 32 else {})
+        episode.add_env_step(observed, {"b0": t} | ({"a0": 7} if t == 0 else {}), dict.fromkeys(observed, 1.0))
         if t != 0:
             successor = episode.cut()
             buffer.add(episode)
@@ -181,12 +187,12 @@ def test_a_step_that_waited_until_its_env_step_was_gone_is_drawn_only_apart() ->
     assert not batches["a0"].loss_mask.any()
 
 
-def test_n_steps_stacks_and_padding_of_agents_that_rest() -> None:
+def test_sample_synchronized_pads_agents_without_action() -> None:
     episode = MultiAgentEpisode("turns", agent_to_module_mapping_fn=module_of)
     episode.add_env_reset(observations={"a0": 1.0})
     for t in range(6):
-        mover, other = ("a0", "b0") if t % 2 == 0 else ("b0", "a0")
-        episode.add_env_step({other: t + 2.0}, {mover: t}, {other: 1.0} if t else {})
+        mover, restored = ("a0", "b0") if t % 2 == 0 else ("b0", "a0")
+        episode.add_env_step({restored: t + 2.0}, {mover: t}, {restored: 1.0} if t else {})
     buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
     buffer.add(episode)
     batches = buffer.sample_synchronized(
@@ -202,7 +208,7 @@ def test_n_steps_stacks_and_padding_of_agents_that_rest() -> None:
     assert set(first.rewards[first.loss_mask].tolist()) == {1.0, 2.0}
 
 
-def test_drawing_only_some_modules_gives_only_their_agents() -> None:
+def test_sample_synchronized_of_modules_returns_their_agents() -> None:
     rng = np.random.default_rng(3)
     game = Game("g", rng)
     for _ in range(40):
@@ -218,38 +224,38 @@ def test_drawing_only_some_modules_gives_only_their_agents() -> None:
         buffer.sample_synchronized(4, module_ids=["c"])
 
 
-def test_an_empty_buffer_and_chunks_out_of_order_are_errors() -> None:
+def test_multi_agent_buffer_empty_or_out_of_order_raises() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
     for draw in (buffer.sample, buffer.sample_synchronized):
         with pytest.raises(EpisodeStateError, match="nothing is stored"):
             draw(1)
-    buffer.add(played("x", 3))
+    buffer.add(play_games("x", 3))
     with pytest.raises(ChunkMismatch, match="ended at t=3"):
-        buffer.add(_again(played("x", 3), buffer))
+        buffer.add(_again(play_games("x", 3), buffer))
     assert len(buffer) == 3
     with pytest.raises(InvalidArgument, match="room for at least one"):
         MultiAgentEpisodeReplayBuffer(0)
 
 
 def _again(episode: MultiAgentEpisode, buffer: MultiAgentEpisodeReplayBuffer) -> MultiAgentEpisode:
-    """The episode with the ids of the agents' episodes that are in the buffer."""
+    """Return the episode with the agent episode ids that the buffer has stored."""
     stored = {e.agent_id: e.id_ for e in buffer.modules["a"].iter_episodes()}
-    for agent_id, own in episode.agent_episodes.items():
-        own.id_ = stored[agent_id]
+    for agent_id, agent_episode in episode.agent_episodes.items():
+        agent_episode.id_ = stored[agent_id]
     return episode
 
 
-def test_an_agent_stays_with_its_module() -> None:
+def test_multi_agent_add_with_other_module_raises() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
-    buffer.add(played("x", 3))
-    other = MultiAgentEpisode("y", agent_to_module_mapping_fn=lambda agent_id, episode: "z")
-    other.add_env_reset(observations={"a0": 0.0})
-    other.add_env_step({"a0": 1.0}, {"a0": 0}, {"a0": 0.0})
+    buffer.add(play_games("x", 3))
+    restored = MultiAgentEpisode("y", agent_to_module_mapping_fn=lambda agent_id, episode: "z")
+    restored.add_env_reset(observations={"a0": 0.0})
+    restored.add_env_step({"a0": 1.0}, {"a0": 0}, {"a0": 0.0})
     with pytest.raises(InvalidArgument, match="agent 'a0' is of module 'z' and was of 'a'"):
-        buffer.add(other)
+        buffer.add(restored)
 
 
-def test_a_restored_buffer_draws_bit_for_bit_and_goes_on_being_fed() -> None:
+def test_multi_agent_set_state_continues_bit_for_bit() -> None:
     buffer, restored = MultiAgentEpisodeReplayBuffer(30, seed=0), MultiAgentEpisodeReplayBuffer(30, seed=9)
     game = Game("g", np.random.default_rng(1))
     for round_ in range(6):
@@ -272,18 +278,18 @@ def test_a_restored_buffer_draws_bit_for_bit_and_goes_on_being_fed() -> None:
     assert len(buffer) == 0
 
 
-def test_a_module_buffer_gives_the_transitions_of_given_steps() -> None:
+def test_module_buffer_at_returns_steps() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(10, seed=0)
-    buffer.add([played(str(number), 6, start=10.0 * number, num_agents=1) for number in range(3)])
+    buffer.add([play_games(str(number), 6, start=10.0 * number, num_agents=1) for number in range(3)])
     batch = buffer.modules["a"].at(np.array([17, -1, 12]))
     assert (batch.obs.tolist(), batch.indices.tolist()) == ([25.0, 0.0, 20.0], [17, -1, 12])
-    for gone in (7, 18):
-        with pytest.raises(StepOutOfRange, match=rf"step {gone}: .* 8\.\.17"):
-            buffer.modules["a"].at(np.array([gone]))
+    for evicted in (7, 18):
+        with pytest.raises(StepOutOfRange, match=rf"step {evicted}: .* 8\.\.17"):
+            buffer.modules["a"].at(np.array([evicted]))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 40])
-def test_steps_that_are_no_longer_counted_are_never_drawn(chunk: int) -> None:
+def test_multi_agent_sample_never_returns_evicted_steps(chunk: int) -> None:
     buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
     episode = MultiAgentEpisode("long", agent_to_module_mapping_fn=lambda agent_id, _: agent_id[0])
     agents = ("a0", "a1", "b0")
@@ -298,16 +304,16 @@ def test_steps_that_are_no_longer_counted_are_never_drawn(chunk: int) -> None:
             for batch in buffer.sample(400).values():
                 assert batch.actions.min() >= oldest
     assert len(buffer) == 100
-    assert [len(own) for own in buffer.modules.values()] == [200, 100]
+    assert [len(agent_episode) for agent_episode in buffer.modules.values()] == [200, 100]
     assert set(buffer.sample(4000)["a"].actions.tolist()) == set(range(100, 200))
     drawn = buffer.modules["a"].sample_sequences(500, 4, burn_in=3)
     assert drawn.actions[drawn.loss_mask].min() >= 100
-    again = MultiAgentEpisodeReplayBuffer(100)
-    again.set_state(buffer.get_state())
-    assert again.sample(50)["b"].actions.tolist() == buffer.sample(50)["b"].actions.tolist()
+    copy = MultiAgentEpisodeReplayBuffer(100)
+    copy.set_state(buffer.get_state())
+    assert copy.sample(50)["b"].actions.tolist() == buffer.sample(50)["b"].actions.tolist()
 
 
-def test_a_prioritized_buffer_draws_the_steps_of_each_module_by_their_priorities() -> None:
+def test_multi_agent_prioritized_samples_modules_by_priority() -> None:
     buffer = MultiAgentPrioritizedEpisodeReplayBuffer(50, alpha=1.0, beta=1.0, seed=0)
     episode = MultiAgentEpisode("one", agent_to_module_mapping_fn=module_of)
     episode.add_env_reset(observations={"a0": 0.0, "b0": 100.0})
@@ -318,22 +324,22 @@ def test_a_prioritized_buffer_draws_the_steps_of_each_module_by_their_priorities
     buffer.update_priorities(indices, {"a": np.arange(8) + 1.0, "b": 8.0 - np.arange(8)})
     drawn = buffer.sample(20_000, keys=["actions"])
     rising = np.arange(8) + 1.0
-    for module_id, wanted in (("a", rising), ("b", rising[::-1])):
+    for module_id, expected in (("a", rising), ("b", rising[::-1])):
         batch = drawn[module_id]
-        assert chi_square_deviation(np.bincount(batch.actions, minlength=8), wanted) < 3
-        assert np.allclose(batch.weights, wanted[batch.actions].min() / wanted[batch.actions])
+        assert chi_square_deviation(np.bincount(batch.actions, minlength=8), expected) < 3
+        assert np.allclose(batch.weights, expected[batch.actions].min() / expected[batch.actions])
     restored = MultiAgentPrioritizedEpisodeReplayBuffer(50)
     restored.set_state(buffer.get_state())
-    again = restored.sample(9)
-    assert all(np.array_equal(batch.indices, again[m].indices) for m, batch in buffer.sample(9).items())
+    copy = restored.sample(9)
+    assert all(np.array_equal(batch.indices, copy[m].indices) for m, batch in buffer.sample(9).items())
     assert set(buffer.sample_synchronized(30)) == {"a0", "b0"}
     buffer.set_beta(0.0)
     assert set(buffer.sample(9)["a"].weights) == {1.0}
 
 
-def test_priorities_of_modules_that_do_not_fit_are_named() -> None:
+def test_multi_agent_update_priorities_with_other_modules_raises() -> None:
     buffer = MultiAgentPrioritizedEpisodeReplayBuffer(50, seed=0)
-    buffer.add(played("x", 3))
+    buffer.add(play_games("x", 3))
     with pytest.raises(UnknownKey, match=r"indices of modules \['a'\], priorities of \['b'\]"):
         buffer.update_priorities({"a": np.arange(2)}, {"b": np.ones(2)})
     with pytest.raises(UnknownKey, match="no module 'b'"):
@@ -343,15 +349,15 @@ def test_priorities_of_modules_that_do_not_fit_are_named() -> None:
     with pytest.raises(InvalidArgument, match="beta"):
         buffer.set_beta(-1.0)
     plain = MultiAgentEpisodeReplayBuffer(50)
-    plain.add(played("x", 3))
+    plain.add(play_games("x", 3))
     with pytest.raises(StateMismatch, match="without priorities"):
         buffer.set_state(plain.get_state())
 
 
-def test_env_steps_are_counted_as_they_come_are_drawn_and_go() -> None:
+def test_multi_agent_buffer_counts_env_steps() -> None:
     buffer = MultiAgentEpisodeReplayBuffer(20, seed=0, limit=SamplesPerInsert(2, min_size=10))
     assert not buffer.may_sample()
-    buffer.add([played(str(number), 5, start=10.0 * number) for number in range(6)])
+    buffer.add([play_games(str(number), 5, start=10.0 * number) for number in range(6)])
     assert (buffer.num_added, buffer.num_evicted, len(buffer)) == (30, 10, 20)
     assert buffer.may_sample(40)
     assert not buffer.may_sample(41)

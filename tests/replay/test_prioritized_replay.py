@@ -44,7 +44,7 @@ sizes = st.sampled_from([1, 2, 15, 16, 17, 255, 600, 8192, 9000, 140_000])
 
 
 @given(size=sizes, seed=st.integers(0, 9))
-def test_the_tree_finds_what_a_search_in_the_sums_finds(size: int, seed: int) -> None:
+def test_sum_tree_find_equals_search_in_sums(size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     tree, values = SumTree(size), np.zeros(size)
     for _ in range(4):
@@ -64,20 +64,20 @@ def test_the_tree_finds_what_a_search_in_the_sums_finds(size: int, seed: int) ->
         assert (tree.get(tree.draw(50, rng)) > 0).all()
 
 
-def test_amounts_at_the_very_edges_fall_into_leaves_that_are_not_empty() -> None:
+def test_sum_tree_find_at_edges_returns_nonzero_leaves() -> None:
     tree = SumTree(10_000)
     tree.set(np.array([3, 7, 9_000]), np.array([0.1, 0.2, 0.3]))
     edges = np.array([0.0, np.nextafter(0.1, 0), 0.1, np.nextafter(tree.total, 0)])
     assert tree.find(edges).tolist() == [3, 3, 7, 9_000]
 
 
-def test_a_tree_restores_bit_for_bit() -> None:
+def test_sum_tree_set_state_restores_bit_for_bit() -> None:
     rng = np.random.default_rng(0)
-    tree, other = SumTree(20_000), SumTree(20_000)
+    tree, restored = SumTree(20_000), SumTree(20_000)
     for _ in range(30):
         tree.set(rng.integers(0, 20_000, 100), rng.random(100))
-    other.set_state(tree.get_state())
-    first, second = (t.draw(1000, np.random.default_rng(1)) for t in (tree, other))
+    restored.set_state(tree.get_state())
+    first, second = (t.draw(1000, np.random.default_rng(1)) for t in (tree, restored))
     assert np.array_equal(first, second)
 
 
@@ -85,7 +85,7 @@ def test_a_tree_restores_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_draws_follow_the_priorities(alpha: float) -> None:
+def test_prioritized_sample_follows_priorities(alpha: float) -> None:
     buffer = filled(alpha=alpha)
     priorities = np.random.default_rng(0).random(100) + 0.01
     buffer.update_priorities(np.arange(100), priorities)
@@ -93,7 +93,7 @@ def test_draws_follow_the_priorities(alpha: float) -> None:
     assert chi_square_deviation(np.bincount(drawn, minlength=100), priorities**alpha) < 3
 
 
-def test_draws_follow_the_priorities_after_the_oldest_steps_were_evicted() -> None:
+def test_prioritized_sample_follows_priorities_after_eviction() -> None:
     buffer = filled(100, capacity=64)
     priorities = np.random.default_rng(1).random(64) + 0.01
     buffer.update_priorities(np.arange(36, 100), priorities)
@@ -103,7 +103,7 @@ def test_draws_follow_the_priorities_after_the_oldest_steps_were_evicted() -> No
     assert chi_square_deviation(np.bincount(drawn - 46, minlength=64), expected) < 3
 
 
-def test_sequences_are_drawn_by_the_priority_of_the_step_they_are_drawn_by() -> None:
+def test_prioritized_sequences_follow_priority_of_first_step() -> None:
     buffer = filled(unit="sequence")
     priorities = np.random.default_rng(5).random(100) + 0.01
     buffer.update_priorities(np.arange(100), priorities)
@@ -111,7 +111,7 @@ def test_sequences_are_drawn_by_the_priority_of_the_step_they_are_drawn_by() -> 
     assert chi_square_deviation(np.bincount(drawn, minlength=100), priorities) < 3
 
 
-def test_the_last_steps_of_an_episode_are_drawn_by_priority_too() -> None:
+def test_prioritized_sample_includes_last_steps_of_episodes() -> None:
     buffer = filled()
     batch = buffer.sample(3000, n_step=20)
     assert set((batch.indices % 10).tolist()) == set(range(10))
@@ -119,7 +119,7 @@ def test_the_last_steps_of_an_episode_are_drawn_by_priority_too() -> None:
 
 
 @given(beta=st.floats(0, 2), alpha=st.floats(0, 2))
-def test_importance_weights_are_exact(beta: float, alpha: float) -> None:
+def test_importance_weights_equal_formula(beta: float, alpha: float) -> None:
     buffer = filled(alpha=alpha, beta=beta)
     priorities = np.random.default_rng(3).random(100) + 0.1
     buffer.update_priorities(np.arange(100), priorities)
@@ -129,7 +129,7 @@ def test_importance_weights_are_exact(beta: float, alpha: float) -> None:
     assert np.allclose(batch.weights, weights / weights.max(), rtol=1e-5)
 
 
-def test_set_beta_changes_the_weights_of_later_draws() -> None:
+def test_set_beta_changes_later_weights() -> None:
     buffer = filled(beta=0.0)
     buffer.update_priorities(np.arange(50), np.full(50, 0.1))
     assert set(buffer.sample(200).weights.tolist()) == {1.0}
@@ -140,7 +140,7 @@ def test_set_beta_changes_the_weights_of_later_draws() -> None:
 # --- priorities -------------------------------------------------------------------------------------------------
 
 
-def test_new_steps_have_the_highest_priority_so_far() -> None:
+def test_new_steps_get_highest_priority() -> None:
     buffer = filled(50)
     assert set(buffer.priorities(np.arange(50)).tolist()) == {1.0}
     buffer.update_priorities(np.array([3, 4]), np.array([7.0, 0.5]))
@@ -149,7 +149,7 @@ def test_new_steps_have_the_highest_priority_so_far() -> None:
     assert buffer.priorities(np.array([3, 4])).tolist() == [7.0, 0.5]
 
 
-def test_priorities_of_steps_that_are_gone_are_counted_and_ignored() -> None:
+def test_update_priorities_of_evicted_steps_counts_stale() -> None:
     buffer = filled(100, capacity=30)
     before = buffer.priorities(np.arange(70, 100))
     buffer.update_priorities(np.array([5, 69, 70]), np.array([50.0, 60.0, 2.0]))
@@ -160,7 +160,7 @@ def test_priorities_of_steps_that_are_gone_are_counted_and_ignored() -> None:
     assert buffer.num_stale == 3
 
 
-def test_priorities_die_with_their_steps() -> None:
+def test_eviction_removes_priorities() -> None:
     buffer = filled(30, capacity=30)
     buffer.update_priorities(np.arange(30), np.full(30, 1e-3))
     buffer.update_priorities(np.array([0]), np.array([1.0]))
@@ -169,7 +169,7 @@ def test_priorities_die_with_their_steps() -> None:
     assert set(buffer.priorities(np.arange(30, 40)).tolist()) == {1.0}
 
 
-def test_clearing_forgets_the_priorities() -> None:
+def test_clear_removes_priorities() -> None:
     buffer = filled()
     buffer.update_priorities(np.arange(100), np.full(100, 9.0))
     buffer.clear()
@@ -185,13 +185,13 @@ def test_clearing_forgets_the_priorities() -> None:
     assert buffer.num_added == 110
 
 
-def test_a_priority_of_zero_is_drawn_now_and_then() -> None:
+def test_zero_priority_is_still_sampled() -> None:
     buffer = filled(10)
     buffer.update_priorities(np.arange(10), np.zeros(10))
     assert set(buffer.sample(500).indices.tolist()) == set(range(10))
 
 
-def test_units_say_what_the_indices_of_sequences_are() -> None:
+def test_unit_sets_shape_of_sequence_indices() -> None:
     steps, whole = filled(), filled(unit="sequence")
     batch = steps.sample_sequences(6, 4)
     assert batch.indices.shape == (6, 4)
@@ -215,7 +215,7 @@ def test_units_say_what_the_indices_of_sequences_are() -> None:
         ([1, 100], [1.0, 1.0], StepOutOfRange, r"step 100: .* numbers 0\.\.99"),
     ],
 )
-def test_priorities_that_make_no_sense_are_errors_and_change_nothing(
+def test_update_priorities_with_invalid_values_raises(
     indices: list[int], priorities: list[float], error: type[Exception], match: str
 ) -> None:
     buffer = filled()
@@ -224,7 +224,7 @@ def test_priorities_that_make_no_sense_are_errors_and_change_nothing(
     assert set(buffer.priorities(np.arange(100)).tolist()) == {1.0}
 
 
-def test_parameters_that_make_no_sense_are_errors() -> None:
+def test_prioritized_buffer_with_invalid_arguments_raises() -> None:
     all_bad: list[dict[str, Any]] = [{"alpha": -1.0}, {"beta": -1.0}, {"unit": "episode"}, {"min_priority": 0.0}]
     for bad in [*all_bad, {"alpha": float("nan")}]:
         with pytest.raises(InvalidArgument, match=next(iter(bad))):
@@ -233,7 +233,7 @@ def test_parameters_that_make_no_sense_are_errors() -> None:
         filled().set_beta(-0.1)
 
 
-def test_a_restored_buffer_draws_bit_for_bit_and_goes_on_being_fed() -> None:
+def test_prioritized_set_state_continues_bit_for_bit() -> None:
     buffer = filled(90, capacity=64, alpha=0.7)
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -241,16 +241,16 @@ def test_a_restored_buffer_draws_bit_for_bit_and_goes_on_being_fed() -> None:
     restored = PrioritizedEpisodeReplayBuffer(64, seed=1)
     restored.set_state(buffer.get_state())
     for number in range(5):
-        for one in (buffer, restored):
-            one.add([episode(7, f"new {number}", start=1000.0)])
+        for buffer_state in (buffer, restored):
+            buffer_state.add([episode(7, f"new {number}", start=1000.0)])
         first, second = buffer.sample(32), restored.sample(32)
         assert all(np.array_equal(values, second[key]) for key, values in first.items())
-        for one in (buffer, restored):
-            one.update_priorities(first.indices, first.rewards * number)
+        for buffer_state in (buffer, restored):
+            buffer_state.update_priorities(first.indices, first.rewards * number)
     assert restored.num_stale == buffer.num_stale
 
 
-def test_sequences_of_a_grid_have_priorities_of_their_own() -> None:
+def test_prioritized_period_samples_only_grid() -> None:
     buffer = filled(90, capacity=64, unit="sequence", period=4, alpha=1.0)
     batch = buffer.sample_sequences(200, 8, keys=["t"])
     assert (batch.t[:, 0] % 4 == 0).all()
@@ -278,7 +278,7 @@ def test_sequences_of_a_grid_have_priorities_of_their_own() -> None:
         buffer.sample_sequences(3, 8)
 
 
-def test_recorded_steps_have_priorities_too() -> None:
+def test_recorded_steps_have_priorities() -> None:
     buffer = PrioritizedEpisodeReplayBuffer(20, seed=0)
     recorder = buffer.recorder(2, autoreset_mode="NextStep")
     no = np.zeros(2, bool)
@@ -291,7 +291,7 @@ def test_recorded_steps_have_priorities_too() -> None:
     assert (buffer.sample(200).indices >= 30).all()
 
 
-def test_new_steps_get_the_highest_priority_that_a_stored_step_has() -> None:
+def test_new_steps_get_highest_stored_priority() -> None:
     buffer = filled(100, capacity=100)
     buffer.update_priorities(np.array([5, 7, 9]), np.array([1e30, 4.0, 2.0]))
     buffer.add([episode(1, "as high")])
@@ -304,7 +304,7 @@ def test_new_steps_get_the_highest_priority_that_a_stored_step_has() -> None:
 
 
 @given(seed=st.integers(0, 99), capacity=st.sampled_from([5, 64, 300]))
-def test_the_highest_given_priority_is_found_whatever_is_changed_and_forgotten(seed: int, capacity: int) -> None:
+def test_priorities_with_max_equals_reference(seed: int, capacity: int) -> None:
     rng, peaks, known = np.random.default_rng(seed), PrioritiesWithMax(capacity), np.zeros(capacity)
     for _ in range(20):
         positions, values = rng.integers(0, capacity, 6), rng.random(6) + 0.1
@@ -316,12 +316,12 @@ def test_the_highest_given_priority_is_found_whatever_is_changed_and_forgotten(s
         peaks.unset(start, stop)
         known[start:stop] = 0
         assert peaks.highest == known.max()
-    other = PrioritiesWithMax(capacity)
-    other.set_state(peaks.get_state())
-    assert other.highest == peaks.highest
+    restored = PrioritiesWithMax(capacity)
+    restored.set_state(peaks.get_state())
+    assert restored.highest == peaks.highest
 
 
-def test_steps_without_an_error_are_drawn_under_any_alpha() -> None:
+def test_zero_priorities_are_sampled_for_every_alpha() -> None:
     buffer = filled(20, alpha=60.0)
     buffer.update_priorities(np.arange(20), np.zeros(20))
     drawn = buffer.sample(400)
@@ -333,7 +333,7 @@ def test_steps_without_an_error_are_drawn_under_any_alpha() -> None:
 
 @pytest.mark.parametrize("min_priority", [1e-6, 1e-300, 5.0, 1e250])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0, 60.0])
-def test_shares_are_powers_of_priorities_or_are_refused(alpha: float, min_priority: float) -> None:
+def test_priorities_return_powers_or_update_raises(alpha: float, min_priority: float) -> None:
     buffer = PrioritizedEpisodeReplayBuffer(100, alpha=alpha, min_priority=min_priority, seed=0)
     buffer.add(episode(40))
     given_priorities = np.geomspace(1e-300, 1e150, 40)
@@ -347,7 +347,7 @@ def test_shares_are_powers_of_priorities_or_are_refused(alpha: float, min_priori
             buffer.update_priorities(np.arange(40), given_priorities)
 
 
-def test_indices_that_are_no_ints_change_nothing() -> None:
+def test_update_priorities_with_float_indices_raises() -> None:
     buffer = filled(20)
     before = buffer.priorities(np.arange(20)).tolist()
     for wrong in (np.array([1.5]), np.array([1.0]), np.array([True]), np.array(["1"])):

@@ -1,4 +1,4 @@
-"""Draws are as likely as they should be, and the edges behave."""
+"""Probabilities of samples, and edge cases of sampling."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import LastObservations, chi_square_deviation
 
 
-def episode(length: int, id_: str = "a", *, start: float = 0.0, t_started: int = 0, **more: Any) -> SingleAgentEpisode:
-    """Observations count up from `start`; rewards are 1."""
+def episode(
+    length: int, id_: str = "a", *, start: float = 0.0, t_started: int = 0, **options: Any
+) -> SingleAgentEpisode:
+    """Return an episode whose observations count up from `start`, with rewards of 1."""
     observations = np.arange(length + 1.0) + start
     actions = np.arange(length) + t_started
-    return SingleAgentEpisode.from_arrays(observations, actions, np.ones(length), id_=id_, t_started=t_started, **more)
+    return SingleAgentEpisode.from_arrays(
+        observations, actions, np.ones(length), id_=id_, t_started=t_started, **options
+    )
 
 
 def buffer_of(*episodes: SingleAgentEpisode, capacity: int = 100) -> EpisodeReplayBuffer:
@@ -42,7 +46,7 @@ def uneven_buffer() -> EpisodeReplayBuffer:
 
 
 @pytest.mark.parametrize("n_step", [1, 5])
-def test_every_stored_step_is_equally_likely_first_and_last_steps_included(n_step: int) -> None:
+def test_sample_is_uniform_over_all_steps(n_step: int) -> None:
     buffer = uneven_buffer()
     drawn = np.concatenate([buffer.sample(1000, n_step=n_step, keys=["t"]).indices for _ in range(200)])
     counts = np.bincount(drawn - 300, minlength=300)
@@ -50,7 +54,7 @@ def test_every_stored_step_is_equally_likely_first_and_last_steps_included(n_ste
     assert chi_square_deviation(counts) < 3
 
 
-def test_every_stored_step_is_equally_likely_to_begin_a_sequence() -> None:
+def test_sample_sequences_start_uniformly() -> None:
     buffer = uneven_buffer()
     batches = [buffer.sample_sequences(1000, 7, burn_in=2, keys=["t"]) for _ in range(200)]
     first = [b.indices[np.arange(1000), b.loss_mask.argmax(1)] for b in batches]
@@ -58,7 +62,7 @@ def test_every_stored_step_is_equally_likely_to_begin_a_sequence() -> None:
     assert chi_square_deviation(counts) < 3
 
 
-def test_every_stored_episode_is_equally_likely() -> None:
+def test_sample_episodes_is_uniform() -> None:
     buffer = uneven_buffer()
     picked = [e.id_ for _ in range(20) for e in buffer.sample_episodes(500)]
     counts = np.unique(picked, return_counts=True)[1]
@@ -66,7 +70,7 @@ def test_every_stored_episode_is_equally_likely() -> None:
     assert chi_square_deviation(counts) < 3
 
 
-def test_steps_of_many_environments_are_drawn_independently() -> None:
+def test_sample_from_many_envs_has_many_time_offsets() -> None:
     buffer = EpisodeReplayBuffer(64 * 100, seed=0)
     recorder = buffer.recorder(64, autoreset_mode="NextStep")
     no = np.zeros(64, bool)
@@ -76,7 +80,7 @@ def test_steps_of_many_environments_are_drawn_independently() -> None:
     assert len(set(buffer.sample(256, keys=["t"]).t.tolist())) > 80
 
 
-def test_a_seed_fixes_every_draw() -> None:
+def test_seed_fixes_all_samples() -> None:
     first, second = uneven_buffer(), uneven_buffer()
     for _ in range(3):
         assert np.array_equal(first.sample(50).indices, second.sample(50).indices)
@@ -88,7 +92,7 @@ def test_a_seed_fixes_every_draw() -> None:
 
 
 @pytest.mark.parametrize("n_step", [2, 5, 50])
-def test_the_last_steps_of_an_episode_are_replayed_however_many_steps_are_asked_for(n_step: int) -> None:
+def test_n_step_samples_last_steps_of_episodes(n_step: int) -> None:
     buffer = buffer_of(episode(5, terminated=True))
     batch = buffer.sample(200, n_step=n_step, gamma=0.5, keys=["actions", "rewards", "new_obs", "terminateds"])
     left = 5 - batch.actions
@@ -101,7 +105,7 @@ def test_the_last_steps_of_an_episode_are_replayed_however_many_steps_are_asked_
     assert set(buffer.sample(3, n_step=n_step, keys=["t"]).keys()) == {"t", "n_step", "weights", "indices"}
 
 
-def test_n_steps_never_leave_the_episode_and_say_how_it_ended() -> None:
+def test_n_step_stays_in_episode_and_returns_ending() -> None:
     endings = ({"terminated": True}, {"truncated": True}, {})
     buffer = buffer_of(*(episode(3, f"{i}", start=10.0 * i, **ending) for i, ending in enumerate(endings)))
     batch = buffer.sample(300, n_step=10)
@@ -110,7 +114,7 @@ def test_n_steps_never_leave_the_episode_and_say_how_it_ended() -> None:
     assert np.array_equal(batch.truncateds, (batch.obs >= 10) & (batch.obs < 20))
 
 
-def test_integer_rewards_are_discounted_as_floats() -> None:
+def test_n_step_discounts_integer_rewards_as_floats() -> None:
     whole = SingleAgentEpisode.from_arrays(np.arange(3.0), np.zeros(2), np.array([1, 1]), terminated=True)
     buffer = buffer_of(whole)
     assert set(buffer.sample(20, n_step=2, gamma=0.5).rewards.tolist()) == {1.0, 1.5}
@@ -118,7 +122,7 @@ def test_integer_rewards_are_discounted_as_floats() -> None:
     assert set(buffer.sample(50).rewards.tolist()) == {1.0, 0.25}
 
 
-def test_random_n_steps_are_drawn_for_each_row_all_equally_likely() -> None:
+def test_random_n_step_is_uniform_per_row() -> None:
     buffer = buffer_of(episode(80, terminated=True))
     batch = buffer.sample(50_000, n_step=(2, 5), gamma=0.5, keys=["actions", "rewards", "new_obs", "terminateds"])
     left = 80 - batch.actions
@@ -133,7 +137,7 @@ def test_random_n_steps_are_drawn_for_each_row_all_equally_likely() -> None:
 
 
 @pytest.mark.parametrize("n_step", [(5, 1), (0, 2), (1, 2, 3), (1,), 2.0, True, [1, 5], "3", (1, 2.5)])
-def test_n_steps_that_make_no_sense_are_named(n_step: Any) -> None:
+def test_invalid_n_step_raises(n_step: Any) -> None:
     buffer = buffer_of(episode(8))
     for draw in (lambda: buffer.sample(2, n_step=n_step), lambda: buffer.at(np.arange(2), n_step=n_step)):
         with pytest.raises(InvalidArgument, match=r"n_step=.*bounds \(least, most\)"):
@@ -141,7 +145,7 @@ def test_n_steps_that_make_no_sense_are_named(n_step: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [2.0, True, "3", None])
-def test_counts_that_are_no_ints_are_named(given: Any) -> None:
+def test_counts_that_are_not_ints_raise(given: Any) -> None:
     buffer = buffer_of(episode(8))
     for draw in (
         lambda: buffer.sample(given),
@@ -159,14 +163,14 @@ def test_counts_that_are_no_ints_are_named(given: Any) -> None:
 # --- endings ----------------------------------------------------------------------------------------------------
 
 
-def test_the_observation_after_a_truncation_is_the_true_last_one() -> None:
+def test_new_obs_after_truncation_is_last_observation() -> None:
     batch = buffer_of(episode(3, truncated=True), episode(3, "b", start=50.0)).sample(100)
     assert np.array_equal(batch.new_obs, batch.obs + 1)
     assert batch.truncateds[batch.obs == 2].all()
     assert not batch.terminateds.any()
 
 
-def test_a_cut_chunk_neither_terminates_nor_truncates() -> None:
+def test_cut_chunk_has_no_ending_flags() -> None:
     batch = buffer_of(episode(3)).sample(100)
     assert not (batch.terminateds | batch.truncateds).any()
 
@@ -174,7 +178,7 @@ def test_a_cut_chunk_neither_terminates_nor_truncates() -> None:
 # --- frame stacks -----------------------------------------------------------------------------------------------
 
 
-def test_windows_hold_zeros_before_the_first_observation_and_never_reach_into_another_episode() -> None:
+def test_stacked_views_pad_with_zeros_within_episode() -> None:
     buffer = buffer_of(episode(3, terminated=True), episode(3, "b", start=10.0))
     batch = buffer.sample(100, views=LastObservations(3))
     stacks = {tuple(row) for row in batch.obs.tolist()}
@@ -182,7 +186,7 @@ def test_windows_hold_zeros_before_the_first_observation_and_never_reach_into_an
     assert {tuple(row) for row in batch.new_obs.tolist()} >= {(0, 0, 1), (1, 2, 3), (0, 10, 11), (11, 12, 13)}
 
 
-def test_frames_are_stored_once_however_many_stacks_show_them() -> None:
+def test_frames_are_stored_once() -> None:
     steps, shape = 600, (84, 84)
     buffer = EpisodeReplayBuffer(steps, seed=0)
     for number in range(2 * steps // 100):
@@ -193,7 +197,7 @@ def test_frames_are_stored_once_however_many_stacks_show_them() -> None:
     assert buffer.nbytes < 0.15 * steps * 2 * 4 * 84 * 84
 
 
-def test_sequences_have_windows_too() -> None:
+def test_sample_sequences_with_stacked_views() -> None:
     batch = buffer_of(episode(4, terminated=True)).sample_sequences(20, 3, views=LastObservations(2))
     assert batch.obs.shape == (20, 3, 2)
     second = batch.seq_lens > 1
@@ -204,7 +208,7 @@ def test_sequences_have_windows_too() -> None:
 # --- sequences --------------------------------------------------------------------------------------------------
 
 
-def test_a_recurrent_state_is_that_of_the_step_before_and_zero_at_the_beginning() -> None:
+def test_state_in_is_state_of_previous_step_or_zeros() -> None:
     whole = SingleAgentEpisode.from_arrays(
         np.arange(5.0),
         np.arange(4),
@@ -218,7 +222,7 @@ def test_a_recurrent_state_is_that_of_the_step_before_and_zero_at_the_beginning(
     )
 
 
-def test_padding_is_zero_whatever_the_dtype() -> None:
+def test_padding_is_zero_for_all_dtypes() -> None:
     whole = SingleAgentEpisode.from_arrays(
         {"image": np.full((3, 2, 2), 9, np.uint8), "name": np.array(["x", "y", "z"])},
         np.ones(2, np.int64),
@@ -230,20 +234,20 @@ def test_padding_is_zero_whatever_the_dtype() -> None:
     )
     keys = ["obs", "actions", "terminateds", "eps_id", "agent_id", "t"]
     batch = buffer_of(whole).sample_sequences(9, 4, lookback=2, keys=keys, include_infos=True)
-    gone = batch.indices == -1
-    assert gone.sum() > 9
-    assert not batch.obs.image[gone].any()
-    assert (batch.obs.image[~gone] == 9).all()
-    assert set(batch.obs.name[gone].tolist()) == {""}
-    assert not any(batch[key][gone].any() for key in ("actions", "terminateds", "t"))
-    assert set(batch.eps_id[gone].tolist()) == {""}
-    assert set(batch.eps_id[~gone].tolist()) == {"one"}
-    assert set(batch.agent_id[gone].tolist()) == {None}
-    assert all(info == {} for info in batch.infos[gone])
-    assert {info["a"] for info in batch.infos[~gone]} == {2, 3}
+    evicted = batch.indices == -1
+    assert evicted.sum() > 9
+    assert not batch.obs.image[evicted].any()
+    assert (batch.obs.image[~evicted] == 9).all()
+    assert set(batch.obs.name[evicted].tolist()) == {""}
+    assert not any(batch[key][evicted].any() for key in ("actions", "terminateds", "t"))
+    assert set(batch.eps_id[evicted].tolist()) == {""}
+    assert set(batch.eps_id[~evicted].tolist()) == {"one"}
+    assert set(batch.agent_id[evicted].tolist()) == {None}
+    assert all(info == {} for info in batch.infos[evicted])
+    assert {info["a"] for info in batch.infos[~evicted]} == {2, 3}
 
 
-def test_a_sequence_that_would_run_over_the_end_stops_there_or_is_shorter() -> None:
+def test_boundary_pad_and_stop_at_end_of_episode() -> None:
     buffer = buffer_of(episode(6, terminated=True))
     padded = buffer.sample_sequences(100, 4, boundary="pad")
     stopped = buffer.sample_sequences(100, 4, boundary="stop")
@@ -252,7 +256,7 @@ def test_a_sequence_that_would_run_over_the_end_stops_there_or_is_shorter() -> N
     assert set(stopped.actions[:, 0].tolist()) == {0, 1, 2}
 
 
-def test_learning_begins_at_one_column_of_all_rows_however_near_the_start_they_are() -> None:
+def test_loss_mask_begins_in_one_column() -> None:
     buffer = buffer_of(episode(6, terminated=True))
     batch = buffer.sample_sequences(100, 3, burn_in=4, lookback=1)
     q = np.where(batch.indices >= 0, batch.actions, -1)
@@ -264,7 +268,7 @@ def test_learning_begins_at_one_column_of_all_rows_however_near_the_start_they_a
     assert not batch.obs[q < 0].any()
 
 
-def test_is_first_says_where_a_recurrent_state_is_zeros() -> None:
+def test_is_first_marks_zero_states() -> None:
     buffer = buffer_of(episode(6, terminated=True), episode(4, "b"), capacity=8)
     batch = buffer.sample_sequences(200, 3, burn_in=2, keys=["t", "eps_id"])
     begins = (batch.indices >= 0) & (batch.t == np.where(batch.eps_id == "a", 2, 0))
@@ -273,15 +277,15 @@ def test_is_first_says_where_a_recurrent_state_is_zeros() -> None:
     assert np.array_equal(drawn.is_first, drawn.t == np.where(drawn.eps_id == "a", 2, 0))
 
 
-def test_a_recurrent_learner_that_resets_where_it_is_first_sees_the_states_of_acting() -> None:
+def test_resets_at_is_first_reproduce_acting_states() -> None:
     def next_state(state: np.ndarray, obs: np.ndarray) -> np.ndarray:
         return np.tanh(0.7 * state + obs - 0.3)
 
     buffer, rng = EpisodeReplayBuffer(60, seed=0), np.random.default_rng(0)
     for number, length in enumerate((5, 20, 1, 9, 30)):
         observations, states = rng.standard_normal(length + 1), [np.zeros(())]
-        for seen in observations[:-1]:
-            states.append(next_state(states[-1], seen))
+        for first_steps in observations[:-1]:
+            states.append(next_state(states[-1], first_steps))
         outputs = {"state_out": np.array(states[1:])}
         arrays = observations, np.zeros(length, int), np.zeros(length)
         buffer.add([SingleAgentEpisode.from_arrays(*arrays, id_=str(number), extra_model_outputs=outputs)])
@@ -297,7 +301,7 @@ def test_a_recurrent_learner_that_resets_where_it_is_first_sees_the_states_of_ac
     )
 
 
-def test_sequences_of_a_grid_begin_at_its_steps_each_equally_likely() -> None:
+def test_period_samples_grid_steps_uniformly() -> None:
     buffer = EpisodeReplayBuffer(300, seed=7)
     for length in range(1, 41):
         buffer.add([episode(length, f"{length}", terminated=True)])
@@ -308,12 +312,12 @@ def test_sequences_of_a_grid_begin_at_its_steps_each_equally_likely() -> None:
         n for n, t in zip(range(520, 820), buffer.at(np.arange(520, 820), keys=["t"]).t, strict=True) if t % 5 == 0
     ]
     drawn = np.concatenate([buffer.sample_sequences(1000, 10, period=5).indices[:, 0] for _ in range(50)])
-    found, counts = np.unique(drawn, return_counts=True)
-    assert found.tolist() == begins
+    result, counts = np.unique(drawn, return_counts=True)
+    assert result.tolist() == begins
     assert chi_square_deviation(counts) < 3
 
 
-def test_a_grid_follows_clearing_restoring_and_what_other_chunks_bring() -> None:
+def test_period_follows_clear_and_set_state() -> None:
     buffer = buffer_of(episode(7, terminated=True))
     assert set(buffer.sample_sequences(50, 4, period=3, keys=["t"]).t[:, 0]) == {0, 3, 6}
     state = buffer.get_state()
@@ -331,7 +335,7 @@ def test_a_grid_follows_clearing_restoring_and_what_other_chunks_bring() -> None
         buffer.sample_sequences(1, 4, period=3, boundary="stop")
 
 
-def test_stopping_with_the_episode_draws_its_last_whole_sequence_for_each_of_its_steps() -> None:
+def test_boundary_stop_repeats_last_full_sequence() -> None:
     drawn = buffer_of(episode(9, terminated=True)).sample_sequences(90_000, 3, boundary="stop", keys=["t"]).t[:, 0]
     counts = np.bincount(drawn, minlength=7)
     assert chi_square_deviation(counts, np.array([1.0, 1, 1, 1, 1, 1, 3])) < 3
@@ -340,7 +344,7 @@ def test_stopping_with_the_episode_draws_its_last_whole_sequence_for_each_of_its
 # --- counts -----------------------------------------------------------------------------------------------------
 
 
-def test_steps_are_counted_as_they_come_are_drawn_and_go() -> None:
+def test_buffer_counts_added_sampled_evicted_steps() -> None:
     buffer = buffer_of(episode(8), capacity=6)
     buffer.sample(10)
     buffer.at(np.arange(2, 8))
@@ -353,7 +357,7 @@ def test_steps_are_counted_as_they_come_are_drawn_and_go() -> None:
     assert restored.num_sampled == buffer.num_sampled
 
 
-def test_a_loop_that_asks_keeps_within_the_samples_per_insert() -> None:
+def test_limit_keeps_samples_per_insert() -> None:
     buffer = EpisodeReplayBuffer(1000, seed=0, limit=SamplesPerInsert(4, min_size=50, slack=64))
     assert (buffer.may_sample(), buffer.may_add()) == (False, True)
     for number in range(200):
@@ -375,7 +379,7 @@ def test_a_loop_that_asks_keeps_within_the_samples_per_insert() -> None:
 # --- whole episodes ---------------------------------------------------------------------------------------------
 
 
-def test_an_episode_in_a_row_is_a_view_and_cannot_be_written_to() -> None:
+def test_contiguous_episode_is_read_only_view() -> None:
     buffer = buffer_of(episode(5, terminated=True))
     (drawn,) = buffer.sample_episodes(1)
     ring = buffer.get_ring()
@@ -384,7 +388,7 @@ def test_an_episode_in_a_row_is_a_view_and_cannot_be_written_to() -> None:
     assert not drawn.get_observations().flags.writeable
 
 
-def test_what_was_added_comes_back_whole() -> None:
+def test_iter_episodes_returns_added_episodes() -> None:
     whole = episode(
         5, terminated=True, infos=[{"k": i} for i in range(6)], agent_id="x", module_id="m", custom_data={"note": 1}
     )
@@ -400,7 +404,7 @@ def test_what_was_added_comes_back_whole() -> None:
     [lambda b: b.sample(1), lambda b: b.sample_sequences(1, 1), lambda b: b.sample_episodes(1)],
     ids=["steps", "sequences", "episodes"],
 )
-def test_drawing_from_an_empty_buffer_is_an_error(draw: Any) -> None:
+def test_sample_from_empty_buffer_raises(draw: Any) -> None:
     buffer = EpisodeReplayBuffer(5)
     with pytest.raises(EpisodeStateError, match="nothing is stored"):
         draw(buffer)
@@ -413,7 +417,7 @@ def test_drawing_from_an_empty_buffer_is_an_error(draw: Any) -> None:
         draw(buffer)
 
 
-def test_adding_nothing_is_fine() -> None:
+def test_add_of_nothing_is_allowed() -> None:
     buffer = EpisodeReplayBuffer(5)
     buffer.add([])
     buffer.add([SingleAgentEpisode.from_arrays(np.zeros(1), np.zeros(0), np.zeros(0), id_="a")])
@@ -423,30 +427,30 @@ def test_adding_nothing_is_fine() -> None:
     assert batch.actions.dtype == np.int64
 
 
-def test_a_buffer_has_room_for_ten_thousand_steps_unless_told_otherwise() -> None:
+def test_default_capacity_is_10000() -> None:
     buffer = EpisodeReplayBuffer()
     buffer.add([episode(6_000), episode(6_000, "b", start=6_000.0)])
     assert (buffer.capacity, len(buffer), buffer.num_added) == (10_000, 10_000, 12_000)
 
 
-def test_of_an_episode_longer_than_the_capacity_the_last_steps_are_kept_as_a_later_chunk() -> None:
+def test_add_of_long_episode_keeps_later_chunk() -> None:
     buffer = buffer_of(episode(25, terminated=True), capacity=10)
-    (kept,) = buffer.iter_episodes()
-    assert (len(kept), kept.t_started, kept.is_terminated) == (10, 15, True)
-    assert kept.get_observations().tolist() == list(range(15, 26))
+    (stored_episode,) = buffer.iter_episodes()
+    assert (len(stored_episode), stored_episode.t_started, stored_episode.is_terminated) == (10, 15, True)
+    assert stored_episode.get_observations().tolist() == list(range(15, 26))
     assert buffer.num_added == 25
     assert set(buffer.sample(100).indices.tolist()) == set(range(15, 25))
 
 
-def test_an_episode_that_loses_its_beginning_goes_on_as_a_later_chunk() -> None:
+def test_partly_evicted_episode_is_later_chunk() -> None:
     buffer = buffer_of(episode(6), capacity=10)
     buffer.add([episode(6, start=6.0, t_started=6)])
-    (kept,) = buffer.iter_episodes()
-    assert (kept.t_started, len(kept), kept.get_observations(0)) == (2, 10, 2.0)
+    (stored_episode,) = buffer.iter_episodes()
+    assert (stored_episode.t_started, len(stored_episode), stored_episode.get_observations(0)) == (2, 10, 2.0)
     assert set(buffer.sample(100, views=LastObservations(3)).obs[:, 0].tolist()) == {0, *range(2, 10)}
 
 
-def test_a_chunk_whose_predecessor_was_evicted_begins_anew() -> None:
+def test_add_chunk_after_evicted_one_starts_new_entry() -> None:
     buffer = buffer_of(episode(3), capacity=5)
     buffer.add([episode(5, "other")])
     buffer.add([episode(2, start=3.0, t_started=3)])
@@ -457,7 +461,7 @@ def test_a_chunk_whose_predecessor_was_evicted_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("t_started", [0, 2, 4])
-def test_chunks_out_of_order_are_refused_and_change_nothing(t_started: int) -> None:
+def test_add_chunks_out_of_order_raises(t_started: int) -> None:
     buffer = buffer_of(episode(3))
     with pytest.raises(ChunkMismatch, match=f"begins at t={t_started}, but the episode in the buffer goes on at t=3"):
         buffer.add([episode(2, "new"), episode(2, t_started=t_started)])
@@ -466,7 +470,7 @@ def test_chunks_out_of_order_are_refused_and_change_nothing(t_started: int) -> N
     assert len(next(buffer.iter_episodes())) == 5
 
 
-def test_chunks_of_one_episode_may_come_in_one_pack_but_only_in_order() -> None:
+def test_add_pack_with_chunks_of_one_episode_in_order() -> None:
     chunks = [episode(2), episode(2, "b"), episode(2, start=2.0, t_started=2)]
     buffer = buffer_of(*chunks)
     assert sorted(len(e) for e in buffer.iter_episodes()) == [2, 4]
@@ -476,13 +480,13 @@ def test_chunks_of_one_episode_may_come_in_one_pack_but_only_in_order() -> None:
         buffer_of(episode(2, terminated=True), episode(2, t_started=2))
 
 
-def test_an_ended_episode_takes_no_further_chunk() -> None:
+def test_add_chunk_after_ending_raises() -> None:
     buffer = buffer_of(episode(3, truncated=True))
     with pytest.raises(ChunkMismatch, match="ended at t=3"):
         buffer.add([episode(2, t_started=3)])
 
 
-def test_lookbacks_are_not_stored_twice() -> None:
+def test_add_does_not_store_lookbacks() -> None:
     grown = SingleAgentEpisode("g")
     grown.add_env_reset(np.zeros(1))
     for step in range(4):
@@ -496,7 +500,7 @@ def test_lookbacks_are_not_stored_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "error", "match"),
+    ("mismatched", "error", "match"),
     [
         (episode(2, "o", extra_model_outputs={"vf": np.zeros(2)}), TrackMismatch, "vf"),
         (
@@ -513,18 +517,16 @@ def test_lookbacks_are_not_stored_twice() -> None:
     ],
     ids=["another extra output", "another shape", "another structure", "a float among integers"],
 )
-def test_episodes_of_another_kind_are_refused_and_change_nothing(
-    other: SingleAgentEpisode, error: type[Exception], match: str
-) -> None:
+def test_add_of_other_tracks_raises(mismatched: SingleAgentEpisode, error: type[Exception], match: str) -> None:
     buffer = buffer_of(episode(3))
     with pytest.raises(error, match=match):
-        buffer.add([other])
+        buffer.add([mismatched])
     assert (len(buffer), buffer.num_added) == (3, 3)
     buffer.add([episode(3, "b")])
     assert len(buffer) == 6
 
 
-def test_unknown_columns_and_senseless_counts_are_errors() -> None:
+def test_sample_with_unknown_columns_or_counts_raises() -> None:
     buffer = buffer_of(episode(3, extra_model_outputs={"vf": np.zeros(3)}))
     with pytest.raises(UnknownKey, match=r"no column 'q' to draw.*'vf'"):
         buffer.sample(2, keys=["q"])
@@ -540,18 +542,18 @@ def test_unknown_columns_and_senseless_counts_are_errors() -> None:
         EpisodeReplayBuffer(0)
 
 
-def test_indices_stay_those_of_the_same_steps() -> None:
+def test_indices_stay_valid_after_later_adds() -> None:
     buffer = buffer_of(*(episode(4, str(i), start=100.0 * i) for i in range(5)), capacity=10)
     batch = buffer.sample(50)
     assert np.array_equal(batch.obs, 100 * (batch.indices // 4) + batch.indices % 4)
 
 
-def test_a_state_goes_only_into_a_buffer_of_its_capacity() -> None:
+def test_set_state_of_other_capacity_raises() -> None:
     with pytest.raises(InvalidArgument, match="capacity=10"):
         EpisodeReplayBuffer(11).set_state(EpisodeReplayBuffer(10).get_state())
 
 
-def test_a_state_shares_no_memory_with_the_buffer() -> None:
+def test_get_state_shares_no_memory() -> None:
     buffer = buffer_of(episode(4), capacity=6)
     state = buffer.get_state()
     buffer.add([episode(6, "b", start=50.0)])
@@ -562,7 +564,7 @@ def test_a_state_shares_no_memory_with_the_buffer() -> None:
     assert next(restored.iter_episodes()).get_observations().tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_does_not_fit_into_memory_lies_in_files(tmp_path: Any) -> None:
+def test_mapped_buffer_equals_buffer_in_memory(tmp_path: Any) -> None:
     in_files, in_memory = EpisodeReplayBuffer(50, seed=0, path=tmp_path / "replay"), EpisodeReplayBuffer(50, seed=0)
     for number in range(30):
         for buffer in (in_files, in_memory):
@@ -574,7 +576,7 @@ def test_what_does_not_fit_into_memory_lies_in_files(tmp_path: Any) -> None:
     in_files.close()
 
 
-def test_short_episodes_take_more_room_only_for_their_first_observations() -> None:
+def test_short_episodes_need_one_more_row_each() -> None:
     buffer = EpisodeReplayBuffer(1000, seed=0)
     for number in range(4000):
         buffer.add([episode(1, str(number), start=2.0 * number, terminated=True)])
@@ -585,7 +587,7 @@ def test_short_episodes_take_more_room_only_for_their_first_observations() -> No
     assert rows < 2.1 * 1000
 
 
-def test_a_pack_goes_in_as_it_is() -> None:
+def test_add_pack_equals_episodes() -> None:
     pack = EpisodePack.from_episodes([episode(3, str(i), start=10.0 * i, terminated=i % 2 == 0) for i in range(4)])
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add(pack)

@@ -29,7 +29,7 @@ KINDS = ("number", "image", "nested")
 
 
 def chunk(number: int, t_started: int, length: int, *, kind: str = "number", ended: bool = False) -> SingleAgentEpisode:
-    """Observations are 1000 * the episode's number + the time, rewards likewise of the time after."""
+    """Return a chunk with observations 1000 * number + t, and with rewards equal to the next observations."""
     values = 1000.0 * number + t_started + np.arange(length + 1)
     image = np.repeat(values.astype(np.float32)[:, None], 12, 1)
     observations = {"number": values, "image": image, "nested": {"a": values, "b": (image,)}}[kind]
@@ -50,12 +50,12 @@ def chunk(number: int, t_started: int, length: int, *, kind: str = "number", end
 
 
 def version_of(number: int) -> int:
-    """The version of the policy that made an episode; of some nobody told one, of the first neither."""
+    """Return the policy version of an episode, unknown for every third number."""
     return number if number % 3 else UNKNOWN
 
 
 def check_whole(buffer: EpisodeReplayBuffer) -> None:
-    """Every step, drawn in every way, is what was once added."""
+    """Check that all steps, sampled in every way, are what was added."""
     assert len(buffer) == sum(map(len, buffer.iter_episodes()))
     for episode in buffer.iter_episodes():
         number = int(episode.id_)
@@ -68,18 +68,18 @@ def check_whole(buffer: EpisodeReplayBuffer) -> None:
         assert np.array_equal(leaf.reshape(len(values), -1)[:, -1], values)
         assert (episode.get_policy_versions() == version_of(number)).all()
         assert (episode.agent_id, episode.custom_data) == (("agent", number), {"number": number})
-        seen = (
+        infos = (
             [{"seen": float(value), "log": {"x": [1, "y"]}} for value in values] if number % 3 else [{}] * len(values)
         )
-        assert list(episode.infos) == seen
+        assert list(episode.infos) == infos
     if len(buffer):
         drawn = buffer.sample(50, n_step=3, gamma=1.0, keys=["rewards", "actions", "eps_id", "policy_version"])
         assert drawn.policy_version.tolist() == list(map(version_of, drawn.eps_id.astype(int)))
         first = 1000 * drawn.eps_id.astype(int) + drawn.actions
         assert np.allclose(drawn.rewards, drawn.n_step * first + drawn.n_step * (drawn.n_step + 1) / 2)
         sequences = buffer.sample_sequences(20, 6, burn_in=3, keys=["actions", "eps_id"])
-        there = sequences.indices >= 0
-        steps = np.diff(sequences.actions, axis=1)[there[:, 1:] & there[:, :-1]]
+        is_step = sequences.indices >= 0
+        steps = np.diff(sequences.actions, axis=1)[is_step[:, 1:] & is_step[:, :-1]]
         assert (steps == 1).all()
 
 
@@ -93,20 +93,20 @@ def test_flushed_buffer_resumes_bit_for_bit(maker: Any, kind: str, tmp_path: Pat
         buffer.flush()
         expected, first = [copy.deepcopy(episode) for episode in buffer.iter_episodes()], buffer.get_state()
         expected_draw = buffer.sample(32)
-    with maker(60, path=tmp_path, resume=True) as again:
-        assert all(a.equals(b) for a, b in zip(again.iter_episodes(), expected, strict=True))
-        drawn = again.sample(32)
+    with maker(60, path=tmp_path, resume=True) as resumed:
+        assert all(a.equals(b) for a, b in zip(resumed.iter_episodes(), expected, strict=True))
+        drawn = resumed.sample(32)
         assert np.array_equal(drawn.indices, expected_draw.indices)
         assert np.array_equal(drawn.weights, expected_draw.weights)
-        check_whole(again)
-        assert again.num_added == 81
-        again.add([chunk(7, 9, 3, kind=kind)])
-        check_whole(again)
-        again.set_state(first)
+        check_whole(resumed)
+        assert resumed.num_added == 81
+        resumed.add([chunk(7, 9, 3, kind=kind)])
+        check_whole(resumed)
+        resumed.set_state(first)
         assert not (tmp_path / "state.msgpack").exists()
-        again.flush()
-    with maker(60, path=tmp_path, resume=True) as again:
-        check_whole(again)
+        resumed.flush()
+    with maker(60, path=tmp_path, resume=True) as resumed:
+        check_whole(resumed)
 
 
 def test_resumed_buffer_counts_ages_from_newest_version(tmp_path: Path) -> None:
@@ -137,13 +137,13 @@ def test_resumed_buffer_lacks_only_overwritten_steps(length: int, tmp_path: Path
             for number in range(100, 100 + later):
                 buffer.add([chunk(number, 0, length)])
             left = steps_of(buffer)
-        with EpisodeReplayBuffer(40, path=path, resume=True) as again:
-            check_whole(again)
-            assert steps_of(again) == flushed & left
+        with EpisodeReplayBuffer(40, path=path, resume=True) as resumed:
+            check_whole(resumed)
+            assert steps_of(resumed) == flushed & left
             for number in range(200, 260):
-                again.add([chunk(number, 0, length)])
+                resumed.add([chunk(number, 0, length)])
                 if number % 20 == 7:
-                    check_whole(again)
+                    check_whole(resumed)
 
 
 def test_recorder_writes_into_resumed_buffer(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_resume_with_other_arguments_raises(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def flushed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everything that a buffer can leave there, also of observations that moved to a larger file."""
+    """Return a folder with all kinds of files of a buffer, also of observations that moved to a larger file."""
     folder = tmp_path_factory.mktemp("replay") / "ring"
     with PrioritizedEpisodeReplayBuffer(40, seed=0, path=folder) as buffer:
         for number in range(15):
@@ -245,10 +245,10 @@ def test_flipped_bit_in_header_of_array_never_changes_steps(flushed_folder: Path
             damaged[bit // 8] ^= 1 << bit % 8
             file.write_bytes(damaged)
             try:
-                found = reopened_steps(folder)
+                result = reopened_steps(folder)
             except UnreadableData as error:
-                found, num_errors = expected, num_errors + (file.name in str(error))
-            assert found == expected
+                result, num_errors = expected, num_errors + (file.name in str(error))
+            assert result == expected
         file.write_bytes(data)
     assert num_errors > 100
 
@@ -346,8 +346,8 @@ def test_second_buffer_of_one_path_raises_until_close(tmp_path: Path) -> None:
             with pytest.raises(InvalidArgument, match="another replay buffer uses these files"):
                 EpisodeReplayBuffer(40, path=tmp_path, resume=resume)
         code = f"from episodes.replay import *; EpisodeReplayBuffer(40, path={str(tmp_path)!r}, resume=True)"
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert "another replay buffer uses these files" in other.stderr
+        other_process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "another replay buffer uses these files" in other_process.stderr
         check_whole(buffer)
     with EpisodeReplayBuffer(40, path=tmp_path, resume=True) as buffer:
         check_whole(buffer)
@@ -381,7 +381,7 @@ DROPPED = """
 import gc, os, sys, warnings
 import numpy as np
 from episodes.replay import EpisodeReplayBuffer
-path, how = sys.argv[1:]
+path, scenario = sys.argv[1:]
 warnings.simplefilter("always")
 gc.disable()
 
@@ -392,21 +392,21 @@ def use():
     recorder.step(np.ones(2), np.zeros(2), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool))
     assert len(buffer) == 2
     recorder.step(np.ones(2), np.zeros(2), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool))
-    if how == "exception":
+    if scenario == "exception":
         raise ValueError
-    if how == "cycle":
+    if scenario == "cycle":
         cycle = [buffer]
         cycle.append(cycle)
-    return buffer if how == "exit" else None
+    return buffer if scenario == "exit" else None
 
 before = len(os.listdir("/proc/self/fd"))
 try:
     kept = use()
 except ValueError:
     pass
-if how == "cycle":
+if scenario == "cycle":
     gc.collect()
-if how != "exit":
+if scenario != "exit":
     EpisodeReplayBuffer(40, path=path + "/other").close()
     assert len(os.listdir("/proc/self/fd")) == before
     with EpisodeReplayBuffer(40, path=path):
@@ -414,9 +414,9 @@ if how != "exit":
 """
 
 
-@pytest.mark.parametrize("how", ["del", "exception", "cycle", "exit"])
-def test_dropped_buffer_releases_files_with_warning(how: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DROPPED, str(tmp_path / "ring"), how]
+@pytest.mark.parametrize("scenario", ["del", "exception", "cycle", "exit"])
+def test_dropped_buffer_releases_files_with_warning(scenario: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DROPPED, str(tmp_path / "ring"), scenario]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr
     assert "ResourceWarning" in done.stderr
@@ -459,7 +459,7 @@ def test_full_disk_raises_os_error_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def fill_for_ever(path: str, seed: int) -> None:
-    """Add chunks of growing episodes, flush now and then, and say after each flush how many steps there are."""
+    """Add chunks, flush now and then, and print the number of added steps after each flush."""
     rng, number, t = np.random.default_rng(seed), 0, 0
     buffer = PrioritizedEpisodeReplayBuffer(300, seed=seed, path=path, resume=True)
     number = max((int(e.id_) for e in buffer.iter_episodes()), default=0) + 1
@@ -513,8 +513,8 @@ def test_moved_observations_are_found_in_one_of_both_files(
         else:
             buffer.add([chunk(number, 0, 1) for number in range(100, 115)])
     for _ in range(2):
-        with EpisodeReplayBuffer(40, path=tmp_path, resume=True) as again:
-            assert again.get_ring().num_rows > num_rows
-            assert [episode.id_ for episode in again.iter_episodes()] == [str(number) for number in range(15)]
-            check_whole(again)
-            again.flush()
+        with EpisodeReplayBuffer(40, path=tmp_path, resume=True) as resumed:
+            assert resumed.get_ring().num_rows > num_rows
+            assert [episode.id_ for episode in resumed.iter_episodes()] == [str(number) for number in range(15)]
+            check_whole(resumed)
+            resumed.flush()

@@ -1,4 +1,4 @@
-"""Infos of draws, as dicts and as columns, are those that came with the observations after the steps."""
+"""Infos of samples, as dicts and as columns, equal the infos of the observations after the steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def episode(infos: list[dict[str, Any]], id_: str = "a") -> SingleAgentEpisode:
 
 
 def value_at(info: dict[str, Any], path: str) -> Any:
-    """The value at a path, and whether there is one."""
+    """Return the value at a path, and True if it exists."""
     for key in path.split("/"):
         key = key.replace("~1", "/").replace("~0", "~")
         if not isinstance(info, dict) or key not in info:
@@ -44,9 +44,7 @@ def value_at(info: dict[str, Any], path: str) -> Any:
 
 @settings(max_examples=60)
 @given(chunks=st.lists(st.lists(INFOS, min_size=2, max_size=6), min_size=1, max_size=6), capacity=st.integers(3, 20))
-def test_infos_as_columns_and_as_dicts_say_the_same_of_any_infos(
-    chunks: list[list[dict[str, Any]]], capacity: int
-) -> None:
+def test_info_columns_equal_info_dicts(chunks: list[list[dict[str, Any]]], capacity: int) -> None:
     buffer = EpisodeReplayBuffer(capacity, seed=0)
     expected: list[dict[str, Any]] = []
     for number, infos in enumerate(chunks):
@@ -58,10 +56,10 @@ def test_infos_as_columns_and_as_dicts_say_the_same_of_any_infos(
         ):
             columns, numbers = draw.infos, draw.indices.ravel().tolist()
             for path in [name for name, _ in columns.items() if not name.startswith("_")]:
-                values, there = columns[path].reshape(len(numbers), -1), columns["_" + path].ravel()
+                values, exists = columns[path].reshape(len(numbers), -1), columns["_" + path].ravel()
                 for i, step in enumerate(numbers):
                     value, is_there = value_at(expected[step] if step >= 0 else {}, path)
-                    assert there[i] == is_there
+                    assert exists[i] == is_there
                     if is_there and columns[path].dtype != object:
                         assert np.array_equal(values[i], np.ravel(value))
                     elif is_there:
@@ -72,7 +70,7 @@ def test_infos_as_columns_and_as_dicts_say_the_same_of_any_infos(
             assert all(type(info[key]) is type(expected[step][key]) for key in info)
 
 
-def test_what_a_reader_writes_into_drawn_infos_nobody_else_sees() -> None:
+def test_sampled_infos_are_copies() -> None:
     buffer = EpisodeReplayBuffer(10, seed=0)
     buffer.add([episode([{}, {"tokens": [1, 2], "image": np.zeros(2)}])])
     for include_infos in (True, "columns"):
@@ -83,13 +81,13 @@ def test_what_a_reader_writes_into_drawn_infos_nobody_else_sees() -> None:
     assert buffer.sample(1, include_infos="columns").infos["tokens"][0] == [1, 2]
 
 
-def test_infos_of_a_recorder_are_columns_and_rows_without_any_are_not_those_before() -> None:
+def test_recorder_rows_without_infos_have_none() -> None:
     buffer, rng = EpisodeReplayBuffer(20, seed=0), np.random.default_rng(0)
     recorder, no = buffer.recorder(2, autoreset_mode="NextStep"), np.zeros(2, bool)
     recorder.reset(np.zeros(2))
     for t in range(60):
-        told = {"speed": np.full(2, float(t)), "_speed": rng.random(2) < 0.5} if t % 3 else {}
-        recorder.step(np.full(2, t + 1.0), np.full(2, t), np.zeros(2), no, rng.random(2) < 0.1, told)
+        infos = {"speed": np.full(2, float(t)), "_speed": rng.random(2) < 0.5} if t % 3 else {}
+        recorder.step(np.full(2, t + 1.0), np.full(2, t), np.zeros(2), no, rng.random(2) < 0.1, infos)
         drawn = buffer.sample(16, include_infos="columns")
         dicts = buffer.at(drawn.indices, include_infos=True).infos
         if "speed" in drawn.infos:

@@ -1,4 +1,4 @@
-"""What is broken off, by Ctrl-C or for want of memory, has added all or nothing."""
+"""Interrupts of replay buffers, by Ctrl-C or for lack of memory: the buffer stays usable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def episode(number: int, length: int, t_started: int = 0, *, ends: bool = True) 
 
 
 def stored(buffer: EpisodeReplayBuffer) -> tuple[Any, ...]:
-    """All that can be seen of a buffer; the order of episodes and the ids that nobody gave apart."""
+    """Return the visible contents of a buffer, without the order of episodes and random ids."""
     episodes = sorted(
         (e.t_started, e.get_observations().tolist(), e.get_actions().tolist(), e.is_terminated, e.is_truncated)
         for e in buffer.iter_episodes()
@@ -46,7 +46,7 @@ def stored(buffer: EpisodeReplayBuffer) -> tuple[Any, ...]:
 
 
 class Scene:
-    """A buffer with something in it, the call that is broken off, and what comes after it."""
+    """A filled buffer, a call that is interrupted, and the calls after it."""
 
     def __init__(self, kind: str) -> None:
         self.buffer = EpisodeReplayBuffer(CAPACITY, seed=0)
@@ -67,7 +67,7 @@ class Scene:
         return 100.0 * np.arange(NUM_ENVS) + self.time
 
     def step(self) -> None:
-        """One vector step; in every third one an environment's episode ends."""
+        """Make a vector step. In every third one an environment's episode ends."""
         assert self.recorder is not None
         ended = np.arange(NUM_ENVS) == self.time % 7
         mode, self.time = self.recorder.autoreset_mode.value, self.time + 1
@@ -106,7 +106,7 @@ KINDS = ["episodes", "pack", "first", "NextStep", "SameStep", "reset"]
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_call_that_is_broken_off_has_added_all_or_nothing(kind: str, error: type[BaseException]) -> None:
+def test_interrupted_add_or_step_is_whole_or_absent(kind: str, error: type[BaseException]) -> None:
     Scene(kind).call()  # what is remembered between calls is, from here on
     whole = Scene(kind)
     before = stored(whole.buffer)
@@ -118,24 +118,24 @@ def test_a_call_that_is_broken_off_has_added_all_or_nothing(kind: str, error: ty
     counting.run(Scene(kind).call)
     rng, outcomes = np.random.default_rng(0), []
     for at in rng.integers(1, counting.num_seen + 1, 45).tolist():
-        again = rng.integers(1, 200, int(rng.integers(0, 3))).tolist()
+        later_breaks = rng.integers(1, 200, int(rng.integers(0, 3))).tolist()
         scene = Scene(kind)
         time = scene.time
-        assert Breaking(error, at, *again).run(scene.call)
-        found = stored(scene.buffer)
-        assert found in (before, after), (at, again)
-        outcomes.append(found == after)
+        assert Breaking(error, at, *later_breaks).run(scene.call)
+        contents = stored(scene.buffer)
+        assert contents in (before, after), (at, later_breaks)
+        outcomes.append(contents == after)
         if kind == "reset" or not outcomes[-1]:  # a reset adds no step: nobody sees whether it came through
             scene.time = time
             scene.call()
         scene.go_on()
-        assert stored(scene.buffer) == later, (at, again)
+        assert stored(scene.buffer) == later, (at, later_breaks)
     assert before == after or len(set(outcomes)) == 2
 
 
 @pytest.fixture
 def without_collections() -> Iterator[None]:
-    """No garbage is collected: Python drops an interrupt that comes while somebody's `gc.callbacks` run."""
+    """Disable garbage collection, since Python drops an interrupt during `gc.callbacks`."""
     gc.collect()
     gc.disable()
     yield
@@ -143,7 +143,7 @@ def without_collections() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_collections")
-def test_a_buffer_is_sound_after_hundreds_of_real_interrupts() -> None:
+def test_buffer_stays_usable_after_300_signals() -> None:
     rng, num_broken, time = np.random.default_rng(1), 0, 0
     waiting = False  # for the interrupt
     buffer = EpisodeReplayBuffer(200, seed=0)
@@ -191,7 +191,7 @@ def test_a_buffer_is_sound_after_hundreds_of_real_interrupts() -> None:
 
 
 def game(number: int, length: int, t_started: int = 0) -> list[MultiAgentEpisode]:
-    """An episode of three agents of two modules, in chunks of 5 env steps; every observation is one of a kind."""
+    """Return the chunks, 5 env steps each, of an episode of three agents in two modules. Observations are unique."""
     episode = MultiAgentEpisode(f"g{number}", agent_to_module_mapping_fn=lambda agent, _: agent[0])
     row = {agent: 1000.0 * number + 100 * k for k, agent in enumerate(("a0", "a1", "b0"))}
     episode.add_env_reset(observations=row)
@@ -207,15 +207,15 @@ def game(number: int, length: int, t_started: int = 0) -> list[MultiAgentEpisode
     return [*chunks, episode]
 
 
-def held(buffer: MultiAgentEpisodeReplayBuffer) -> Any:
-    """All that can be seen of a buffer of several agents but the generator's state."""
+def visible_contents(buffer: MultiAgentEpisodeReplayBuffer) -> Any:
+    """Return the visible contents of a multi-agent buffer, without the state of the generator."""
     state = buffer.get_state()
     rows = {agent: numbers.tolist() for agent, numbers in sorted(state["env_steps"]["numbers"].items())}
-    modules = {module_id: stored(own) for module_id, own in sorted(buffer.modules.items())}
+    modules = {module_id: stored(module_buffer) for module_id, module_buffer in sorted(buffer.modules.items())}
     return buffer.num_added, len(buffer), rows, modules, state["module_of"], state["env_steps"]["chunks"]
 
 
-def several(kind: str) -> MultiAgentEpisodeReplayBuffer:
+def multi_agent_buffer(kind: str) -> MultiAgentEpisodeReplayBuffer:
     buffer = (
         MultiAgentPrioritizedEpisodeReplayBuffer(40) if kind == "prioritized" else MultiAgentEpisodeReplayBuffer(40)
     )
@@ -232,25 +232,25 @@ GAMES: dict[str, Callable[[MultiAgentEpisodeReplayBuffer], None]] = {
 
 
 @pytest.mark.parametrize("kind", GAMES)
-def test_a_call_of_several_agents_that_is_broken_off_has_done_all_or_nothing(kind: str) -> None:
-    call, whole = GAMES[kind], several(kind)
-    before = held(whole)
+def test_interrupted_multi_agent_add_is_whole_or_absent(kind: str) -> None:
+    call, whole = GAMES[kind], multi_agent_buffer(kind)
+    before = visible_contents(whole)
     call(whole)
-    after = held(whole)
+    after = visible_contents(whole)
     whole.add(game(9, 14))
-    later = held(whole)
-    counting, buffer = Breaking(KeyboardInterrupt, -1), several(kind)
+    later = visible_contents(whole)
+    counting, buffer = Breaking(KeyboardInterrupt, -1), multi_agent_buffer(kind)
     counting.run(lambda: call(buffer))
     rng, outcomes = np.random.default_rng(0), []
     for at in rng.integers(1, counting.num_seen + 1, 14).tolist():
-        again = rng.integers(1, 200, int(rng.integers(0, 3))).tolist()
-        buffer = several(kind)
-        assert Breaking(KeyboardInterrupt, at, *again).run(lambda: call(buffer))  # noqa: B023
-        found = held(buffer)
-        assert found in (before, after), (at, again)
-        outcomes.append(found == after)
+        later_breaks = rng.integers(1, 200, int(rng.integers(0, 3))).tolist()
+        buffer = multi_agent_buffer(kind)
+        assert Breaking(KeyboardInterrupt, at, *later_breaks).run(lambda: call(buffer))  # noqa: B023
+        contents = visible_contents(buffer)
+        assert contents in (before, after), (at, later_breaks)
+        outcomes.append(contents == after)
         if not outcomes[-1]:
             call(buffer)
         buffer.add(game(9, 14))
-        assert held(buffer) == later, (at, again)
+        assert visible_contents(buffer) == later, (at, later_breaks)
     assert len(set(outcomes)) == 2

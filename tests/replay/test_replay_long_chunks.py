@@ -21,7 +21,7 @@ LARGEST_VERSION = 2**63 - 1
 
 
 def chunk_of(t_started: int, versions: list[int], lookback: int, ended: bool, has_infos: bool) -> SingleAgentEpisode:
-    """Return a chunk of one step for each version; all its values follow from the times of the steps."""
+    """Return a chunk with one step per version. All values follow from the times of the steps."""
     length = len(versions)
     times = t_started - lookback + np.arange(lookback + length + 1.0)
     episode = SingleAgentEpisode(
@@ -67,8 +67,8 @@ def test_last_steps_of_chunks_come_back(
     chunks, begin = [], 0
     for k, length in enumerate(lengths):
         is_ended = ended and k == len(lengths) - 1
-        own = version_of[begin : begin + length]
-        chunks.append(chunk_of(t_started + begin, own, lookback if k else 0, is_ended, has_infos))
+        chunk_versions = version_of[begin : begin + length]
+        chunks.append(chunk_of(t_started + begin, chunk_versions, lookback if k else 0, is_ended, has_infos))
         begin += length
     buffer = maker(capacity, seed=0)
     for episodes in [chunks] if in_one_call else [[chunk] for chunk in chunks]:

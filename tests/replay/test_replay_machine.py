@@ -1,4 +1,4 @@
-"""Whatever is added in whatever order, every draw is what a slow list of transitions says."""
+"""Replay buffers against a slow list of transitions, for random programs of additions and samples."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ KINDS = {
 
 
 def shown(observations: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """Observations [..., ...] of the kind, each of which is one number all over, as these numbers [...]."""
+    """Return the numbers [...] of observations [..., ...] of a kind, which have the same number everywhere."""
     flat = observations.reshape(*observations.shape[: observations.ndim - kind.ndim], -1)
     assert (flat == flat[..., :1]).all()
     assert observations.dtype == kind.dtype
     return flat[..., 0]
 
 
-def info_of(seen: float, has_infos: bool) -> dict[str, float]:
-    return {"seen": seen} if has_infos else {}
+def info_of(stacked: float, has_infos: bool) -> dict[str, float]:
+    return {"seen": stacked} if has_infos else {}
 
 
 def chunk_of(steps: list[Transition], kind: np.ndarray, has_infos: bool, lookback: int = 0) -> SingleAgentEpisode:
-    """The steps as a chunk with such observations; the first `lookback` of them come before it."""
+    """Return the steps as a chunk with observations of a kind. The first `lookback` steps are its lookback."""
     observations = [steps[0].obs, *(s.new_obs for s in steps)]
     return SingleAgentEpisode(
         steps[0].id_,
@@ -65,12 +65,12 @@ class ReplayMachine(RuleBasedStateMachine):
         self.count = 0
 
     def grow(self, id_: str, length: int, ending: str) -> list[Transition]:
-        """The next steps of an episode, as transitions of their own."""
+        """Return the next steps of an episode as transitions."""
         history = self.history.setdefault(id_, [])
-        obs = history[-1].new_obs if history else self.fresh()
+        obs = history[-1].new_obs if history else self.next_number()
         steps = []
         for _ in range(length):
-            new_obs = self.fresh()
+            new_obs = self.next_number()
             steps.append(Transition(id_, len(history) + len(steps), obs, self.count % 7, self.count / 8, new_obs))
             obs = new_obs
         steps[-1].terminated, steps[-1].truncated = ending == "terminated", ending == "truncated"
@@ -79,7 +79,7 @@ class ReplayMachine(RuleBasedStateMachine):
             del self.history[id_]
         return steps
 
-    def fresh(self) -> float:
+    def next_number(self) -> float:
         self.count += 1
         return float(self.count)
 
@@ -133,26 +133,26 @@ class ReplayMachine(RuleBasedStateMachine):
         assert indices.min() >= self.reference.tail
         return [self.reference.steps[i] for i in indices.tolist()]
 
-    @rule(least=st.integers(1, 5), more=st.integers(-1, 3), stack=st.integers(1, 4))
+    @rule(least=st.integers(1, 5), extra=st.integers(-1, 3), stack=st.integers(1, 4))
     @precondition(lambda self: len(self.buffer) > 0)
-    def sample(self, least: int, more: int, stack: int) -> None:
+    def sample(self, least: int, extra: int, stack: int) -> None:
         keys = ["obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "vf_preds", "t", "eps_id", "infos"]
         batch = self.buffer.sample(
             20,
-            n_step=least if more < 0 else (least, least + more),
+            n_step=least if extra < 0 else (least, least + extra),
             gamma=GAMMA,
             views=LastObservations(stack) if stack > 1 else None,
             keys=[*keys, "agent_id", "is_first"],
         )
         batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i, step in enumerate(self.drawn(batch.indices)):
-            path = self.reference.forward(step, least + max(more, 0))
+            path = self.reference.forward(step, least + max(extra, 0))
             assert min(least, len(path)) <= batch.n_step[i] <= len(path)
-            path = path[: batch.n_step[i]] if more > 0 else path
+            path = path[: batch.n_step[i]] if extra > 0 else path
             assert batch.is_first[i] == (step.previous is None)
-            seen = self.reference.stack(step, stack, after=False), self.reference.stack(path[-1], stack, after=True)
-            assert np.array_equal(batch.obs[i], seen[0] if stack > 1 else step.obs)
-            assert np.array_equal(batch.new_obs[i], seen[1] if stack > 1 else path[-1].new_obs)
+            stacked = self.reference.stack(step, stack, after=False), self.reference.stack(path[-1], stack, after=True)
+            assert np.array_equal(batch.obs[i], stacked[0] if stack > 1 else step.obs)
+            assert np.array_equal(batch.new_obs[i], stacked[1] if stack > 1 else path[-1].new_obs)
             assert batch.actions[i] == step.action
             assert np.isclose(batch.rewards[i], sum(s.reward * GAMMA**k for k, s in enumerate(path)))
             assert (batch.terminateds[i], batch.truncateds[i]) == (path[-1].terminated, path[-1].truncated)
@@ -185,49 +185,49 @@ class ReplayMachine(RuleBasedStateMachine):
             if boundary == "stop" and len(onward) < length:
                 assert not before
             left = lookback + burn_in
-            seen = before[max(len(before) - left, 0) :]
-            self.check_row(batch[i], [*seen, *onward], left - len(seen))
+            stacked = before[max(len(before) - left, 0) :]
+            self.check_row(batch[i], [*stacked, *onward], left - len(stacked))
             assert learned.tolist() == list(range(left, left + len(onward)))
             assert batch.seq_lens[i] == burn_in + len(onward)
-            assert np.flatnonzero(batch.is_first[i]).tolist() == [left - len(seen)] * (len(seen) == len(before))
+            assert np.flatnonzero(batch.is_first[i]).tolist() == [left - len(stacked)] * (len(stacked) == len(before))
             assert boundary != "pad" or period is None or first.t % period == 0
 
     def check_row(self, row: Batch, steps: list[Transition], start: int) -> None:
         width = len(row.rewards)
         stop = start + len(steps)
-        there = np.arange(start, stop)
-        assert row.obs[there].tolist() == [s.obs for s in steps]
-        assert row.new_obs[there].tolist() == [s.new_obs for s in steps]
-        assert row.actions[there].tolist() == [s.action for s in steps]
-        assert row.rewards[there].tolist() == [s.reward for s in steps]
-        assert row.terminateds[there].tolist() == [s.terminated for s in steps]
-        assert row.truncateds[there].tolist() == [s.truncated for s in steps]
-        assert self.drawn(row.indices[there]) == steps
-        gone = np.setdiff1d(np.arange(width), there)
-        assert not row.obs[gone].any()
-        assert not row.rewards[gone].any()
-        assert not row.terminateds[gone].any()
-        assert (row.indices[gone] == -1).all()
+        columns = np.arange(start, stop)
+        assert row.obs[columns].tolist() == [s.obs for s in steps]
+        assert row.new_obs[columns].tolist() == [s.new_obs for s in steps]
+        assert row.actions[columns].tolist() == [s.action for s in steps]
+        assert row.rewards[columns].tolist() == [s.reward for s in steps]
+        assert row.terminateds[columns].tolist() == [s.terminated for s in steps]
+        assert row.truncateds[columns].tolist() == [s.truncated for s in steps]
+        assert self.drawn(row.indices[columns]) == steps
+        padding = np.setdiff1d(np.arange(width), columns)
+        assert not row.obs[padding].any()
+        assert not row.rewards[padding].any()
+        assert not row.terminateds[padding].any()
+        assert (row.indices[padding] == -1).all()
 
     @rule()
     @precondition(lambda self: len(self.buffer) > 0)
     def read_episodes(self) -> None:
         stored = self.reference.episodes()
-        found = list(self.buffer.iter_episodes())
-        assert {episode.id_ for episode in found} == set(stored)
-        assert [episode.id_ for episode in found] == list(stored)
+        stored_episodes = list(self.buffer.iter_episodes())
+        assert {episode.id_ for episode in stored_episodes} == set(stored)
+        assert [episode.id_ for episode in stored_episodes] == list(stored)
         packs = list(self.buffer.iter_packs(num_steps=7))
         assert all(pack.num_steps <= 7 or len(pack) == 1 for pack in packs)
-        assert all(a.equals(b) for a, b in zip(found, (e for pack in packs for e in pack), strict=True))
-        for episode in [*found, *self.buffer.sample_episodes(3)]:
+        assert all(a.equals(b) for a, b in zip(stored_episodes, (e for pack in packs for e in pack), strict=True))
+        for episode in [*stored_episodes, *self.buffer.sample_episodes(3)]:
             steps = stored[episode.id_]
             episode.validate()
             assert shown(episode.get_observations(), self.kind).tolist() == [steps[0].obs, *(s.new_obs for s in steps)]
             assert episode.get_actions().tolist() == [s.action for s in steps]
             assert episode.get_rewards().tolist() == [s.reward for s in steps]
             assert episode.get_extra_model_outputs("vf_preds").tolist() == [2 * s.obs for s in steps]
-            seen = [steps[0].obs, *(s.new_obs for s in steps)]
-            assert list(episode.infos) == [info_of(x, self.has_infos) for x in seen]
+            stacked = [steps[0].obs, *(s.new_obs for s in steps)]
+            assert list(episode.infos) == [info_of(x, self.has_infos) for x in stacked]
             assert episode.t_started == steps[0].t
             assert (episode.is_terminated, episode.is_truncated) == (steps[-1].terminated, steps[-1].truncated)
             assert episode.agent_id == f"agent of {episode.id_}"

@@ -1,4 +1,4 @@
-"""What is recorded straight into a buffer is what a `VectorRecorder`'s packs would have put there."""
+"""Replay recorders against packs of a `VectorRecorder` that are added to a buffer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODES = list(AutoresetMode)
 
 
 class Countdown(gym.Env[np.ndarray, int]):
-    """Observations that never come twice; episodes of random lengths, that end either way."""
+    """Environment with unique observations, and episodes of random lengths that end in both ways."""
 
     observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float64)
     action_space = gym.spaces.Discrete(5)
@@ -43,9 +43,9 @@ class Countdown(gym.Env[np.ndarray, int]):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.left -= 1
-        done, how = self.left == 0, bool(self.np_random.integers(2))
+        done, mode = self.left == 0, bool(self.np_random.integers(2))
         info = {"left": self.left, "odd": True} if self.left % 2 else {"left": self.left}
-        return self.observe(), self.count / 8, done and how, done and not how, info
+        return self.observe(), self.count / 8, done and mode, done and not mode, info
 
 
 def vector_env(num_envs: int, mode: AutoresetMode, longest: int = 6) -> SyncVectorEnv:
@@ -53,7 +53,7 @@ def vector_env(num_envs: int, mode: AutoresetMode, longest: int = 6) -> SyncVect
 
 
 def play(env: SyncVectorEnv, num_steps: int, recorders: list[Any], seed: int = 0) -> Iterator[int]:
-    """Step the environment and tell all recorders; yields after each step."""
+    """Step the environment and feed all recorders. Yield after each step."""
     observations, infos = env.reset(seed=seed)
     for recorder in recorders:
         recorder.reset(observations, infos)
@@ -73,7 +73,7 @@ def play(env: SyncVectorEnv, num_steps: int, recorders: list[Any], seed: int = 0
 
 
 def contents(episode: SingleAgentEpisode) -> tuple[Any, ...]:
-    """All of an episode but its random id."""
+    """Return all contents of an episode but its random id."""
     extras = {key: episode.get_extra_model_outputs(key).tolist() for key in episode.extra_model_outputs}
     tracks = (episode.get_observations(), episode.get_actions(), episode.get_rewards())
     ending = (episode.t_started, episode.is_terminated, episode.is_truncated)
@@ -88,7 +88,7 @@ def stored(buffer: EpisodeReplayBuffer) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=40)
 @given(num_envs=st.integers(1, 4), capacity=st.integers(8, 60), longest=st.integers(1, 9), seed=st.integers(0, 9))
-def test_recording_straight_into_a_buffer_equals_adding_packs(
+def test_replay_recorder_equals_adding_packs(
     mode: AutoresetMode, num_envs: int, capacity: int, longest: int, seed: int
 ) -> None:
     straight, packed = EpisodeReplayBuffer(capacity, seed=1), EpisodeReplayBuffer(capacity, seed=1)
@@ -107,7 +107,7 @@ def test_recording_straight_into_a_buffer_equals_adding_packs(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_recording_goes_on_while_other_episodes_are_added(mode: AutoresetMode) -> None:
+def test_replay_recorder_continues_next_to_added_episodes(mode: AutoresetMode) -> None:
     buffer, alone = EpisodeReplayBuffer(60, seed=0), EpisodeReplayBuffer(10_000, seed=0)
     recorders: list[Any] = [b.recorder(3, autoreset_mode=mode) for b in (buffer, alone)]
     for number in play(vector_env(3, mode), 60, recorders):
@@ -130,7 +130,7 @@ def test_recording_goes_on_while_other_episodes_are_added(mode: AutoresetMode) -
     assert {e.get_observations(0)[0] for e in alone.iter_episodes()} > {1.0, 1001.0, 2001.0}
 
 
-def test_the_reset_row_of_next_step_autoreset_is_never_drawn() -> None:
+def test_reset_rows_are_never_sampled() -> None:
     buffer = EpisodeReplayBuffer(500, seed=0)
     env = vector_env(4, AutoresetMode.NEXT_STEP, longest=2)
     list(play(env, 60, [buffer.recorder(4, autoreset_mode=AutoresetMode.NEXT_STEP)]))
@@ -139,17 +139,17 @@ def test_the_reset_row_of_next_step_autoreset_is_never_drawn() -> None:
     assert len(buffer) < 4 * 60
 
 
-def test_an_ending_flag_that_is_repeated_on_the_reset_row_loses_no_step() -> None:
+def test_repeated_flag_on_reset_row_loses_no_step() -> None:
     buffer = EpisodeReplayBuffer(20, seed=0)
     recorder = buffer.recorder(1, autoreset_mode=AutoresetMode.NEXT_STEP)
     recorder.reset(np.zeros((1, 1)))
     for t, flag in enumerate([False, True, True, False, False], 1):
         recorder.step(np.full((1, 1), float(t)), np.zeros(1, int), np.zeros(1), np.array([flag]), np.zeros(1, bool))
-    found = [(e.get_observations()[:, 0].tolist(), e.is_terminated) for e in buffer.iter_episodes()]
-    assert found == [([0, 1, 2], True), ([3, 4, 5], False)]
+    result = [(e.get_observations()[:, 0].tolist(), e.is_terminated) for e in buffer.iter_episodes()]
+    assert result == [([0, 1, 2], True), ([3, 4, 5], False)]
 
 
-def test_the_last_observation_of_same_step_autoreset_is_the_true_one() -> None:
+def test_same_step_stores_true_last_observation() -> None:
     buffer = EpisodeReplayBuffer(500, seed=0)
     env = vector_env(4, AutoresetMode.SAME_STEP, longest=2)
     list(play(env, 60, [buffer.recorder(4, autoreset_mode=AutoresetMode.SAME_STEP)]))
@@ -158,21 +158,21 @@ def test_the_last_observation_of_same_step_autoreset_is_the_true_one() -> None:
     assert len(buffer) == 4 * 60
 
 
-def test_resetting_in_mid_episode_leaves_a_boundary() -> None:
+def test_reset_in_mid_episode_cuts_chunk() -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     recorder = buffer.recorder(2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    no, one = np.zeros(2, bool), np.ones(2)
+    no, episode_of_env = np.zeros(2, bool), np.ones(2)
     recorder.reset(np.zeros(2))
-    recorder.step(np.ones(2), one, one, no, no)
+    recorder.step(np.ones(2), episode_of_env, episode_of_env, no, no)
     recorder.reset(np.array([7.0, 7.0]))
-    recorder.step(np.array([8.0, 8.0]), one, one, no, no)
+    recorder.step(np.array([8.0, 8.0]), episode_of_env, episode_of_env, no, no)
     batch = buffer.sample(200, n_step=2)
     assert set(zip(batch.obs.tolist(), batch.new_obs.tolist(), strict=True)) == {(0.0, 1.0), (7.0, 8.0)}
     assert (batch.n_step == 1).all()
     assert not (batch.terminateds | batch.truncateds).any()
 
 
-def test_observations_are_stored_once_however_short_the_chunks_are() -> None:
+def test_recorded_observations_are_stored_once() -> None:
     shape, num_envs, capacity = (1024,), 64, 12_800
     buffer = EpisodeReplayBuffer(capacity, seed=0)
     recorder = buffer.recorder(num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -195,7 +195,7 @@ def row(value: float, num_envs: int = 2) -> tuple[np.ndarray, np.ndarray, np.nda
     return np.full((num_envs, 3), float(value)), np.zeros(num_envs, np.int64), np.zeros(num_envs), no, no
 
 
-def test_stepping_before_a_reset_or_after_a_clear_is_an_error() -> None:
+def test_step_before_reset_or_after_clear_raises() -> None:
     buffer = EpisodeReplayBuffer(10)
     recorder = recorder_of(buffer)
     with pytest.raises(EpisodeStateError, match="before the reset"):
@@ -210,7 +210,7 @@ def test_stepping_before_a_reset_or_after_a_clear_is_an_error() -> None:
     assert len(buffer) == 2
 
 
-def test_a_restored_buffer_goes_on_being_fed() -> None:
+def test_recorder_continues_after_set_state() -> None:
     buffer = EpisodeReplayBuffer(10, seed=0)
     recorder = recorder_of(buffer)
     recorder.reset(row(0)[0])
@@ -226,7 +226,7 @@ def test_a_restored_buffer_goes_on_being_fed() -> None:
     assert set((batch.new_obs - batch.obs)[:, 0].tolist()) == {1, 2}
 
 
-def test_an_ended_episode_without_autoreset_must_be_reset() -> None:
+def test_disabled_autoreset_step_before_reset_raises() -> None:
     recorder = recorder_of(EpisodeReplayBuffer(10))
     recorder.reset(row(0)[0])
     observations, actions, rewards, no, _ = row(1)
@@ -235,7 +235,7 @@ def test_an_ended_episode_without_autoreset_must_be_reset() -> None:
         recorder.step(*row(2))
 
 
-def test_a_row_that_does_not_fit_changes_nothing() -> None:
+def test_row_that_does_not_fit_raises() -> None:
     buffer = EpisodeReplayBuffer(10, seed=0)
     recorder = recorder_of(buffer)
     recorder.reset(row(0)[0])
@@ -255,7 +255,7 @@ def test_a_row_that_does_not_fit_changes_nothing() -> None:
     assert set((batch.new_obs - batch.obs)[:, 0].tolist()) == {1}
 
 
-def test_steps_that_push_out_the_ongoing_episodes_are_an_error() -> None:
+def test_step_after_own_episodes_are_evicted_raises() -> None:
     buffer = EpisodeReplayBuffer(4, seed=0)
     recorder = recorder_of(buffer)
     recorder.reset(row(0)[0])
@@ -266,12 +266,12 @@ def test_steps_that_push_out_the_ongoing_episodes_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("num_envs", [0, 6])
-def test_a_buffer_needs_room_for_two_vector_steps(num_envs: int) -> None:
+def test_recorder_with_too_many_envs_raises(num_envs: int) -> None:
     with pytest.raises(InvalidArgument, match="num_envs="):
         recorder_of(EpisodeReplayBuffer(10), num_envs)
 
 
-def test_nested_observations_and_lists_are_taken() -> None:
+def test_recorder_accepts_nested_observations_and_lists() -> None:
     buffer = EpisodeReplayBuffer(10, seed=0)
     recorder = recorder_of(buffer)
     recorder.reset({"x": [0.0, 0.0], "y": np.zeros((2, 3))})

@@ -68,8 +68,8 @@ def chunk(id_: str, t_started: int, length: int, **options: Any) -> SingleAgentE
     )
 
 
-def odd_episodes() -> list[Any]:
-    """Episodes that the filled buffers below must reject, alone or behind valid ones."""
+def rejected_episodes() -> list[Any]:
+    """Return episodes that the filled buffers below must reject, alone or after valid episodes."""
     valid, narrow = chunk("new", 0, 3), SingleAgentEpisode.from_arrays(np.zeros((3, 2)), [0, 1], [1.0, 1.0])
     return [
         chunk("a", 9, 2),
@@ -108,11 +108,11 @@ def digest(value: Any) -> str:
     return hasher.hexdigest()
 
 
-def changed(draw: Any, valid: dict[str, Any], others: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return the arguments with wrong values in place of one or two of them."""
+def changed(draw: Any, valid: dict[str, Any], wrong_values: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return the arguments with one or two wrong values."""
     names = draw(st.lists(st.sampled_from(sorted(valid)), min_size=1, max_size=2, unique=True))
     return {
-        name: draw(st.sampled_from([*WRONG, *others.get(name, [])])) if name in names else value
+        name: draw(st.sampled_from([*WRONG, *wrong_values.get(name, [])])) if name in names else value
         for name, value in valid.items()
     }
 
@@ -171,7 +171,7 @@ PRIORITIZED_CALLS = CALLS | {
 
 
 def broken_states(state: dict[str, Any]) -> list[Any]:
-    """States in which something is missing, or of another kind."""
+    """Return malformed states: a part is missing, or of another kind."""
     broken: list[Any] = [{key: value for key, value in state.items() if key != name} for name in state]
     for name in state:
         broken += [{**state, name: wrong} for wrong in (None, 3, {}, [], "x")]
@@ -198,8 +198,8 @@ def test_rejected_call_leaves_buffer_unchanged(maker: Any, data: st.DataObject) 
         buffer.sample_sequences(3, 2)
     calls = CALLS if maker is EpisodeReplayBuffer else PRIORITIZED_CALLS
     name = draw(st.sampled_from(sorted(calls)))
-    others: dict[str, list[Any]] = {"episodes": odd_episodes(), "state": broken_states(buffer.get_state())}
-    arguments = changed(draw, calls[name], others)
+    wrong_values: dict[str, list[Any]] = {"episodes": rejected_episodes(), "state": broken_states(buffer.get_state())}
+    arguments = changed(draw, calls[name], wrong_values)
     check_rejected(lambda: getattr(buffer, name)(**arguments), lambda: digest(buffer.get_state()))
     buffer.clear()
     buffer.set_state(maker(12).get_state())
@@ -316,7 +316,7 @@ def test_rejected_call_leaves_multi_agent_buffer_unchanged(maker: Any, data: st.
     calls = MULTI_AGENT_CALLS if maker is MultiAgentEpisodeReplayBuffer else MULTI_AGENT_PRIORITIZED_CALLS
     name = draw(st.sampled_from(sorted(calls)))
     one_wrong = {"a": np.array([1]), "b": np.array([10**9])}
-    others: dict[str, list[Any]] = {
+    wrong_values: dict[str, list[Any]] = {
         "episodes": [
             [game(3, 4), game(1, 4)],
             game(4, 3, shape=(2,)),
@@ -329,6 +329,6 @@ def test_rejected_call_leaves_multi_agent_buffer_unchanged(maker: Any, data: st.
         "indices": [one_wrong],
         "priorities": [{"a": np.array([1.0]), "b": np.array([-1.0])}],
     }
-    arguments = changed(draw, calls[name], others)
+    arguments = changed(draw, calls[name], wrong_values)
     check_rejected(lambda: getattr(buffer, name)(**arguments), lambda: digest(buffer.get_state()))
     buffer.clear()

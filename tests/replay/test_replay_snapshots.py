@@ -1,4 +1,4 @@
-"""Snapshots of a buffer in a data set: each adds what is new, and all together are read back."""
+"""Snapshots of a buffer in a data set: each adds the new steps, and all together are read back."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from episodes.storage import EpisodeDataset, EpisodeWriter
 
 
 def chunk(id_: str, t_started: int, length: int, *, terminated: bool = False) -> SingleAgentEpisode:
-    """Observations are the times of their steps, actions too."""
+    """Return a chunk with observations and actions equal to the times of the steps."""
     times = t_started + np.arange(length + 1)
     arrays = times.astype(float), times[:-1], np.ones(length)
     return SingleAgentEpisode.from_arrays(*arrays, id_=id_, t_started=t_started, terminated=terminated)
 
 
 def contents(buffer: EpisodeReplayBuffer) -> dict[str, list[int]]:
-    """The times of the stored steps, by episode."""
-    found: dict[str, list[int]] = {}
+    """Return the times of the stored steps by episode."""
+    stored: dict[str, list[int]] = {}
     for episode in buffer.iter_episodes():
         episode.validate()
         times = episode.t_started + np.arange(len(episode))
         assert np.array_equal(episode.get_actions(), times)
         assert np.array_equal(episode.get_observations(), [*times, times[-1] + 1])
-        found.setdefault(str(episode.id_), []).extend(times.tolist())
-    return found
+        stored.setdefault(str(episode.id_), []).extend(times.tolist())
+    return stored
 
 
-def test_a_second_snapshot_has_only_what_is_new_and_both_are_read_back(tmp_path: Path) -> None:
+def test_second_snapshot_writes_only_new_steps(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add([chunk("a", 0, 5), chunk("b", 0, 3, terminated=True)])
     buffer.to_dataset(tmp_path / "data")
@@ -48,7 +48,7 @@ def test_a_second_snapshot_has_only_what_is_new_and_both_are_read_back(tmp_path:
     assert {e.id_: e.is_terminated for e in restored.iter_episodes()} == {"a": True, "b": True, "c": False}
 
 
-def test_a_buffer_that_was_read_goes_on_with_its_snapshots(tmp_path: Path) -> None:
+def test_from_dataset_continues_snapshots(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add([chunk("a", 0, 5)])
     buffer.to_dataset(tmp_path / "data")
@@ -63,7 +63,7 @@ def test_a_buffer_that_was_read_goes_on_with_its_snapshots(tmp_path: Path) -> No
     assert contents(buffer) == {"a": list(range(11))}
 
 
-def test_whole_snapshots_of_several_buffers_repeat_steps_that_are_read_once(tmp_path: Path) -> None:
+def test_from_dataset_reads_repeated_steps_once(tmp_path: Path) -> None:
     for length in (3, 3, 7):
         buffer = EpisodeReplayBuffer(100)
         buffer.add([chunk("a", 0, length, terminated=length == 7), chunk("b", 0, 2, terminated=True)])
@@ -72,7 +72,7 @@ def test_whole_snapshots_of_several_buffers_repeat_steps_that_are_read_once(tmp_
     assert contents(restored) == {"a": list(range(7)), "b": [0, 1]}
 
 
-def test_steps_that_went_between_two_snapshots_leave_two_parts_of_one_episode(tmp_path: Path) -> None:
+def test_gap_between_snapshots_splits_episode(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(10, seed=0)
     buffer.add([chunk("a", 0, 4)])
     buffer.to_dataset(tmp_path / "data")
@@ -92,7 +92,7 @@ def test_steps_that_went_between_two_snapshots_leave_two_parts_of_one_episode(tm
     assert [(e.t_started, len(e)) for e in restored.iter_episodes()] == [(15, 14)]
 
 
-def test_a_directory_that_was_emptied_gets_everything_again(tmp_path: Path) -> None:
+def test_snapshot_to_emptied_directory_writes_everything(tmp_path: Path) -> None:
     import shutil
 
     buffer = EpisodeReplayBuffer(10, seed=0)
@@ -106,7 +106,7 @@ def test_a_directory_that_was_emptied_gets_everything_again(tmp_path: Path) -> N
     assert EpisodeDataset(tmp_path / "data").metadata["length"].tolist() == [4, 1]
 
 
-def test_a_prioritized_buffer_is_read_with_its_own_parameters(tmp_path: Path) -> None:
+def test_from_dataset_passes_options(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(10, seed=0)
     buffer.add([chunk("a", 0, 4)])
     buffer.to_dataset(tmp_path / "data")
@@ -120,7 +120,7 @@ def test_a_prioritized_buffer_is_read_with_its_own_parameters(tmp_path: Path) ->
 
 @settings(max_examples=25)
 @given(capacity=st.integers(3, 40), seed=st.integers(0, 1000))
-def test_snapshots_at_any_moments_hold_every_step_that_was_there_at_one_of_them(
+def test_snapshots_together_hold_every_stored_step(
     capacity: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("snapshots") / "data"
@@ -139,6 +139,6 @@ def test_snapshots_at_any_moments_hold_every_step_that_was_there_at_one_of_them(
             expected |= {(id_, t) for id_, times in contents(buffer).items() for t in times}
     if expected:
         restored = EpisodeReplayBuffer.from_dataset(path)
-        found = [(id_, t) for id_, times in contents(restored).items() for t in times]
-        assert len(found) == len(set(found))
-        assert set(found) == expected
+        times = [(id_, t) for id_, times in contents(restored).items() for t in times]
+        assert len(times) == len(set(times))
+        assert set(times) == expected

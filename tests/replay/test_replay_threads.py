@@ -1,4 +1,4 @@
-"""One thread adds while others draw: no row mixes two steps."""
+"""Threads that add steps during sampling: no sampled row mixes two steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDTH = 5  # numbers of an observation: too many to lie beside its steps
 
 @pytest.fixture(autouse=True)
 def impatient_threads() -> Iterator[None]:
-    """Threads take turns a hundred times as often as usual."""
+    """Make threads switch a hundred times as often as usual."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-5)
     yield
@@ -43,14 +43,14 @@ def episode(start: float, length: int) -> SingleAgentEpisode:
 
 
 def num_mixed(batch: Any) -> int:
-    """Rows whose columns are not of one step."""
+    """Return the number of rows whose columns belong to different steps."""
     mixed = (batch.obs[..., 0] != batch.actions) | (batch.obs != batch.obs[..., :1]).any(-1)
     if "new_obs" in batch:
         mixed |= (batch.new_obs[..., 0] != batch.actions + 1) | (batch.rewards != batch.actions + 1)
     return int(np.count_nonzero(mixed & batch.get("loss_mask", True)))
 
 
-class UnderFire:
+class AddingThread:
     """A buffer into which one thread adds while two draw, and how many rows were drawn and mixed.
 
     Args:
@@ -64,7 +64,7 @@ class UnderFire:
         self.num_drawn = self.num_mixed = 0
         self.errors: list[Exception] = []
 
-    def last(self, seconds: float) -> UnderFire:
+    def last(self, seconds: float) -> AddingThread:
         """Let it go on for so long."""
         threads = [
             threading.Thread(target=self._watched, args=(work,)) for work in (self._adds, self._draws, self._draws)
@@ -84,8 +84,8 @@ class UnderFire:
     def _draws(self) -> None:
         drawn = mixed = 0
         while True:  # once at least, however late it begins
-            more = self._draw()
-            drawn, mixed = drawn + more[0], mixed + more[1]
+            added = self._draw()
+            drawn, mixed = drawn + added[0], mixed + added[1]
             if self._over.is_set():
                 break
         with self._counting:
@@ -99,8 +99,8 @@ class UnderFire:
             self._over.set()
 
 
-def of_one_agent(buffer: EpisodeReplayBuffer) -> UnderFire:
-    """Vector steps and episodes are added in turn."""
+def of_one_agent(buffer: EpisodeReplayBuffer) -> AddingThread:
+    """Return a buffer, and a function that adds vector steps and episodes in turn."""
     buffer.add(episode(0.0, 60))
     recorder, none, times = buffer.recorder(4, autoreset_mode="NextStep"), np.zeros(4, bool), count(1000.0, 100.0)
 
@@ -119,23 +119,23 @@ def of_one_agent(buffer: EpisodeReplayBuffer) -> UnderFire:
         sequences = buffer.sample_sequences(8, 4, burn_in=2, keys=["obs", "actions"])
         return 64, num_mixed(batch) + num_mixed(sequences)
 
-    return UnderFire(add, draw)
+    return AddingThread(add, draw)
 
 
 def game(start: float, length: int) -> MultiAgentEpisode:
-    """Agents "a" and "b", whose numbers are 0.5 apart, act at each step."""
-    seen = lambda t: {"a": np.full(WIDTH, start + t), "b": np.full(WIDTH, start + t + 0.5)}  # noqa: E731
+    """Return a game of agents "a" and "b", which act at each step. Their numbers differ by 0.5."""
+    observations = lambda t: {"a": np.full(WIDTH, start + t), "b": np.full(WIDTH, start + t + 0.5)}  # noqa: E731
     made = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: agent)
-    made.add_env_reset(observations=seen(0))
+    made.add_env_reset(observations=observations(0))
     for t in range(length):
-        acted = {"a": start + t, "b": start + t + 0.5}
-        rewards = {agent: value + 1 for agent, value in acted.items()}
-        made.add_env_step(seen(t + 1), acted, rewards, terminateds={"__all__": t == length - 1})
+        actions = {"a": start + t, "b": start + t + 0.5}
+        rewards = {agent: value + 1 for agent, value in actions.items()}
+        made.add_env_step(observations(t + 1), actions, rewards, terminateds={"__all__": t == length - 1})
     return made
 
 
-def of_two_agents(buffer: MultiAgentEpisodeReplayBuffer) -> UnderFire:
-    """Whole games are added, and chunks of one that goes on."""
+def of_two_agents(buffer: MultiAgentEpisodeReplayBuffer) -> AddingThread:
+    """Return a buffer, and a function that adds whole games, and chunks of an ongoing one."""
     buffer.add(game(0.0, 60))
     times = count(1000.0, 100.0)
 
@@ -155,7 +155,7 @@ def of_two_agents(buffer: MultiAgentEpisodeReplayBuffer) -> UnderFire:
         mixed = int(np.count_nonzero((together["a"].actions + 0.5 != together["b"].actions) & both))
         return 96, mixed + sum(num_mixed(batch) for drawn in (batches, together) for batch in drawn.values())
 
-    return UnderFire(add, draw)
+    return AddingThread(add, draw)
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def without_lock(buffer: EpisodeReplayBuffer) -> Iterator[None]:
         (MultiAgentPrioritizedEpisodeReplayBuffer, of_two_agents),
     ],
 )
-def test_no_row_mixes_two_steps_while_a_thread_adds(kind: Any, played: Callable[[Any], UnderFire]) -> None:
+def test_sample_never_mixes_steps_while_thread_adds(kind: Any, played: Callable[[Any], AddingThread]) -> None:
     fire = played(kind(100, seed=0)).last(2.5)
     assert not fire.errors
     assert fire.num_drawn > 0
@@ -181,12 +181,7 @@ def test_no_row_mixes_two_steps_while_a_thread_adds(kind: Any, played: Callable[
 
 
 class Interleaved:
-    """Views in the midst of a draw, its observations gathered and its actions not: a thread begins to add steps there.
-
-    Args:
-        add: puts other steps in place of all that are there.
-        patience: how many seconds the draw waits there for the thread at most.
-    """
+    """Views that let a thread add steps in the middle of a sample, between observations and actions."""
 
     given, lookback = HistorySpaces(), 0
 
@@ -203,13 +198,13 @@ class Interleaved:
 
 
 def filled_by_episodes(buffer: EpisodeReplayBuffer) -> Callable[[], None]:
-    """Fill the buffer; what puts other episodes in their place."""
+    """Fill the buffer. Return a function that replaces its episodes."""
     buffer.add(episode(0.0, 100))
     return lambda: buffer.add([episode(1000.0, 60), episode(2000.0, 60)])
 
 
 def filled_by_rows(buffer: EpisodeReplayBuffer) -> Callable[[], None]:
-    """Fill the buffer by vector steps; what puts others in their place."""
+    """Fill the buffer by vector steps. Return a function that replaces the steps."""
     recorder, none, times = buffer.recorder(4, autoreset_mode="NextStep"), np.zeros(4, bool), count(1.0)
     recorder.reset(np.zeros((4, WIDTH)))
 
@@ -225,7 +220,7 @@ FILLED = pytest.mark.parametrize("filled", [filled_by_episodes, filled_by_rows])
 
 
 @FILLED
-def test_who_adds_in_the_midst_of_a_draw_waits_for_its_end(filled: Callable[[Any], Callable[[], None]]) -> None:
+def test_add_during_sample_waits_for_lock(filled: Callable[[Any], Callable[[], None]]) -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     views = Interleaved(filled(buffer), patience=0.2)  # as long as one likes: who adds cannot come through
     before = buffer.num_added
@@ -237,7 +232,7 @@ def test_who_adds_in_the_midst_of_a_draw_waits_for_its_end(filled: Callable[[Any
 
 
 @FILLED
-def test_it_is_the_lock_that_keeps_rows_whole(filled: Callable[[Any], Callable[[], None]]) -> None:
+def test_without_lock_sampled_rows_mix_steps(filled: Callable[[Any], Callable[[], None]]) -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     views = Interleaved(filled(buffer), patience=60)
     with without_lock(buffer):
@@ -246,13 +241,13 @@ def test_it_is_the_lock_that_keeps_rows_whole(filled: Callable[[Any], Callable[[
     assert num_mixed(batch) == 64
 
 
-def test_a_buffer_with_its_lock_is_copied_and_pickled_while_a_thread_adds() -> None:
+def test_copy_and_pickle_while_thread_adds() -> None:
     buffer = EpisodeReplayBuffer(50, seed=0)
     buffer.add(episode(0.0, 20))
     with buffer.lock:
         copies = [copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))]
-    for other in copies:
-        assert other.lock is not buffer.lock
-        assert num_mixed(other.sample(50)) == 0
-        other.add(episode(100.0, 5))
-        assert len(other) == 25
+    for copied in copies:
+        assert copied.lock is not buffer.lock
+        assert num_mixed(copied.sample(50)) == 0
+        copied.add(episode(100.0, 5))
+        assert len(copied) == 25

@@ -1,4 +1,4 @@
-"""Several writers, copies, odd rows: what is stored stays right, or somebody is told."""
+"""Unusual uses of replay buffers: several recorders, copies, wrong rows, odd dtypes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 def episode(id_: str, length: int, first: float = 0.0, **options: Any) -> SingleAgentEpisode:
-    """Observations `first`, `first` + 1, ...; rewards like the observations that they come with."""
+    """Return an episode with observations `first`, `first` + 1, ... and rewards equal to the next observations."""
     observations = first + np.arange(length + 1.0)
     return SingleAgentEpisode.from_arrays(
         observations, np.zeros(length, int), observations[1:].copy(), id_=id_, **options
@@ -55,7 +55,7 @@ def step(recorder: ReplayRecorder, observations: Any, **changes: Any) -> None:
     recorder.step(**(row | changes))
 
 
-def test_a_recorder_whose_steps_another_one_pushed_out_says_so() -> None:
+def test_step_after_other_recorder_evicted_episodes_raises() -> None:
     buffer = EpisodeReplayBuffer(64)
     slow, fast = recorder_of(buffer, 1), recorder_of(buffer, 8)
     slow.reset(np.zeros(1))
@@ -73,7 +73,7 @@ def test_a_recorder_whose_steps_another_one_pushed_out_says_so() -> None:
 
 
 @pytest.mark.parametrize("counts", [(1, 8), (3, 5), (1, 1)])
-def test_two_recorders_that_take_turns_keep_their_episodes_apart(counts: tuple[int, int]) -> None:
+def test_two_recorders_keep_episodes_apart(counts: tuple[int, int]) -> None:
     buffer, rng = EpisodeReplayBuffer(40, seed=0), np.random.default_rng(0)
     writers = [(recorder_of(buffer, count), sign) for count, sign in zip(counts, (1.0, -1.0), strict=True)]
     for recorder, sign in writers:
@@ -87,11 +87,11 @@ def test_two_recorders_that_take_turns_keep_their_episodes_apart(counts: tuple[i
         assert len(buffer) == sum(map(len, buffer.iter_episodes()))
         drawn = buffer.sample(20, n_step=6)
         assert (np.sign(drawn.obs) == np.sign(drawn.new_obs)).all()
-    for one in buffer.iter_episodes():
-        assert len(set(np.sign(one.get_observations()))) == 1
+    for stored_episode in buffer.iter_episodes():
+        assert len(set(np.sign(stored_episode.get_observations()))) == 1
 
 
-def test_a_first_observation_that_was_written_over_is_not_used() -> None:
+def test_overwritten_reset_observation_is_not_used() -> None:
     buffer = EpisodeReplayBuffer(64)
     waits = recorder_of(buffer, 1)
     waits.reset(np.full(1, 1000.0))
@@ -106,7 +106,7 @@ def test_a_first_observation_that_was_written_over_is_not_used() -> None:
             step(waits, np.full(1, 1001.0))
 
 
-def test_a_first_observation_that_is_still_there_has_its_info_too() -> None:
+def test_kept_reset_observation_has_its_info() -> None:
     buffer = EpisodeReplayBuffer(64)
     waits = recorder_of(buffer, 1)
     waits.reset(np.full(1, 1000.0), {"seen": np.array([7]), "_seen": np.array([True])})
@@ -114,12 +114,12 @@ def test_a_first_observation_that_is_still_there_has_its_info_too() -> None:
     buffer.add([episode("x", 5, first=60.0, t_started=60)])
     assert waits.is_reset
     step(waits, np.full(1, 1001.0))
-    *_, one = buffer.iter_episodes()
-    assert one.get_observations().tolist() == [1000.0, 1001.0]
-    assert list(one.infos) == [{"seen": 7}, {}]
+    *_, stored_episode = buffer.iter_episodes()
+    assert stored_episode.get_observations().tolist() == [1000.0, 1001.0]
+    assert list(stored_episode.infos) == [{"seen": 7}, {}]
 
 
-def test_many_recorders_may_be_reset_before_the_first_step() -> None:
+def test_many_recorders_reset_before_first_step() -> None:
     buffer = EpisodeReplayBuffer(64, seed=0)
     recorders = [recorder_of(buffer, count) for count in (4, 8, 16)]
     for recorder in recorders:
@@ -130,14 +130,14 @@ def test_many_recorders_may_be_reset_before_the_first_step() -> None:
     assert np.array_equal(drawn.obs, -drawn.new_obs)
 
 
-def test_a_small_buffer_can_be_reset_again_and_again() -> None:
+def test_small_buffer_accepts_repeated_resets() -> None:
     recorder = recorder_of(EpisodeReplayBuffer(8), 4)
     for _ in range(9):
         recorder.reset(np.zeros(4))
     step(recorder, np.ones(4))
 
 
-def test_the_first_reset_may_have_a_mask_of_everybody() -> None:
+def test_first_reset_accepts_full_mask() -> None:
     buffer = EpisodeReplayBuffer(32)
     buffer.add([episode("there", 10)])
     recorder = recorder_of(buffer, 2)
@@ -146,7 +146,7 @@ def test_the_first_reset_may_have_a_mask_of_everybody() -> None:
     assert len(buffer) == 12
 
 
-def test_a_chunk_that_goes_on_with_a_recorded_episode_is_noticed_by_its_recorder() -> None:
+def test_step_after_add_continued_episode_raises() -> None:
     buffer = EpisodeReplayBuffer(32, seed=0)
     recorder = recorder_of(buffer, 1)
     recorder.reset(np.zeros(1))
@@ -155,54 +155,54 @@ def test_a_chunk_that_goes_on_with_a_recorded_episode_is_noticed_by_its_recorder
     buffer.add([episode(id_, 3, first=1.0, t_started=1, terminated=True)])
     with pytest.raises(EpisodeStateError, match="continues an episode of this recorder; call reset"):
         step(recorder, np.ones(1))
-    (one,) = buffer.iter_episodes()
-    assert one.get_observations().tolist() == [0, 1, 2, 3, 4]
+    (stored_episode,) = buffer.iter_episodes()
+    assert stored_episode.get_observations().tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(ChunkMismatch, match="ended at t=4"):
         buffer.add([episode(id_, 1, t_started=4)])
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
-def test_a_copy_draws_what_is_added_to_it_and_leaves_the_original_alone(kind: type, copied: Any) -> None:
+def test_copy_is_independent_of_original(kind: type, copied: Any) -> None:
     def filled_with(value: float) -> SingleAgentEpisode:
         return SingleAgentEpisode.from_arrays(np.full((3, 4), value, np.float32), [0, 1], [1.0, 1.0])
 
     original = kind(10, seed=0)
     original.add([filled_with(3.0)])
-    other = copied(original)
-    assert np.array_equal(original.sample(5).indices, other.sample(5).indices)
-    other.add([filled_with(7.0)])
-    assert other.at(np.array([0, 2, 3])).obs[:, 0].tolist() == [3.0, 7.0, 7.0]
-    assert (len(original), len(other)) == (2, 4)
-    assert type(other) is kind
+    second = copied(original)
+    assert np.array_equal(original.sample(5).indices, second.sample(5).indices)
+    second.add([filled_with(7.0)])
+    assert second.at(np.array([0, 2, 3])).obs[:, 0].tolist() == [3.0, 7.0, 7.0]
+    assert (len(original), len(second)) == (2, 4)
+    assert type(second) is kind
 
 
-def test_a_copy_of_a_multi_agent_buffer_has_one_generator() -> None:
-    one = MultiAgentEpisode(id_="one")
-    one.add_env_reset(observations={"a": 0.0, "b": 0.0})
+def test_copy_of_multi_agent_buffer_shares_one_generator() -> None:
+    stored_episode = MultiAgentEpisode(id_="one")
+    stored_episode.add_env_reset(observations={"a": 0.0, "b": 0.0})
     for t in range(5):
-        one.add_env_step({"a": t + 1.0, "b": t + 1.0}, {"a": 0, "b": 1}, {"a": 1.0, "b": 1.0})
+        stored_episode.add_env_step({"a": t + 1.0, "b": t + 1.0}, {"a": 0, "b": 1}, {"a": 1.0, "b": 1.0})
     buffer = MultiAgentEpisodeReplayBuffer(20, seed=0)
-    buffer.add(one)
-    other = copy.deepcopy(buffer)
-    assert all(own.generator is other.generator for own in other.modules.values())
-    for first, second in zip(buffer.sample(4).values(), other.sample(4).values(), strict=True):
-        assert np.array_equal(first.indices, second.indices)
+    buffer.add(stored_episode)
+    second = copy.deepcopy(buffer)
+    assert all(module_buffer.generator is second.generator for module_buffer in second.modules.values())
+    for batch, copied in zip(buffer.sample(4).values(), second.sample(4).values(), strict=True):
+        assert np.array_equal(batch.indices, copied.indices)
 
 
-def test_a_module_without_steps_is_left_out_of_draws() -> None:
-    one = MultiAgentEpisode(id_="turns", agent_to_module_mapping_fn=lambda agent_id, _: agent_id)
-    one.add_env_reset(observations={"first": 0.0})
-    one.add_env_step({"second": 1.0}, {"first": 0}, {"first": 1.0})
-    one.add_env_step({"first": 2.0}, {"second": 0}, {"second": 1.0})
+def test_multi_agent_sample_skips_modules_without_steps() -> None:
+    stored_episode = MultiAgentEpisode(id_="turns", agent_to_module_mapping_fn=lambda agent_id, _: agent_id)
+    stored_episode.add_env_reset(observations={"first": 0.0})
+    stored_episode.add_env_step({"second": 1.0}, {"first": 0}, {"first": 1.0})
+    stored_episode.add_env_step({"first": 2.0}, {"second": 0}, {"second": 1.0})
     buffer = MultiAgentEpisodeReplayBuffer(20, seed=0)
-    buffer.add(one)
+    buffer.add(stored_episode)
     assert list(buffer.sample(3)) == ["first"]
     with pytest.raises(EpisodeStateError, match="nothing is stored"):
         buffer.sample(3, module_ids=["second"])
 
 
-def test_every_leaf_has_a_row_per_environment() -> None:
+def test_recorder_with_missing_rows_raises() -> None:
     recorder = recorder_of(EpisodeReplayBuffer(32), 3)
     recorder.reset({"a": np.zeros(3), "b": np.zeros(3)})
     with pytest.raises(ShapeMismatch, match=r"observations have shape \(2,\); give \[3, ...\]"):
@@ -211,7 +211,7 @@ def test_every_leaf_has_a_row_per_environment() -> None:
         step(recorder, {"a": np.zeros(3), "b": np.zeros(3)}, actions=(np.zeros(3), np.zeros(4)))
 
 
-def test_a_step_that_raises_evicts_nothing() -> None:
+def test_step_that_raises_evicts_nothing() -> None:
     buffer = EpisodeReplayBuffer(4)
     recorder = buffer.recorder(2, autoreset_mode="SameStep")
     recorder.reset(np.zeros(2))
@@ -225,7 +225,7 @@ def test_a_step_that_raises_evicts_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", [int, float])
-def test_flags_are_bools_whatever_they_come_as(kind: type) -> None:
+def test_recorder_converts_flags_to_bool(kind: type) -> None:
     buffer = EpisodeReplayBuffer(8)
     recorder = recorder_of(buffer, 2)
     recorder.reset(np.zeros(2))
@@ -236,14 +236,14 @@ def test_flags_are_bools_whatever_they_come_as(kind: type) -> None:
     assert (~drawn.terminateds).tolist() == [True, False]
 
 
-def test_rewards_are_one_number_for_each_step() -> None:
+def test_rewards_with_axes_raise() -> None:
     recorder = recorder_of(EpisodeReplayBuffer(8), 2)
     recorder.reset(np.zeros(2))
     with pytest.raises(ShapeMismatch, match=r"rewards have items of shape \(1,\)"):
         step(recorder, np.ones(2), rewards=np.zeros((2, 1)))
 
 
-def test_rows_get_the_dtypes_of_the_spaces() -> None:
+def test_rows_have_dtypes_of_spaces() -> None:
     buffer = EpisodeReplayBuffer(8)
     box = gym.spaces.Box(-1, 1, (2,), np.float32)
     recorder = recorder_of(buffer, 2, observation_space=box, action_space=gym.spaces.Discrete(3))
@@ -256,7 +256,7 @@ def test_rows_get_the_dtypes_of_the_spaces() -> None:
         step(recorder, np.zeros((2, 2)), actions=np.zeros(2))
 
 
-def test_an_extra_output_with_the_name_of_a_column_is_refused() -> None:
+def test_extra_output_with_reserved_name_raises() -> None:
     buffer = EpisodeReplayBuffer(8)
     with pytest.raises(TrackMismatch, match=r"\['rewards'\]"):
         buffer.add([episode("a", 2, extra_model_outputs={"rewards": np.zeros(2)})])
@@ -266,7 +266,7 @@ def test_an_extra_output_with_the_name_of_a_column_is_refused() -> None:
         step(recorder, np.ones(1), extra_model_outputs={"obs": np.zeros(1)})
 
 
-def test_restoring_leaves_no_files_behind(tmp_path: Any) -> None:
+def test_set_state_deletes_old_files(tmp_path: Any) -> None:
     with EpisodeReplayBuffer(8, seed=0, path=tmp_path / "ring") as buffer:
         buffer.add([episode("a", 4)])
         before, state = len(list((tmp_path / "ring").iterdir())), buffer.get_state()
@@ -276,7 +276,7 @@ def test_restoring_leaves_no_files_behind(tmp_path: Any) -> None:
         assert buffer.at(np.arange(4)).obs.tolist() == [0, 1, 2, 3]
 
 
-def test_numbers_of_steps_are_never_given_again() -> None:
+def test_step_indices_are_never_reused() -> None:
     buffer = EpisodeReplayBuffer(10, seed=0)
     buffer.add([episode("a", 7)])
     old = buffer.sample(20).indices
@@ -292,23 +292,23 @@ def test_numbers_of_steps_are_never_given_again() -> None:
     assert np.array_equal((drawn := buffer.sample(50)).new_obs, drawn.obs + 1)
 
 
-def test_infinite_rewards_count_where_they_are_and_nowhere_else() -> None:
+def test_infinite_rewards_stay_in_their_windows() -> None:
     buffer = EpisodeReplayBuffer(10)
-    own = [SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 0, 0], [1.0, 2.0, -np.inf], terminated=True)]
-    buffer.add(own)
+    module_buffer = [SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 0, 0], [1.0, 2.0, -np.inf], terminated=True)]
+    buffer.add(module_buffer)
     buffer.add([SingleAgentEpisode.from_arrays(np.arange(3.0), [0, 0], [1.0, 2.0], terminated=True)])
     rewards = buffer.at(np.arange(5), n_step=2, gamma=0.5).rewards
     assert rewards.tolist() == [2.0, -np.inf, -np.inf, 2.0, 2.0]
 
 
-def test_halves_are_summed_as_floats() -> None:
+def test_float16_rewards_are_summed_as_float32() -> None:
     buffer = EpisodeReplayBuffer(10)
     rewards = np.full(3, 60_000.0, np.float16)
     buffer.add([SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 0, 0], rewards)])
     assert buffer.at(np.array([0]), n_step=3, gamma=1.0).rewards[0] == 3 * float(rewards[0])
 
 
-def test_ids_of_padding_name_nobody() -> None:
+def test_ids_of_padding_are_empty() -> None:
     buffer = EpisodeReplayBuffer(4, seed=0)
     for id_, length in (("a", 2), ("b", 2), ("c", 4)):
         buffer.add([episode(id_, length)])
@@ -321,30 +321,30 @@ def test_ids_of_padding_name_nobody() -> None:
     for _ in range(4):
         step(recorder, np.zeros(1))
     buffer.add([episode("d", 4)])
-    assert [one.id_ for one in buffer.iter_episodes()] == ["d"]
+    assert [stored_episode.id_ for stored_episode in buffer.iter_episodes()] == ["d"]
 
 
-def test_an_empty_id_is_an_id() -> None:
+def test_empty_id_is_valid() -> None:
     buffer = EpisodeReplayBuffer(4)
     buffer.add([episode("", 2)])
     buffer.add([episode("", 1, first=2.0, t_started=2)])
-    assert [(one.id_, len(one)) for one in buffer.iter_episodes()] == [("", 3)]
+    assert [(stored_episode.id_, len(stored_episode)) for stored_episode in buffer.iter_episodes()] == [("", 3)]
     buffer.add([episode("b", 4)])
     buffer.add([episode("", 1)])
-    assert [one.id_ for one in buffer.iter_episodes()] == ["b", ""]
+    assert [stored_episode.id_ for stored_episode in buffer.iter_episodes()] == ["b", ""]
 
 
-def test_a_state_does_not_change_with_what_was_given() -> None:
+def test_state_is_independent_of_added_data() -> None:
     buffer, custom_data, info = EpisodeReplayBuffer(8), {"x": 1}, {"a": 1}
     buffer.add([episode("a", 2, custom_data=custom_data, infos=[info, {}, {}])])
     state = buffer.get_state()
     custom_data["x"] = info["a"] = 99
     buffer.set_state(state)
-    (one,) = buffer.iter_episodes()
-    assert (one.custom_data, one.infos[0]) == ({"x": 1}, {"a": 1})
+    (stored_episode,) = buffer.iter_episodes()
+    assert (stored_episode.custom_data, stored_episode.infos[0]) == ({"x": 1}, {"a": 1})
 
 
-def test_a_state_goes_into_a_buffer_of_its_kind() -> None:
+def test_set_state_of_other_class_raises() -> None:
     plain, by_priority = EpisodeReplayBuffer(8), PrioritizedEpisodeReplayBuffer(8)
     for buffer in (plain, by_priority):
         buffer.add([episode("a", 4)])
@@ -355,7 +355,7 @@ def test_a_state_goes_into_a_buffer_of_its_kind() -> None:
     assert len(plain) == len(by_priority) == 4
 
 
-def test_priorities_without_a_finite_sum_are_refused_before_anything_changes() -> None:
+def test_update_priorities_with_infinite_sum_raises() -> None:
     buffer = PrioritizedEpisodeReplayBuffer(4, alpha=2.0, seed=0)
     buffer.add([episode("a", 4)])
     with pytest.raises(InvalidArgument, match="no finite sum"):
@@ -370,7 +370,7 @@ def test_priorities_without_a_finite_sum_are_refused_before_anything_changes() -
     buffer.sample(3)
 
 
-def test_what_was_asked_for_wrongly_is_named() -> None:
+def test_wrong_arguments_are_named() -> None:
     buffer = EpisodeReplayBuffer(8, seed=0)
     buffer.add([episode("a", 4)])
     with pytest.raises(InvalidArgument, match="burn_in=-1: give at least 0"):
@@ -386,33 +386,33 @@ def test_what_was_asked_for_wrongly_is_named() -> None:
     assert len(buffer.at(np.array([]))["obs"]) == 0
 
 
-def test_one_episode_is_added_as_it_is() -> None:
+def test_add_accepts_one_episode() -> None:
     buffer = EpisodeReplayBuffer(10)
     buffer.add(SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True))
     assert (len(buffer), buffer.num_episodes) == (3, 1)
 
 
-def test_episodes_that_come_one_by_one_are_added_together() -> None:
+def test_add_accepts_generator() -> None:
     buffer = EpisodeReplayBuffer(10)
     buffer.add(SingleAgentEpisode.from_arrays(np.arange(3.0), [0, 1], [1.0, 1.0]) for _ in range(2))
     assert (len(buffer), buffer.num_episodes) == (4, 2)
 
 
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer])
-@pytest.mark.parametrize("odd", [None, {}, 5, "episodes", [5]])
-def test_what_is_no_episode_is_not_added(kind: Any, odd: Any) -> None:
+@pytest.mark.parametrize("wrong", [None, {}, 5, "episodes", [5]])
+def test_add_of_other_objects_raises(kind: Any, wrong: Any) -> None:
     with pytest.raises(WrongType):
-        kind(10).add(odd)
+        kind(10).add(wrong)
 
 
-def test_an_episode_of_several_agents_is_refused_by_a_buffer_of_one_also_without_a_step() -> None:
+def test_add_of_multi_agent_episode_raises() -> None:
     with pytest.raises(WrongType, match=r"add takes a SingleAgentEpisode, .* this is a MultiAgentEpisode"):
         EpisodeReplayBuffer(10).add(MultiAgentEpisode())  # type: ignore[arg-type]
     with pytest.raises(WrongType, match=r"add takes a MultiAgentEpisode, .* this is a SingleAgentEpisode"):
         MultiAgentEpisodeReplayBuffer(10).add(SingleAgentEpisode())  # type: ignore[arg-type]
 
 
-def test_extra_model_outputs_can_be_left_out() -> None:
+def test_add_with_keys_stores_chosen_outputs() -> None:
     outputs = {"vf_preds": np.arange(3.0), "action_logp": np.zeros(3)}
     episode = SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], extra_model_outputs=outputs)
     buffer = EpisodeReplayBuffer(10)
