@@ -233,7 +233,7 @@ def test_numbers_and_strings_are_not_converted(first, then):
         step(recorder, 2, text=np.array(then))
     with pytest.raises(ShapeMismatch, match="actions: a row has dtype <U1, its track int64"):
         recorder.step(
-            row_of(2), np.array(["3", "4"]), np.ones(2), *np.zeros((2, 2), bool), {}, {"said": np.array(first)}
+            row_of(2), np.array(["3", "4"]), np.ones(2), *np.zeros((2, 2), bool), {}, {"text": np.array(first)}
         )
     step(recorder, 3, text=np.array(first))
     assert recorder.take()[0].get_extra_model_outputs("said").tolist() == [first[0]] * 2
