@@ -236,7 +236,7 @@ def test_numbers_and_strings_are_not_converted(first, then):
             row_of(2), np.array(["3", "4"]), np.ones(2), *np.zeros((2, 2), bool), {}, {"text": np.array(first)}
         )
     step(recorder, 3, text=np.array(first))
-    assert recorder.take()[0].get_extra_model_outputs("said").tolist() == [first[0]] * 2
+    assert recorder.take()[0].get_extra_model_outputs("text").tolist() == [first[0]] * 2
 
 
 def test_tracks_have_space_dtypes_and_rewards_widen():
