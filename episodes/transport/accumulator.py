@@ -242,7 +242,7 @@ class _Timescale:
             array = array[None]
         if array.shape != shape:
             raise ShapeMismatch(f"{name}: shape {array.shape}, an item has {shape}")
-        if array.dtype != dtype:
+        if array.dtype.newbyteorder("=") != dtype.newbyteorder("="):  # numpy's scalars have the machine's byte order
             raise InvalidArgument(f"{name}: dtype {array.dtype}, the example has {dtype}; convert it")
         return array
 
@@ -258,9 +258,7 @@ class _Timescale:
 
 
 def _is_of_numbers(array: np.ndarray) -> bool:
-    """Return True if an item is a number that a memoryview can write: it takes Python numbers in a quarter of numpy's
-    time.
-    """
+    """Return True if items are numbers that a memoryview can write: it needs a quarter of numpy's time."""
     return array.ndim == 1 and array.dtype.isnative and array.dtype.char in "?bBhHiIlLqQfd"
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for Ray in which actors are objects of this process, and die or fail when a test says so."""
+"""Replacement for Ray with actors in this process, which die or fail when a test wants it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["InProcessRay"]
 
 
 class ActorDied(Exception):
-    """What a request of a dead actor raises."""
+    """Raised by requests of a dead actor."""
 
 
 class TaskFailed(Exception):
-    """What a request raises that failed in its actor."""
+    """Raised by requests that failed in the actor."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -24,7 +24,7 @@ class TaskFailed(Exception):
 
 
 class TimedOut(Exception):
-    """Never raised: actors answer at once."""
+    """Never raised, because actors reply at once."""
 
 
 class _Errors:
@@ -32,7 +32,7 @@ class _Errors:
 
 
 class _Ref:
-    """A value, or an error, once it is there."""
+    """Value or error of a request."""
 
     def __init__(self, actor: Actor | None = None) -> None:
         self.actor, self.is_done, self.value = actor, False, b""
@@ -40,13 +40,13 @@ class _Ref:
         self.note: Any = None
 
     def finish(self, value: Any) -> _Ref:
-        """Hold a copy of the value from now on."""
+        """Store a copy of the value."""
         self.is_done, self.value = True, pickle.dumps(value)
         return self
 
 
 class Actor:
-    """An object behind a queue of requests; `note` is what is noted of each request that has not failed."""
+    """Object with a queue of requests. `note` is called with the object after each request."""
 
     def __init__(self, made: Any, note: Callable[[Any], Any]) -> None:
         self.made, self.note, self.is_alive = made, note, True
@@ -56,7 +56,7 @@ class Actor:
         return _Method(self, name)
 
     def run_next(self) -> None:
-        """Work on the oldest request."""
+        """Run the oldest request."""
         ref, call = self.queue.popleft()
         try:
             ref.finish(call())
@@ -66,7 +66,7 @@ class Actor:
             self.note(self.made)
 
     def die(self) -> None:
-        """Answer nothing any more."""
+        """Fail all requests, also later ones."""
         self.is_alive = False
         for ref, _ in self.queue:
             ref.is_done, ref.error = True, ActorDied("it was killed")
@@ -78,16 +78,16 @@ class _Method:
         self.actor, self.name = actor, name
 
     def remote(self, *arguments: Any) -> _Ref:
-        """Put a request into the queue."""
+        """Add a request to the queue."""
         ref = _Ref(self.actor)
         if not self.actor.is_alive:
             ref.is_done, ref.error = True, ActorDied("it is dead")
         elif self.name == "__ray_ready__":
             ref.finish(True)
         else:
-            given = [one.value if isinstance(one, _Ref) else pickle.dumps(one) for one in arguments]
+            expected = [value.value if isinstance(value, _Ref) else pickle.dumps(value) for value in arguments]
             self.actor.queue.append(
-                (ref, lambda: getattr(self.actor.made, self.name)(*(pickle.loads(one) for one in given)))
+                (ref, lambda: getattr(self.actor.made, self.name)(*(pickle.loads(value) for value in expected)))
             )
         return ref
 
@@ -97,7 +97,7 @@ class _ActorClass:
         self.note, self.kind = note, kind
 
     def remote(self, *arguments: Any) -> Actor:
-        """An actor of the class."""
+        """Return an actor of the class."""
         return Actor(self.kind(*arguments), self.note)
 
 
@@ -105,9 +105,9 @@ class InProcessRay:
     """The part of the module `ray` that groups of runners use.
 
     Args:
-        choose: which of so many actors that have work does some next.
-        note: what is noted of an actor's object after a request.
-        answered: is told what was noted of a request whose answer somebody gets.
+        choose: returns which of `n` actors with requests runs next.
+        note: returns a value for an actor's object after a request.
+        answered: called with the noted value of a request when its result is read.
     """
 
     exceptions = _Errors
@@ -118,24 +118,24 @@ class InProcessRay:
         self.choose, self.note, self.answered = choose, note, answered
 
     def remote(self, **options: Any) -> Callable[[type], Any]:
-        """What makes a class one of actors."""
+        """Return a decorator for actor classes."""
         return partial(_ActorClass, self.note)
 
     def put(self, value: Any) -> _Ref:
-        """The value, kept as it is now."""
+        """Store a copy of the value."""
         return _Ref().finish(value)
 
     def wait(
         self, refs: Sequence[_Ref], num_returns: int = 1, timeout: float | None = None
     ) -> tuple[list[_Ref], list[_Ref]]:
-        """So many that are there; actors work, in any order, until they are."""
+        """Run actors in any order until `num_returns` requests are done."""
         while len(done := [ref for ref in refs if ref.is_done]) < num_returns:
             working = [ref.actor for ref in refs if not ref.is_done and ref.actor is not None]
             working[self.choose(len(working))].run_next()
         return done[:num_returns], [ref for ref in refs if ref not in done[:num_returns]]
 
     def get(self, refs: Any, timeout: float | None = None) -> Any:
-        """The value, or those of a list; or the error."""
+        """Return the value of a request, or of each in a list. Raise its error."""
         if isinstance(refs, list):
             return [self.get(ref) for ref in refs]
         self.wait([refs])
@@ -146,5 +146,5 @@ class InProcessRay:
         return pickle.loads(refs.value)
 
     def kill(self, actor: Actor, no_restart: bool = True) -> None:
-        """End an actor: whoever waits for its answers gets an error."""
+        """End an actor, so that its requests fail."""
         actor.die()

@@ -45,7 +45,9 @@ OBSERVATIONS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 class Pids(gym.Env):
-    """Observes the process that it is in, and counts; action 1 is never taken by a policy with equal logits."""
+    """Environment with the process id and the time as its observation. A policy with equal logits never takes action
+    1.
+    """
 
     observation_space, action_space = OBSERVATIONS, spaces.Discrete(2)
 
@@ -63,7 +65,7 @@ class Pids(gym.Env):
 
 
 class Constant(torch.nn.Module):
-    """Puts out its only number beside the actions; None of the environments may be slow or fail for others."""
+    """Policy with one parameter, which is its extra output "number"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +99,7 @@ class Spread(Constant):
 
 
 class Stuck(Pids):
-    """Goes on while a file is there."""
+    """Environment that steps only while a file exists."""
 
     def __init__(self, while_there: Path) -> None:
         self.while_there = while_there
@@ -128,12 +130,12 @@ def started() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def group(started: None) -> Iterator[RayRunnerGroup]:
-    """Two plain runners, which all tests have that only sample; starting them takes seconds."""
+    """Yield a group of two plain runners for all tests that only sample, because starting actors takes seconds."""
     with RayRunnerGroup(make_plain, 2, seed=3) as made:
         yield made
 
 
-def test_ray_is_waited_for_while_its_node_is_not_there() -> None:
+def test_retry_until_ready_waits_for_the_node() -> None:
     answers: list[Any] = [RuntimeError("no node"), RuntimeError("no node"), {"node": 1}]
 
     def get_node(*arguments: str) -> Any:
@@ -145,7 +147,7 @@ def test_ray_is_waited_for_while_its_node_is_not_there() -> None:
     assert retry_until_ready(get_node, "address", "id", interval_s=0.0) == ({"node": 1}, ("address", "id"))
 
 
-def test_a_part_of_a_pack_out_of_shared_memory_says_what_it_holds_until_it_is_copied() -> None:
+def test_part_of_shared_pack_retains_memory_until_copied() -> None:
     rows = 20 * 100
     pack = EpisodePack(
         observations=np.arange(4.0 * (rows + 20)).reshape(-1, 4),
@@ -157,10 +159,10 @@ def test_a_part_of_a_pack_out_of_shared_memory_says_what_it_holds_until_it_is_co
     assert got == pack
     part = got[3:5]
     assert part.retained_nbytes == got.retained_nbytes == pack.nbytes
-    kept = part.copied()
-    assert kept == part
-    assert kept.retained_nbytes == kept.nbytes == pack.nbytes // 10
-    assert not any(np.shares_memory(kept.tracks[path], track) for path, track in got.tracks.items())
+    copied = part.copied()
+    assert copied == part
+    assert copied.retained_nbytes == copied.nbytes == pack.nbytes // 10
+    assert not any(np.shares_memory(copied.tracks[path], track) for path, track in got.tracks.items())
 
 
 def pid_of(pack: EpisodePack) -> int:
@@ -172,18 +174,18 @@ def numbers_of(sample: Any) -> set[float]:
 
 
 def listeners() -> dict[str, set[str]]:
-    """Addresses that sockets of this machine listen on, in hex, by the number of the socket."""
-    found: dict[str, set[str]] = {}
+    """Return the addresses, in hex, on which sockets of this machine listen, by the socket's number."""
+    result: dict[str, set[str]] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
             columns = line.split()
             if columns[3] == "0A":
-                found.setdefault(columns[9], set()).add(columns[1].split(":")[0])
-    return found
+                result.setdefault(columns[9], set()).add(columns[1].split(":")[0])
+    return result
 
 
 def sockets_of_ray() -> set[str]:
-    """The numbers of the sockets of this process and of what it has started."""
+    """Return the numbers of the sockets of this process and of its child processes."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -191,16 +193,16 @@ def sockets_of_ray() -> set[str]:
         except OSError:
             continue
     ours = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    found = set()
+    while children := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= children
+    result = set()
     for pid in ours:
         try:
             links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:
             continue
-        found |= {link[8:-1] for link in links if link.startswith("socket:[")}
-    return found
+        result |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    return result
 
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -209,12 +211,12 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux says who listens in /proc")
 def test_ray_listens_on_loopback_alone(group: RayRunnerGroup) -> None:
     everyone, ours = listeners(), sockets_of_ray()
-    addresses = {number: where for number, where in everyone.items() if number in ours}
+    addresses = {number: addresses_ for number, addresses_ in everyone.items() if number in ours}
     assert len(addresses) >= 3
     assert set().union(*addresses.values()) <= LOOPBACK
 
 
-def test_each_runner_samples_its_share_with_its_own_seed_and_nothing_is_copied(group: RayRunnerGroup) -> None:
+def test_group_divides_steps_and_seeds_without_copies(group: RayRunnerGroup) -> None:
     first, second = group.sample(num_timesteps=4000)
     assert (first.index, second.index, first.policy_version) == (0, 1, None)
     assert first.data.num_steps == second.data.num_steps == 2000
@@ -226,7 +228,7 @@ def test_each_runner_samples_its_share_with_its_own_seed_and_nothing_is_copied(g
     assert [len(sample.data) for sample in group.sample(num_episodes=1)] == [1]
 
 
-def test_weights_arrive_with_the_next_sample_and_each_sample_tells_their_version(group: RayRunnerGroup) -> None:
+def test_group_weights_arrive_with_the_next_sample(group: RayRunnerGroup) -> None:
     policy = Constant()
     for version, number in ((0, 0.5), (1, 2.0), (7, 3.0)):
         policy.number.data.fill_(number)
@@ -236,35 +238,35 @@ def test_weights_arrive_with_the_next_sample_and_each_sample_tells_their_version
             assert set(sample.data.get_policy_versions().tolist()) == {sample.policy_version} == {version}
 
 
-def test_a_killed_runner_is_replaced_by_one_with_its_weights_and_its_statistics() -> None:
+def test_killed_runner_is_replaced_with_weights_and_statistics() -> None:
     policy = Constant()
     policy.number.data.fill_(4.0)
     with RayRunnerGroup(make_filtered, 2, merge_every=10**6) as group:
         group.set_weights(policy)
         group.sample(num_timesteps=40)
-        seen = 2 * 2 * (10 + 1)  # each runner has two episodes of 10 steps
-        assert _count(group.statistics()) == seen
+        observations = 2 * 2 * (10 + 1)  # each runner has two episodes of 10 steps
+        assert _count(group.statistics()) == observations
         os.kill(pid_in(group, 0), signal.SIGKILL)
-        assert _count(group.statistics()) == seen
-        found = group.sample(num_timesteps=40)
-        assert [numbers_of(sample) for sample in found] == [{4.0}, {4.0}]
-        assert [sample.policy_version for sample in found] == [0, 0]
-        assert [one.index for one in group.replacements] == [0]
-        assert _count(group.statistics()) == 2 * seen
+        assert _count(group.statistics()) == observations
+        result = group.sample(num_timesteps=40)
+        assert [numbers_of(sample) for sample in result] == [{4.0}, {4.0}]
+        assert [sample.policy_version for sample in result] == [0, 0]
+        assert [replacement.index for replacement in group.replacements] == [0]
+        assert _count(group.statistics()) == 2 * observations
 
 
 @pytest.mark.slow
-def test_a_runner_that_is_killed_while_none_waits_for_another_is_replaced_too() -> None:
+def test_killed_runner_is_replaced_in_sample_async() -> None:
     with RayRunnerGroup(make_filtered, 2, merge_every=10**6) as group:
         samples = group.sample_async(num_timesteps=20, in_flight=1)  # without a merge
         list(islice(samples, 6))
-        told = _count(group._workers[0].statistics)
+        metadata = _count(group._workers[0].statistics)
         os.kill(pid_in(group, 0), signal.SIGKILL)
         while not group.replacements or group._workers[0].num_deaths:  # until the new one has sampled
             next(samples)
-        assert _count(group._workers[0].statistics) > told
+        assert _count(group._workers[0].statistics) > metadata
         group.resize(1)
-        assert _count(group.statistics()) > told  # also what the one told of that is gone
+        assert _count(group.statistics()) > metadata  # also what the one told of that is gone
 
 
 def pid_in(group: RayRunnerGroup, index: int) -> int:
@@ -276,19 +278,19 @@ def _count(state: Any) -> int:
     return sum(part["count"] for half in known.values() for part in half.values())
 
 
-def test_samples_come_as_they_are_ready_and_runners_come_and_go_meanwhile(group: RayRunnerGroup) -> None:
+def test_sample_async_continues_while_group_is_resized(group: RayRunnerGroup) -> None:
     samples = group.sample_async(num_timesteps=8)
     group.resize(3)
-    seen = set[int]()
-    while len(seen) < 3:  # on a busy machine one may be long in coming
-        seen.add(next(samples).index)
+    observations = set[int]()
+    while len(observations) < 3:  # on a busy machine one may be long in coming
+        observations.add(next(samples).index)
     group.resize(2)
     left = {sample.index for sample in islice(samples, 20)}
     assert left <= {0, 1}
 
 
 @pytest.mark.slow
-def test_a_slow_runner_is_not_waited_for_and_is_replaced_when_it_hangs(tmp_path: Path) -> None:
+def test_slow_runner_is_skipped_and_a_stuck_one_replaced(tmp_path: Path) -> None:
     first, second = tmp_path / "0", tmp_path / "1"
     first.touch()
     with RayRunnerGroup(partial(make_stuck, tmp_path), 2, slow_after_s=0.3) as group:
@@ -299,12 +301,12 @@ def test_a_slow_runner_is_not_waited_for_and_is_replaced_when_it_hangs(tmp_path:
         second.unlink()
         group.lost_after_s = 4.0
         samples = group.sample_async(num_timesteps=60)
-        while 1 not in (found := {one.index: one.reason for one in group.replacements}):
+        while 1 not in (result := {replacement.index: replacement.reason for replacement in group.replacements}):
             next(samples)
-        assert "pending for" in found[1]
+        assert "pending for" in result[1]
 
 
-def test_errors_of_a_runner_are_ours_and_nothing_is_lost_by_them(group: RayRunnerGroup) -> None:
+def test_group_raises_errors_of_a_runner_and_continues(group: RayRunnerGroup) -> None:
     with pytest.raises(InvalidArgument, match="exactly one"):
         group.sample()
     for _ in range(3):
@@ -319,26 +321,30 @@ def test_errors_of_a_runner_are_ours_and_nothing_is_lost_by_them(group: RayRunne
 
 
 @pytest.mark.slow
-def test_a_runner_that_cannot_be_made_is_an_error_that_says_why() -> None:
+def test_group_with_failing_make_runner_raises() -> None:
     with pytest.raises(RunnerLost, match="no simulator for runner"):
         RayRunnerGroup(make_broken, 1)
 
 
 @pytest.mark.slow
-def test_runners_for_which_ray_has_no_room_are_an_error_that_says_so() -> None:
+def test_group_without_enough_cpus_raises() -> None:
     with pytest.raises(RunnerLost, match="1 runners did not start within 1 s; Ray has 6 CPUs"):
         RayRunnerGroup(make_plain, 1, num_cpus_each=100, lost_after_s=1.0)
 
 
-def test_runners_of_several_agents_sample_too_and_nothing_is_left_of_a_group_that_is_closed() -> None:
+def test_group_of_multi_agent_runners_leaves_nothing_behind() -> None:
     policy = Spread()
     policy.number.data.fill_(2.0)
     group = RayRunnerGroup(make_spread, 1)
     group.set_weights({"default_policy": policy})
     for sample in group.sample(num_timesteps=8):
         assert sample.stats.num_env_steps == 8
-        numbers = [own.extra_model_outputs["number"] for e in sample.data for own in e.agent_episodes.values()]
-        assert {float(value) for own in numbers for value in np.asarray(own.data).ravel()} == {2.0}
+        numbers = [
+            agent_episode.extra_model_outputs["number"]
+            for e in sample.data
+            for agent_episode in e.agent_episodes.values()
+        ]
+        assert {float(value) for agent_episode in numbers for value in np.asarray(agent_episode.data).ravel()} == {2.0}
     pid = pid_in(group, 0)
     group.close()
     group.close()
@@ -413,7 +419,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def of_settings(started: None) -> Iterator[RayRunnerGroup]:
-    """A runner as the command line makes them, in an actor."""
+    """Yield a group with one runner as the command line creates it."""
     with RayRunnerGroup(partial(remote_runner, SETTINGS), 1) as made:
         yield made
 
@@ -425,9 +431,7 @@ def trainer_of(group: RayRunnerGroup, folder: Path, is_asynchronous: bool) -> On
     return OnPolicyTrainer(algorithm(local.policy, seed=0), runner, OnPolicyConfig(**run.trainer), folder=folder)
 
 
-def test_a_run_with_remote_runners_that_is_resumed_is_the_run_that_was_not_stopped(
-    of_settings: RayRunnerGroup, tmp_path: Path
-) -> None:
+def test_resumed_run_with_a_group_equals_the_whole_run(of_settings: RayRunnerGroup, tmp_path: Path) -> None:
     whole = trainer_of(of_settings, tmp_path / "whole", is_asynchronous=False)
     whole.runner.set_state(whole.runner.get_state())  # as after a checkpoint: nothing of other tests goes on
     result = whole.run()
@@ -439,13 +443,13 @@ def test_a_run_with_remote_runners_that_is_resumed_is_the_run_that_was_not_stopp
     assert half.resume()
     assert half.runner.num_steps == half.num_steps > 0
     half.run()
-    for ours, theirs in zip(whole.algorithm.parameters(), half.algorithm.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    for ours, other_accumulator in zip(whole.algorithm.parameters(), half.algorithm.parameters(), strict=True):
+        assert torch.equal(ours, other_accumulator)
     whole.runner.local.close()
     half.runner.local.close()
 
 
-def test_samples_of_remote_runners_are_learned_from_as_they_come(of_settings: RayRunnerGroup, tmp_path: Path) -> None:
+def test_asynchronous_trainer_learns_from_each_sample(of_settings: RayRunnerGroup, tmp_path: Path) -> None:
     versions: list[int] = []
 
     class Look:
@@ -464,14 +468,14 @@ def test_samples_of_remote_runners_are_learned_from_as_they_come(of_settings: Ra
     trainer.runner.local.close()
 
 
-def test_what_does_not_sample_for_one_update_at_a_time_takes_one_runner() -> None:
+def test_dqn_with_several_runners_raises() -> None:
     with pytest.raises(InvalidArgument, match="dqn does not sample with several runners"):
         Run(algo="dqn", env="CartPole-v1", num_runners=2).make()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algo", "goal"), [("ppo", 475), ("impala", 450)])
-def test_algorithms_learn_cartpole_with_two_runners_of_which_one_is_killed(algo: str, goal: float) -> None:
+def test_algorithms_learn_cartpole_with_a_killed_runner(algo: str, goal: float) -> None:
     class Kill:
         def on_update(self, trainer: Any, metrics: Any) -> None:
             if trainer.num_updates == 5:
@@ -484,21 +488,19 @@ def test_algorithms_learn_cartpole_with_two_runners_of_which_one_is_killed(algo:
     with trainer.runner:
         result = trainer.run()
         assert result.best_score >= goal
-        assert [one.index for one in trainer.runner.group.replacements] == [1]
+        assert [replacement.index for replacement in trainer.runner.group.replacements] == [1]
 
 
 # --- Ray Data ---
 
 
-def walk(id_: str, steps: int, **more: Any) -> SingleAgentEpisode:
-    seen = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2)
-    return SingleAgentEpisode.from_arrays(seen, np.arange(steps), np.arange(steps) / 4, id_=id_, **more)
+def walk(id_: str, steps: int, **options: Any) -> SingleAgentEpisode:
+    observations = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2)
+    return SingleAgentEpisode.from_arrays(observations, np.arange(steps), np.arange(steps) / 4, id_=id_, **options)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")  # Ray's, of its own settings
-def test_a_data_set_is_read_by_tasks_of_ray_and_each_row_is_a_whole_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_to_ray_data_has_a_row_for_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.data import DataContext
 
     monkeypatch.setattr(DataContext.get_current(), "enable_progress_bars", False)
@@ -513,23 +515,23 @@ def test_a_data_set_is_read_by_tasks_of_ray_and_each_row_is_a_whole_step(
     assert [(loss.what, loss.num_episodes, loss.first) for loss in lost] == [("the episode", 1, "b")]
     (batch,) = rows.iter_batches(batch_size=8, batch_format="numpy")
     order = np.lexsort([batch["t"], batch["episode_id"].astype("U")])
-    found = {name: column[order] for name, column in batch.items()}
-    assert found["episode_id"].tolist() == ["a"] * 3 + ["c"] * 5
-    assert found["t"].tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
+    result = {name: column[order] for name, column in batch.items()}
+    assert result["episode_id"].tolist() == ["a"] * 3 + ["c"] * 5
+    assert result["t"].tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
     for name, part in (("observations", slice(None, -1)), ("next_observations", slice(1, None))):
-        wanted = np.concatenate([episode.get_observations()[part] for episode in made])
-        assert found[name].dtype == np.float32
-        assert np.array_equal(found[name], wanted)
-    assert found["rewards"].tolist() == [0, 0.25, 0.5, 0, 0.25, 0.5, 0.75, 1]
-    assert found["truncated"].tolist() == [False] * 7 + [True]
-    assert found["next_infos/n"][:3].tolist() == [1, 2, 3]
+        expected_values = np.concatenate([episode.get_observations()[part] for episode in made])
+        assert result[name].dtype == np.float32
+        assert np.array_equal(result[name], expected_values)
+    assert result["rewards"].tolist() == [0, 0.25, 0.5, 0, 0.25, 0.5, 0.75, 1]
+    assert result["truncated"].tolist() == [False] * 7 + [True]
+    assert result["next_infos/n"][:3].tolist() == [1, 2, 3]
     assert to_ray_data(made)[0].count() == 8
     with pytest.raises(InvalidArgument, match="no episodes with a step"):
         to_ray_data(dataset[1:2])
 
 
 @pytest.mark.slow
-def test_rllibs_own_learner_learns_from_a_group_of_runners() -> None:
+def test_rllib_learner_learns_from_a_group() -> None:
     command = [sys.executable, "-m", "tests.runners.rllib_learner"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -543,5 +545,5 @@ SLOW = [pytest.param(figure, marks=pytest.mark.slow) for figure in actors.FIGURE
 
 
 @pytest.mark.parametrize("figure", [actors.FIGURES[0], *SLOW], ids=lambda figure: figure.name)
-def test_our_side_of_each_figure_of_ray_works(figure: Figure) -> None:
+def test_each_ray_benchmark_runs_once(figure: Figure) -> None:
     assert try_once(figure.ours, Size(most=8)) > 0

@@ -1,4 +1,4 @@
-"""What groups have of Ray: who starts it, who ends it, and that nobody asks one that is gone."""
+"""`RaySession`: when Ray is started and ended, and which calls are made after a shutdown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     return made
 
 
-def test_ray_that_a_group_has_started_ends_with_the_last_group_and_nothing_is_left(ray: Ray) -> None:
+def test_started_ray_ends_with_the_last_group(ray: Ray) -> None:
     first, second = RaySession(3, None), RaySession(2, None)
     folder = Path(str(ray.temp_dir))
     assert ray.starts == 1
@@ -66,7 +66,7 @@ def test_ray_that_a_group_has_started_ends_with_the_last_group_and_nothing_is_le
     third.end()
 
 
-def test_ray_that_runs_already_is_used_as_it_is_and_stays(ray: Ray) -> None:
+def test_running_ray_is_used_and_not_ended(ray: Ray) -> None:
     ray.start()
     held = RaySession(3, None)
     assert not held.is_for_groups_alone
@@ -75,7 +75,7 @@ def test_ray_that_runs_already_is_used_as_it_is_and_stays(ray: Ray) -> None:
     assert ray.starts == 1
 
 
-def test_ray_that_somebody_shut_down_is_not_asked_and_another_one_is_not_ended(ray: Ray) -> None:
+def test_session_after_shutdown_makes_no_ray_call(ray: Ray) -> None:
     held = RaySession(3, None)
     folder = Path(str(ray.temp_dir))
     ray.shutdown()
@@ -105,14 +105,14 @@ def test_start_removes_temporary_folders_of_killed_processes(
     assert [path.name for path in tmp_path.iterdir()] == ["runners-other"]
 
 
-def test_a_cluster_is_joined_and_left_and_another_one_cannot_be_joined_beside_it(ray: Ray) -> None:
+def test_second_cluster_address_raises(ray: Ray) -> None:
     held = RaySession(3, "10.0.0.1:6379")
     assert not held.is_for_groups_alone
     with pytest.raises(EpisodeStateError, match=r"Ray runs in this process already, at 10\.0\.0\.1:6379"):
         RaySession(1, "10.0.0.2:6379")
-    others = [RaySession(1, address) for address in (None, "auto", "10.0.0.1:6379")]
-    for one in others:
-        one.end()
+    sessions = [RaySession(1, address) for address in (None, "auto", "10.0.0.1:6379")]
+    for session in sessions:
+        session.end()
     assert ray.is_running
     held.end()
     assert not ray.is_running

@@ -1,4 +1,4 @@
-"""What the filters of many runners know together is what one filter would know that had seen all that was sampled."""
+"""The merged statistics of many runners equal those of one filter with all observations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OBSERVATIONS, ACTIONS = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Di
 
 
 class Walk(gym.Env):
-    """Two numbers of very different sizes, seven steps long; it fails when it is told to."""
+    """Environment with observations of two very different scales, and episodes of seven steps."""
 
     observation_space, action_space = OBSERVATIONS, ACTIONS
 
@@ -52,12 +52,12 @@ class NotingFilter(MeanStdFilter):
 class NoAction(Exception):
     """An error that is pickled without what its class asks for."""
 
-    def __init__(self, what: str, how_many: int) -> None:
-        super().__init__(f"{how_many} {what}")
+    def __init__(self, noun: str, how_many: int) -> None:
+        super().__init__(f"{how_many} {noun}")
 
 
 class Even(torch.nn.Module):
-    """Any action is as good; one that fails takes none."""
+    """Policy with equal logits, which raises an error if `fails` is positive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,18 +77,16 @@ def make_runner(index: int, seed: int) -> SingleAgentEnvRunner:
 
 
 class Hold:
-    """Ray of this process, which is always there."""
+    """`RaySession` for `InProcessRay`."""
 
     is_for_groups_alone = is_there = True
     ray: Any = None
 
     def __init__(self, num_cpus: int, address: str | None) -> None:
-        """Nothing has to be started."""
 
         self.ray, self.is_ended = Hold.ray, False
 
     def end(self) -> None:
-        """Nothing but the hold has to be ended."""
         self.is_ended = True
 
 
@@ -113,7 +111,7 @@ OPERATIONS = st.one_of(
 
 
 class Sampled:
-    """A group, and all rows that its answers have told of and of which nothing was forgotten since."""
+    """Group, and all observations that its runners have reported since the last reset."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -125,7 +123,7 @@ class Sampled:
         self.group.set_weights(Even())
 
     def apply(self, operation: str, number: int) -> None:
-        """One operation, with a number that says how much or who."""
+        """Perform one operation with its argument."""
         group = self.group
         if operation == "sample":
             group.sample(num_timesteps=number)
@@ -149,7 +147,7 @@ class Sampled:
             self.rows.clear()
 
     def fail(self, num_timesteps: int) -> None:
-        """A request that fails everywhere, and what it has learned is forgotten, as all go back to what they told."""
+        """Let all runners fail once, so that they return to the statistics of the request before."""
         failing = Even()
         torch.nn.init.ones_(failing.fails)
         if self.group.statistics() is None:
@@ -160,24 +158,24 @@ class Sampled:
         self.group.set_weights(Even())
 
     def check(self) -> None:
-        """What all know is what one filter knows that learned from all rows at once, up to rounding."""
+        """Assert that the merged statistics equal those of one filter with all rows, up to rounding."""
         state = self.group.statistics()
         if not self.rows:
             assert state is None or state == {"NotingFilter": MeanStdFilter().get_state()}
             return
         (known,) = state.values()
-        one = MeanStdFilter()
-        one.rewrite(np.array(self.rows))
-        (wanted,) = one.get_state()["own"].values()
-        found = known["synced"][""]
+        single = MeanStdFilter()
+        single.rewrite(np.array(self.rows))
+        (expected_values,) = single.get_state()["own"].values()
+        result = known["synced"][""]
         assert not known["own"]
-        assert found["count"] == wanted["count"] == len(self.rows)
-        np.testing.assert_allclose(found["mean"], wanted["mean"], rtol=1e-12, atol=1e-15)
-        np.testing.assert_allclose(found["squares"], wanted["squares"], rtol=1e-9)
+        assert result["count"] == expected_values["count"] == len(self.rows)
+        np.testing.assert_allclose(result["mean"], expected_values["mean"], rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(result["squares"], expected_values["squares"], rtol=1e-9)
 
 
 def noted_by(actor: Any) -> list[np.ndarray]:
-    """The rows that an actor's filter has learned from, which are noted once."""
+    """Return the rows of an actor's filter since the last call."""
     (piece,) = [piece for piece in actor.runner.env_to_module if isinstance(piece, NotingFilter)]
     return vars(piece).pop("noted", [])
 
@@ -185,9 +183,7 @@ def noted_by(actor: Any) -> list[np.ndarray]:
 @settings(max_examples=30)
 @given(st.integers(0, 9), st.lists(OPERATIONS, max_size=10))
 @example(0, [("stream", 1), ("kill", 0), ("resize", 1)])  # who is left knows nothing, and the others are gone
-def test_what_all_filters_know_is_what_one_knows_that_saw_everything(
-    seed: int, operations: list[tuple[str, int]]
-) -> None:
+def test_merged_statistics_equal_those_of_one_filter(seed: int, operations: list[tuple[str, int]]) -> None:
     sampled = Sampled(seed)
     with sampled.group:
         for operation, number in operations:
@@ -197,7 +193,7 @@ def test_what_all_filters_know_is_what_one_knows_that_saw_everything(
         sampled.check()
 
 
-def test_an_error_that_cannot_be_unpickled_is_raised_once_and_its_runner_goes_on() -> None:
+def test_unpicklable_error_keeps_its_message() -> None:
     group, failing = Sampled(0).group, Even()
     failing.fails.data.fill_(2.0)
     group.set_weights(failing)

@@ -14,7 +14,9 @@ PATIENCE_S = 300.0  # far more than anything takes on a slow and busy machine
 
 @pytest.fixture(autouse=True)
 def _connections_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first message of a sender goes at once: a test that sends, and then receives, calls the sender no more."""
+    """Let the first message wait for its connection, because a test that sends and then receives calls the sender only
+    once.
+    """
     monkeypatch.setattr(senders, "_CONNECT_S", PATIENCE_S)
 
 

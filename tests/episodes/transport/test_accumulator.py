@@ -21,7 +21,7 @@ class Point(NamedTuple):
 
 
 def example(num: int = 3) -> dict[str, Any]:
-    """A nested buffered timescale."""
+    """Return a nested buffered timescale."""
     return {
         "obs": {"camera": np.zeros((num, 4, 4), np.uint8), "joints": (np.zeros((num, 2), F32), np.zeros(num, F32))},
         "action": np.zeros(num, np.int64),
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Any, list[Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_added_is_what_is_built(case: str) -> None:
+def test_build_returns_added_items(case: str) -> None:
     shapes, items, expected = CASES[case]
     accumulator = TrajectoryAccumulator({"step": shapes})
     for _ in range(3):  # the second and third rollout go the way that the first one paved
@@ -113,14 +113,14 @@ MISFITS: dict[str, tuple[Any, type[Exception], str]] = {
 
 @pytest.mark.parametrize("warm", [False, True], ids=["first", "after others"])
 @pytest.mark.parametrize("misfit", MISFITS)
-def test_what_does_not_fit_is_named_and_nothing_is_written(misfit: str, warm: bool) -> None:
-    given, error, message = MISFITS[misfit]
+def test_add_wrong_item_names_it_and_writes_nothing(misfit: str, warm: bool) -> None:
+    expected, error, message = MISFITS[misfit]
     accumulator = TrajectoryAccumulator({"step": example()})
     for t in range(warm):
         accumulator.add("step", item(t))
     before = tree.map_structure(np.copy, accumulator.buffers)
     with pytest.raises(error, match=message) as caught:
-        accumulator.add("step", given)
+        accumulator.add("step", expected)
     assert isinstance(caught.value, EpisodeError)
     assert "timescale 'step'" in str(caught.value)
     tree.map_structure(np.testing.assert_array_equal, before, accumulator.buffers)
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(misfit: str, warm: bo
     np.testing.assert_array_equal(accumulator.build()["step"]["action"], [0, 1, 2])
 
 
-def test_a_number_that_does_not_fit_is_refused_after_those_that_did() -> None:
+def test_add_number_out_of_range_raises_after_valid_ones() -> None:
     accumulator = TrajectoryAccumulator({"step": {"n": np.zeros(4, np.int8), "x": np.zeros(4, F32)}})
     for bad in ({"n": 128, "x": 1.0}, {"n": 1, "x": 1e39}):
         accumulator.add("step", {"n": 1, "x": 1.0})
@@ -138,13 +138,13 @@ def test_a_number_that_does_not_fit_is_refused_after_those_that_did() -> None:
     accumulator.add("step", {"n": 2, "x": float("nan")})
 
 
-def test_an_unknown_timescale_is_answered_with_those_that_are_there() -> None:
+def test_add_to_unknown_timescale_lists_the_known_ones() -> None:
     with pytest.raises(KeyError, match="'steps': there are 'step', 'end'") as caught:
         TrajectoryAccumulator({"step": np.zeros(2), "end": np.zeros(())}).add("steps", 1.0)
     assert isinstance(caught.value, UnknownKey)
 
 
-def test_past_its_capacity_a_timescale_says_which_how_many_and_where() -> None:
+def test_add_beyond_the_capacity_raises() -> None:
     accumulator = TrajectoryAccumulator({"step": np.zeros(2), "end": np.zeros(())})
     for _ in range(2):
         accumulator.add("step", 1.0)
@@ -173,12 +173,12 @@ def test_past_its_capacity_a_timescale_says_which_how_many_and_where() -> None:
         ({"step": {1: np.zeros(2), "a": np.zeros(2)}}, "timescale 'step'"),
     ],
 )
-def test_an_example_that_is_no_timescale_is_refused(shapes: Any, message: str) -> None:
+def test_accumulator_with_invalid_example_raises(shapes: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         TrajectoryAccumulator(shapes)
 
 
-def test_a_partial_build_is_refused_and_what_was_added_stays() -> None:
+def test_build_with_empty_slots_raises_and_keeps_items() -> None:
     accumulator = TrajectoryAccumulator({"step": example(), "end": np.zeros(())})
     accumulator.add("step", item(0))
     with pytest.raises(EpisodeStateError, match="'step' has 1 of 3 items"):
@@ -191,7 +191,7 @@ def test_a_partial_build_is_refused_and_what_was_added_stays() -> None:
     assert accumulator.build()["step"]["action"].tolist() == [0, 1, 2]
 
 
-def test_a_masked_build_says_how_much_is_there_and_carries_nothing_of_the_rollout_before() -> None:
+def test_masked_build_has_lengths_and_zeros_behind_them() -> None:
     accumulator = TrajectoryAccumulator({"step": example(), "end": np.zeros((1, 2))}, partial="mask")
     for t in range(3):
         accumulator.add("step", item(t + 1))
@@ -209,7 +209,7 @@ def test_a_masked_build_says_how_much_is_there_and_carries_nothing_of_the_rollou
         TrajectoryAccumulator({"step": np.zeros(2)}, partial="pad")  # type: ignore[arg-type]
 
 
-def test_reset_begins_a_rollout_anew() -> None:
+def test_reset_drops_added_items() -> None:
     accumulator = TrajectoryAccumulator({"step": np.zeros(2)})
     accumulator.add("step", 5.0)
     accumulator.reset()
@@ -219,7 +219,7 @@ def test_reset_begins_a_rollout_anew() -> None:
     assert accumulator.build()["step"].tolist() == [1, 2]
 
 
-def test_what_is_built_is_the_accumulators_own_memory_rollout_after_rollout() -> None:
+def test_build_returns_the_same_arrays_each_time() -> None:
     accumulator = TrajectoryAccumulator({"step": example(), "end": np.zeros(())}, partial="mask")
     addresses = [array.ctypes.data for array in tree.flatten(accumulator.buffers)]
     first = accumulator.build()
@@ -232,7 +232,7 @@ def test_what_is_built_is_the_accumulators_own_memory_rollout_after_rollout() ->
         assert first["step"]["action"].tolist() == [rollout] * 3  # kept over the next one, it changes: copy it
 
 
-def test_the_example_stays_its_owners() -> None:
+def test_accumulator_copies_the_example() -> None:
     shapes = {"step": np.ones(2)}
     accumulator = TrajectoryAccumulator(shapes)
     for _ in range(2):
@@ -242,7 +242,7 @@ def test_the_example_stays_its_owners() -> None:
 
 
 class Liar:
-    """It says that it fits, and breaks when it is written."""
+    """Item that fails when it is converted to an array."""
 
     shape, dtype = (), np.dtype(F32)
 
@@ -250,7 +250,7 @@ class Liar:
         raise RuntimeError("no numbers here")
 
 
-def test_an_item_that_breaks_while_it_is_read_leaves_no_half_of_it() -> None:
+def test_add_item_that_fails_while_read_writes_nothing() -> None:
     accumulator = TrajectoryAccumulator({"step": {"a": np.zeros(1, F32), "b": np.zeros(1, F32)}}, partial="mask")
     with pytest.raises(ValueError, match="leaf 'b': a Liar that is not an array: no numbers here"):
         accumulator.add("step", {"a": F32(1), "b": Liar()})
@@ -260,10 +260,10 @@ def test_an_item_that_breaks_while_it_is_read_leaves_no_half_of_it() -> None:
 # --- echo ---
 
 
-def test_echo_takes_what_is_built_as_it_is() -> None:
+def test_echo_accepts_built_arrays() -> None:
     echo = pytest.importorskip("echo")
     shapes = {"step": example(4), "end": {"value": np.zeros((), F32)}, "last": {"obs": np.zeros((1, 3), F32)}}
-    ours, theirs = TrajectoryAccumulator(shapes), echo.TrajectoryAccumulator(shapes)
+    ours, other_accumulator = TrajectoryAccumulator(shapes), echo.TrajectoryAccumulator(shapes)
     server = echo.Server(shapes, 2, echo.TcpTransport(0, num_threads=1), num_drainers=1)
     server.start()
     clients: list[Any] = []
@@ -271,7 +271,7 @@ def test_echo_takes_what_is_built_as_it_is() -> None:
         client = echo.TcpClient("127.0.0.1", server.port, shapes)
         clients.append(client)
         for rollout in range(4):
-            accumulator = (ours, theirs)[rollout % 2]
+            accumulator = (ours, other_accumulator)[rollout % 2]
             for t in range(4):
                 accumulator.add("step", item(t + 10 * (rollout // 2)))
             accumulator.add("end", {"value": F32(rollout // 2)})

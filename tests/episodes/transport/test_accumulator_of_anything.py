@@ -26,7 +26,7 @@ KINDS = st.recursive(
 
 
 def made(kind: Any, leaf: Any) -> Any:
-    """A nested value of a kind, of which `leaf(dtype, shape)` makes the leaves."""
+    """Return a nested value of a kind, with leaves from `leaf(dtype, shape)`."""
     name, inner = kind
     if name == "leaf":
         return leaf(*inner)
@@ -36,7 +36,7 @@ def made(kind: Any, leaf: Any) -> Any:
 
 
 def item_of(kind: Any, rng: np.random.Generator, is_odd: bool) -> Any:
-    """An item of a kind, its leaves written in any way that is taken; one leaf of an odd one fits nowhere."""
+    """Return an item of a kind, with its leaves in any accepted form, or with one leaf that fits nowhere."""
     wrong = [int(rng.integers(len(tree.flatten(made(kind, lambda *leaf: 0))))) if is_odd else -1]
 
     def leaf(dtype: str, shape: tuple[int, ...]) -> Any:
@@ -58,7 +58,7 @@ def item_of(kind: Any, rng: np.random.Generator, is_odd: bool) -> Any:
     st.integers(0, 99),
     st.data(),
 )
-def test_what_is_built_is_what_was_added_and_what_does_not_fit_leaves_no_trace(
+def test_build_equals_added_items_despite_rejected_ones(
     kind: Any, capacity: int, seed: int, data: st.DataObject
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -87,13 +87,13 @@ def test_what_is_built_is_what_was_added_and_what_does_not_fit_leaves_no_trace(
 
 
 def check(built: Any, example: Any, items: list[Any]) -> None:
-    """What was built are the items, in order, and zeros behind them."""
+    """Assert that the built arrays hold the items in order, and zeros behind the items."""
     assert built["valid_lengths"] == {"step": len(items)}
     tree.assert_same_structure(built["step"], example)
     given_leaves = [tree.flatten(item) for item in items]
-    for place, (found, like) in enumerate(zip(tree.flatten(built["step"]), tree.flatten(example), strict=True)):
-        wanted = np.zeros_like(like)
+    for place, (result, like) in enumerate(zip(tree.flatten(built["step"]), tree.flatten(example), strict=True)):
+        expected_values = np.zeros_like(like)
         for row, leaves in enumerate(given_leaves):
-            wanted[row] = np.reshape(leaves[place], like.shape[1:])
-        assert found.dtype == like.dtype
-        np.testing.assert_array_equal(found, wanted)
+            expected_values[row] = np.reshape(leaves[place], like.shape[1:])
+        assert result.dtype == like.dtype
+        np.testing.assert_array_equal(result, expected_values)

@@ -1,4 +1,4 @@
-"""What holds when calls break off anywhere: at Ctrl-C, in forked processes, at connections that come and go."""
+"""Interrupted calls, forked processes, several threads, and connections that break."""
 
 from __future__ import annotations
 
@@ -41,61 +41,61 @@ def number_of(pack: Any) -> int:
 
 
 def interrupted_at(place: int, call: Callable[[], object]) -> bool:
-    """Whether a call was broken off at the so-manieth place in the transport where CPython looks for signals."""
+    """Interrupt a call at the n-th instruction of the transport at which CPython handles signals. Return True if it
+    got there.
+    """
     return Breaking(KeyboardInterrupt, place, rooms=("/episodes/transport/",), where_signals_come=True).run(call)
 
 
 def taken_until(
-    receiver: EpisodeReceiver, sender: EpisodeSender, last: int, told: list[Any] | None = None
+    receiver: EpisodeReceiver, sender: EpisodeSender, last: int, metadata: list[Any] | None = None
 ) -> list[int]:
-    """The numbers of the packs that come up to one; `told` gets the weights that do meanwhile."""
-    found, until = list[int](), time.monotonic() + PATIENCE_S
-    while last not in found:
-        assert time.monotonic() < until, (last, found)
+    """Return the numbers of the packs received up to `last`. Weights that arrive meanwhile go to `metadata`."""
+    result, until = list[int](), time.monotonic() + PATIENCE_S
+    while last not in result:
+        assert time.monotonic() < until, (last, result)
         weights = sender.latest_weights()  # it answers the receiver, too
-        if told is not None and weights is not None:
-            told.append(weights)
+        if metadata is not None and weights is not None:
+            metadata.append(weights)
         try:
-            found.append(number_of(receiver.recv(0.01)))
+            result.append(number_of(receiver.recv(0.01)))
         except TransportTimeout:
             continue
-    return found
+    return result
 
 
 @pytest.mark.parametrize("rows", [2, 10_000])
-def test_interrupted_recv_loses_at_most_one_message_and_repeats_none(
+def test_interrupted_recv_loses_at_most_one_message(
     receiver: EpisodeReceiver, sender: EpisodeSender, rows: int
 ) -> None:
-    found, sent, place, num_lost = list[int](), 0, 1, 0
+    result, sent, place, num_lost = list[int](), 0, 1, 0
     while True:
         sender.send(pack_of(sent, rows))
         sent += 1
-        if not interrupted_at(place, lambda: found.append(number_of(receiver.recv(SECONDS)))):  # noqa: B023
+        if not interrupted_at(place, lambda: result.append(number_of(receiver.recv(SECONDS)))):  # noqa: B023
             break
         place += 3
         sender.send(pack_of(sent, rows))
         sent += 1
-        found += taken_until(receiver, sender, sent - 1)
-        num_lost = sent - len(found)
+        result += taken_until(receiver, sender, sent - 1)
+        num_lost = sent - len(result)
         assert num_lost <= place // 3
-    assert found == sorted(set(found))
-    assert set(found) >= set(range(1, sent - 1, 2))
+    assert result == sorted(set(result))
+    assert set(result) >= set(range(1, sent - 1, 2))
     assert num_lost <= 2  # the last instructions of `recv`, after the message was taken
     assert sent > 40
     assert receiver.stats.refused == {}
 
 
-def test_what_is_sent_comes_at_most_once_and_in_order_wherever_send_was_interrupted(
-    receiver: EpisodeReceiver, sender: EpisodeSender
-) -> None:
-    found, number, is_going_on = list[int](), 0, True
+def test_interrupted_send_repeats_nothing(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    result, number, is_going_on = list[int](), 0, True
     while is_going_on:
         is_going_on = interrupted_at(1 + 4 * number, lambda: sender.send(pack_of(2 * number, 10_000), SECONDS))  # noqa: B023
         sender.send(pack_of(2 * number + 1), SECONDS)
-        found += taken_until(receiver, sender, 2 * number + 1)
+        result += taken_until(receiver, sender, 2 * number + 1)
         number += 1
-    assert found == sorted(set(found))
-    assert set(found) >= set(range(1, 2 * number, 2))
+    assert result == sorted(set(result))
+    assert set(result) >= set(range(1, 2 * number, 2))
     assert number > 20
 
 
@@ -106,11 +106,11 @@ def small(number: int) -> SingleAgentEpisode:
 
 
 @pytest.mark.parametrize(("make", "options"), [(small, {"coalesce": 200}), (pack_of, {"join": 600})])
-def test_what_travels_together_comes_at_most_once_and_in_order_wherever_send_was_interrupted(
+def test_interrupted_queued_send_repeats_nothing(
     receiver: EpisodeReceiver, make: Callable[[int], Any], options: dict[str, Any]
 ) -> None:
     with EpisodeSender(receiver.address, max_delay=SECONDS, **options) as sender, ThreadPoolExecutor(1) as pool:
-        found, number, is_going_on = list[int](), 0, True
+        result, number, is_going_on = list[int](), 0, True
         while is_going_on or number % 5:
             is_going_on = interrupted_at(1 + 2 * number, lambda: sender.send(make(2 * number), SECONDS))  # noqa: B023
             sender.send(make(2 * number + 1), SECONDS)
@@ -120,53 +120,55 @@ def test_what_travels_together_comes_at_most_once_and_in_order_wherever_send_was
                 while not flushed.done() or receiver._queue:
                     assert time.monotonic() < until
                     with contextlib.suppress(TransportTimeout):
-                        found += receiver.recv(0.01).t_started.tolist()  # type: ignore[union-attr]
+                        result += receiver.recv(0.01).t_started.tolist()  # type: ignore[union-attr]
                 flushed.result()
-    assert found == sorted(set(found))
-    assert set(found) >= set(range(1, 2 * number, 2))
+    assert result == sorted(set(result))
+    assert set(result) >= set(range(1, 2 * number, 2))
     assert number > 20
 
 
-def test_a_sender_whose_greeting_was_lost_is_asked_for_another(
+def test_sender_with_a_lost_hello_is_asked_again(
     receiver: EpisodeReceiver, sender: EpisodeSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender.send(pack_of(0))
-    found, greet, lost = [number_of(receiver.recv(SECONDS))], receiver._register_sender, list[Head]()
+    result, greet, lost = [number_of(receiver.recv(SECONDS))], receiver._register_sender, list[Head]()
     sender.mend()  # connects again
-    monkeypatch.setattr(receiver, "_register_sender", lambda *told: greet(*told) if lost else lost.append(told[1]))
+    monkeypatch.setattr(
+        receiver, "_register_sender", lambda *metadata: greet(*metadata) if lost else lost.append(metadata[1])
+    )
     for number in range(1, 4):
         sender.send(pack_of(number), SECONDS)
-    found += taken_until(receiver, sender, 3)
+    result += taken_until(receiver, sender, 3)
     until = time.monotonic() + PATIENCE_S
     while sender.stats.taken < 4:
         assert time.monotonic() < until
         sender.latest_weights()
         with contextlib.suppress(TransportTimeout):
-            found.append(number_of(receiver.recv(0.01)))
+            result.append(number_of(receiver.recv(0.01)))
     assert lost
-    assert found == [0, 1, 2, 3]
+    assert result == [0, 1, 2, 3]
 
 
-def test_weights_are_whole_wherever_publish_was_interrupted(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
-    number, version, told, is_going_on = 0, 0, list[Any](), True
+def test_interrupted_publish_sends_complete_weights(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    number, version, metadata, is_going_on = 0, 0, list[Any](), True
     while is_going_on:
         version += 2
         weights = {"w": np.full(20_000, version)}
         is_going_on = interrupted_at(1 + 2 * version, lambda: receiver.publish(weights, version))  # noqa: B023
         receiver.publish({"w": np.full(20_000, version + 1)}, version + 1)
         until = time.monotonic() + PATIENCE_S
-        while not told or told[-1].version <= version:
+        while not metadata or metadata[-1].version <= version:
             assert time.monotonic() < until
             number += 1
             sender.send(pack_of(number))
-            taken_until(receiver, sender, number, told)
+            taken_until(receiver, sender, number, metadata)
     assert version > 10
-    assert all((own.values["w"] == own.version).all() for own in told)
-    assert [own.version for own in told] == sorted(own.version for own in told)
+    assert all((weight.values["w"] == weight.version).all() for weight in metadata)
+    assert [weight.version for weight in metadata] == sorted(weight.version for weight in metadata)
 
 
 @pytest.mark.parametrize("make", [EpisodeReceiver, lambda: EpisodeSender("tcp://127.0.0.1:9")], ids=["recv", "send"])
-def test_close_is_finished_by_another_one_wherever_it_was_interrupted(make: Callable[[], Any]) -> None:
+def test_interrupted_close_is_completed_by_a_second_call(make: Callable[[], Any]) -> None:
     place = 1
     while True:
         end = make()
@@ -178,7 +180,7 @@ def test_close_is_finished_by_another_one_wherever_it_was_interrupted(make: Call
         place += 2
 
 
-def test_a_signals_handler_is_told_that_the_call_it_interrupts_goes_on(sender: EpisodeSender) -> None:
+def test_call_from_a_signal_handler_raises(sender: EpisodeSender) -> None:
     with sender.lock(), sender.busy(), pytest.raises(EpisodeStateError, match="called while it works"):
         sender.flush()
     sender.flush()
@@ -187,7 +189,7 @@ def test_a_signals_handler_is_told_that_the_call_it_interrupts_goes_on(sender: E
 # --- threads and processes ---
 
 
-def test_a_forked_process_is_told_whose_sockets_these_are_and_closes_nothing_of_them(
+def test_calls_in_a_forked_process_raise(
     receiver: EpisodeReceiver, sender: EpisodeSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as forked:
@@ -204,7 +206,7 @@ def test_a_forked_process_is_told_whose_sockets_these_are_and_closes_nothing_of_
     assert number_of(receiver.recv(SECONDS)) == 1
 
 
-def test_closing_ends_the_calls_of_other_threads(receiver: EpisodeReceiver) -> None:
+def test_close_ends_calls_of_other_threads(receiver: EpisodeReceiver) -> None:
     sender = EpisodeSender(receiver.address, window=2)
 
     def send() -> None:
@@ -215,12 +217,12 @@ def test_closing_ends_the_calls_of_other_threads(receiver: EpisodeReceiver) -> N
         sending = [pool.submit(send) for _ in range(3)]
         number_of(receiver.recv(SECONDS))
         sender.close(timeout=0)
-        for one in sending:
+        for future in sending:
             with pytest.raises(EpisodeStateError, match="closed"):
-                one.result(SECONDS)
+                future.result(SECONDS)
 
 
-def test_who_sends_little_is_acknowledged_though_others_messages_always_wait(receiver: EpisodeReceiver) -> None:
+def test_slow_sender_is_acknowledged_next_to_a_fast_one(receiver: EpisodeReceiver) -> None:
     with EpisodeSender(receiver.address) as much, EpisodeSender(receiver.address) as little:
         much.send(pack_of(0))
         little.send(pack_of(1))
@@ -262,7 +264,7 @@ class Stranger:
         self.socket.send(head._replace(kind=Kind.SCHEMA).packed() + message.schema)
         self.socket.send_multipart(message.parts(head.packed()))
 
-    def told(self) -> Head:
+    def metadata(self) -> Head:
         head = read_head(self.socket.recv()[:SIZE])
         assert isinstance(head, Head)
         return head
@@ -275,7 +277,7 @@ class Stranger:
         self.context.term()
 
 
-def test_what_comes_late_of_a_connection_that_broke_does_not_lead_acknowledgements_there(
+def test_late_hello_of_an_old_connection_is_ignored(
     receiver: EpisodeReceiver,
 ) -> None:
     with Stranger(receiver) as before, Stranger(receiver) as now:
@@ -288,25 +290,23 @@ def test_what_comes_late_of_a_connection_that_broke_does_not_lead_acknowledgemen
             assert time.monotonic() < until
             with pytest.raises(TransportTimeout):
                 receiver.recv(0.01)
-        assert now.told().kind == Kind.TAKEN
+        assert now.metadata().kind == Kind.TAKEN
         before.hello(b"a sender", 0, 1)
         before.send(b"a sender", 1)
         assert number_of(receiver.recv(SECONDS)) == 1
-        while now.told().number != 1:
+        while now.metadata().number != 1:
             pass
 
 
-def test_a_sender_that_was_put_aside_for_others_is_not_taken_from_twice(
-    receiver: EpisodeReceiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archived_sender_repeats_nothing(receiver: EpisodeReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "_MOST_PEERS", 2)
     with Stranger(receiver) as stranger:
         stranger.hello(b"sender a", 0)
         stranger.send(b"sender a", 0)
         assert number_of(receiver.recv(SECONDS)) == 0
-        for other in (b"sender b", b"sender c", b"sender d"):
-            stranger.hello(other, 7)
-            stranger.send(other, 7)
+        for newcomer in (b"sender b", b"sender c", b"sender d"):
+            stranger.hello(newcomer, 7)
+            stranger.send(newcomer, 7)
             assert number_of(receiver.recv(SECONDS)) == 7
         assert receiver.stats.senders <= 3
         stranger.hello(b"sender a", 0)  # it does not know yet that it was taken

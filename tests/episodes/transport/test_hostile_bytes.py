@@ -1,4 +1,4 @@
-"""Bytes that somebody made to do harm: whatever they are, they are refused and counted, and the receiver goes on."""
+"""Malicious bytes are rejected and counted, and the receiver continues."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def packb(value: Any) -> bytes:
 
 
 def body_with(packs: list[EpisodePack], change: Callable[[list[Any]], object]) -> bytes:
-    """The body of small packs, of which the facts of the first one are changed."""
+    """Return the body of small packs after a change of the first pack's metadata."""
     (body,) = encoded(packs, Schemas()).parts()
-    size, told = int.from_bytes(body[:4], "little"), PartsReader([body]).facts
+    size, metadata = int.from_bytes(body[:4], "little"), PartsReader([body]).facts
     arrays = body[4 + size + (-4 - size) % 8 :]
-    change(told[0])
-    facts = packb(told)
+    change(metadata[0])
+    facts = packb(metadata)
     return len(facts).to_bytes(4, "little") + facts + bytes((-4 - len(facts)) % 8) + arrays
 
 
 def schema_with(change: Callable[[list[Any]], object]) -> bytes:
-    told = msgpack.unpackb(encoded([pack_of()], Schemas()).schema)
-    change(told[0])
-    return packb(told)
+    metadata = msgpack.unpackb(encoded([pack_of()], Schemas()).schema)
+    change(metadata[0])
+    return packb(metadata)
 
 
 def box(*shape: int) -> dict[str, Any]:
-    """A space whose bounds are told by one number."""
+    """Return a space with bounds that one number describes."""
     bound = {"dtype": "<f4", "shape": [*shape], "data": "AAAAAA=="}
     return {"type": "Box", "low": bound, "high": bound, "dtype": "<f4"}
 
@@ -76,14 +76,14 @@ def box(*shape: int) -> dict[str, Any]:
     ],
     ids=["text", "no ids", "no steps", "no endings", "endings by number", "ids alone", "a dtype that is no Python"],
 )
-def test_facts_that_cannot_be_are_refused(place: Any, value: Any) -> None:
+def test_decode_invalid_metadata_raises(place: Any, value: Any) -> None:
     layouts = layouts_of(encoded([pack_of()], Schemas()).schema)
     with pytest.raises(UnreadableData):
         decoded(layouts, [body_with([pack_of()], lambda facts: facts[3].__setitem__(place, value))])
 
 
 @pytest.mark.parametrize("custom_data", [[7], [[1, 2]], ["text"], {0: {}}])
-def test_custom_data_that_are_no_dicts_are_refused(custom_data: Any) -> None:
+def test_decode_custom_data_that_are_not_dicts_raises(custom_data: Any) -> None:
     body = body_with([pack_of()], lambda facts: facts.__setitem__(5, packb(custom_data)))
     with pytest.raises(UnreadableData):
         decoded(layouts_of(encoded([pack_of()], Schemas()).schema), [body])
@@ -92,22 +92,22 @@ def test_custom_data_that_are_no_dicts_are_refused(custom_data: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda told: told.__setitem__(2, {"type": "Discrete", "n": -1, "start": 0, "dtype": "<i8"}),
-        lambda told: told.__setitem__(2, {"type": "Text", "max_length": 1, "min_length": 2, "characters": "a"}),
-        lambda told: told.__setitem__(2, box(1 << 14, 1 << 30)),
-        lambda told: told.__setitem__(3, {"type": "Tuple", "spaces": [box(1 << 24)] * 100}),
-        lambda told: told[0][0].__setitem__(0, 7),
-        lambda told: told[0][0].__setitem__(1, "(,)f4"),
-        lambda told: told[1]["dict"][3].__setitem__(1, {"tuple": []}),
+        lambda metadata: metadata.__setitem__(2, {"type": "Discrete", "n": -1, "start": 0, "dtype": "<i8"}),
+        lambda metadata: metadata.__setitem__(2, {"type": "Text", "max_length": 1, "min_length": 2, "characters": "a"}),
+        lambda metadata: metadata.__setitem__(2, box(1 << 14, 1 << 30)),
+        lambda metadata: metadata.__setitem__(3, {"type": "Tuple", "spaces": [box(1 << 24)] * 100}),
+        lambda metadata: metadata[0][0].__setitem__(0, 7),
+        lambda metadata: metadata[0][0].__setitem__(1, "(,)f4"),
+        lambda metadata: metadata[1]["dict"][3].__setitem__(1, {"tuple": []}),
     ],
     ids=["no choice", "no text", "a large box", "many boxes", "no path", "no dtype", "a tuple of outputs"],
 )
-def test_schemas_that_cannot_be_are_refused_before_they_take_memory(change: Callable[[list[Any]], object]) -> None:
+def test_layouts_of_impossible_schemas_raises_early(change: Callable[[list[Any]], object]) -> None:
     with pytest.raises(UnreadableData):
         layouts_of(schema_with(change))
 
 
-def test_tuples_in_one_another_are_refused_where_reading_them_would_take_all_of_the_stack() -> None:
+def test_decode_deeply_nested_tuples_raises() -> None:
     nested: Any = 0
     for _ in range(64):
         nested = (nested,)
@@ -132,19 +132,21 @@ def agents() -> list[EpisodePack]:
 
 
 def unfit(custom: bytes) -> bytes:
-    """The custom data of agents, of which one has an index that cannot be one of a dict."""
-    told = msgpack_codec.decode(custom)
-    (record,) = told[0].values()
+    """Return custom data of agents with an invalid index."""
+    metadata = msgpack_codec.decode(custom)
+    (record,) = metadata[0].values()
     record["place"] = []
-    return msgpack_codec.encode(told, "custom_data")
+    return msgpack_codec.encode(metadata, "custom_data")
 
 
-def test_a_receiver_goes_on_after_messages_that_were_made_to_break_it(tmp_path: Path) -> None:
+def test_receiver_rejects_malicious_messages(tmp_path: Path) -> None:
     packs, context = agents(), zmq.Context()
     schema = encoded(packs, Schemas()).schema
     body = body_with(packs, lambda facts: facts.__setitem__(5, unfit(facts[5])))
     head = Head(Kind.MULTI_AGENT, 1, STRANGER, 0, id_of(schema))
-    bad = schema_with(lambda told: told.__setitem__(2, {"type": "Discrete", "n": -1, "start": 0, "dtype": "<i8"}))
+    bad = schema_with(
+        lambda metadata: metadata.__setitem__(2, {"type": "Discrete", "n": -1, "start": 0, "dtype": "<i8"})
+    )
     with EpisodeReceiver(journal=tmp_path / "journal") as receiver, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.connect(receiver.address)
@@ -165,13 +167,13 @@ def test_a_receiver_goes_on_after_messages_that_were_made_to_break_it(tmp_path: 
     context.term()
 
 
-def test_receiver_keeps_no_more_schemas_than_the_limit_of_space_items(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receiver_limits_space_items_of_all_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers, "_MOST_ITEMS", 100_000)
     with EpisodeReceiver() as receiver, zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.connect(receiver.address)
         for size in range(40_000, 40_010):
-            schema = schema_with(lambda told, size=size: told.__setitem__(2, box(size)))
+            schema = schema_with(lambda metadata, size=size: metadata.__setitem__(2, box(size)))
             socket.send(Head(Kind.SCHEMA, 1, STRANGER, 0, id_of(schema)).packed() + schema)
         with EpisodeSender(receiver.address) as sender:
             sender.send(pack_of())

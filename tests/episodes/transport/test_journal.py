@@ -24,7 +24,7 @@ def written(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_journal_restores_progress_and_counts_messages_in_hand_once(tmp_path: Path) -> None:
+def test_journal_restores_progress_and_counts_lost_once(tmp_path: Path) -> None:
     written(tmp_path / "journal")
     for num_in_use in (2, 0, 0):
         journal = Journal(tmp_path / "journal")
@@ -50,12 +50,12 @@ def test_journal_with_any_flipped_bit_warns_or_raises(tmp_path: Path) -> None:
             except UnreadableData as error:
                 messages = [str(error)]
             else:
-                messages = [str(one.message) for one in caught]
+                messages = [str(warning.message) for warning in caught]
         assert messages, place
         assert str(path) in messages[0]
 
 
-def test_journal_with_a_record_that_was_cut_off_keeps_the_one_before(tmp_path: Path) -> None:
+def test_journal_with_a_partial_record_keeps_the_previous(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path)
     journal.note(b"sender a", 1, 1)
@@ -71,20 +71,24 @@ def test_journal_with_a_record_that_was_cut_off_keeps_the_one_before(tmp_path: P
     journal.close()
 
 
-def test_journal_with_more_senders_than_slots_drops_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_without_free_slots_drops_the_oldest_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "_SLOTS", 2)
     monkeypatch.setattr(journals, "_SIZE", journals._FIRST + 2 * journals._SLOT_SIZE)
     journal = Journal(tmp_path / "journal")
     for number, sender in enumerate([b"sender a", b"sender b", b"sender c"]):
         journal.note(sender, number + 1, number + 1)
     journal.close()
-    again = Journal(tmp_path / "journal")
-    assert [again.progress_of(sender) for sender in (b"sender a", b"sender b", b"sender c")] == [None, (2, 2), (3, 3)]
-    again.close()
+    reopened = Journal(tmp_path / "journal")
+    assert [reopened.progress_of(sender) for sender in (b"sender a", b"sender b", b"sender c")] == [
+        None,
+        (2, 2),
+        (3, 3),
+    ]
+    reopened.close()
 
 
 @pytest.mark.parametrize("content", [b"something else that is long enough", bytes(100), journals._MAGIC])
-def test_journal_at_another_file_raises_and_leaves_it(tmp_path: Path, content: bytes) -> None:
+def test_journal_at_another_file_raises(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "journal"
     path.write_bytes(content)
     with pytest.raises(UnreadableData, match="not a journal"):

@@ -15,7 +15,7 @@ from tests.code_rules import ROOT
 from tests.leftovers import left_since, there_is
 
 
-def test_threads_processes_listening_sockets_and_shared_memory_are_seen() -> None:
+def test_left_since_lists_every_kind_of_resource() -> None:
     before, end = there_is(), threading.Event()
     thread = threading.Thread(target=end.wait, name="waits")
     thread.start()
@@ -37,7 +37,7 @@ def test_threads_processes_listening_sockets_and_shared_memory_are_seen() -> Non
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep memory by rules of their own")
-def test_memory_of_messages_that_were_sent_is_used_for_the_next_ones() -> None:
+def test_freed_message_memory_is_reused() -> None:
     code = """
 from collections import deque
 from resource import RUSAGE_SELF, getrusage
@@ -53,5 +53,5 @@ keep_freed_memory()
 fresh_pages(20)
 print(fresh_pages(100))
 """
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(told.stdout) < 100  # less than one for a message of 245 pages
+    metadata = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(metadata.stdout) < 100  # less than one for a message of 245 pages

@@ -1,4 +1,4 @@
-"""What a receiver holds for one connection has a limit: parts of a message without an end, and queued messages."""
+"""Limits of the bytes that a receiver holds for one connection, in messages without an end and in queued ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pack_of(number: int, nbytes: int = 1000, version: int | None = None) -> Epis
 
 
 def connected(receiver: EpisodeReceiver) -> socket.socket:
-    """Return a socket that has greeted as ZeroMQ's DEALER does (ZMTP 3.0, no security)."""
+    """Return a socket after the handshake of ZeroMQ's DEALER (ZMTP 3.0, no security)."""
     port = int(receiver.address.rsplit(":", 1)[1])
     raw = socket.create_connection(("127.0.0.1", port))
     raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32))
@@ -58,12 +58,12 @@ def connected(receiver: EpisodeReceiver) -> socket.socket:
     return raw
 
 
-def part(data: bytes, more: bool) -> bytes:
+def part(data: bytes, has_more: bool) -> bytes:
     """Return a part of a message as it is sent."""
-    return bytes([2 | more]) + struct.pack(">Q", len(data)) + data
+    return bytes([2 | has_more]) + struct.pack(">Q", len(data)) + data
 
 
-def sent_until_closed(raw: socket.socket, content: Callable[[], Iterator[bytes]], most: int) -> int:
+def sent_until_closed(raw: socket.socket, content: Callable[[], Iterator[bytes]], limit: int) -> int:
     """Send until the connection is closed, and return the number of bytes."""
     num = 0
     with contextlib.suppress(OSError), raw:
@@ -71,27 +71,27 @@ def sent_until_closed(raw: socket.socket, content: Callable[[], Iterator[bytes]]
         for data in content():
             raw.sendall(data)
             num += len(data)
-            if num > most:
+            if num > limit:
                 break
     return num
 
 
 def parts_without_end() -> Iterator[bytes]:
-    data = part(bytes(1 << 20), more=True)
+    data = part(bytes(1 << 20), has_more=True)
     while True:
         yield data
 
 
 def messages_of_many_senders() -> Iterator[bytes]:
-    """Yield valid messages, each of another sender, which nobody takes while `sample` needs others."""
+    """Yield valid messages of many senders, which stay queued while `sample` needs messages of another sender."""
     message = encoded([pack_of(0, 1 << 20, version=0)], Schemas())
     for number in range(10**6):
         head = Head(Kind.DATA, 1, number.to_bytes(8, "little"), 0, message.schema_id, 0.0, 0, 0)
-        yield part(head._replace(kind=Kind.HELLO).packed(), more=False)
-        yield part(head._replace(kind=Kind.SCHEMA).packed() + message.schema, more=False)
+        yield part(head._replace(kind=Kind.HELLO).packed(), has_more=False)
+        yield part(head._replace(kind=Kind.SCHEMA).packed() + message.schema, has_more=False)
         parts = message.parts(head._replace(num_parts=1 + len(message.large)).packed())
         for i, data in enumerate(parts):
-            yield part(bytes(data), more=i + 1 < len(parts))
+            yield part(bytes(data), has_more=i + 1 < len(parts))
 
 
 @pytest.mark.parametrize("calls", ["recv", "sample", "nothing"])
@@ -159,7 +159,7 @@ def test_sender_with_a_large_window_is_limited_and_loses_nothing() -> None:
         assert receiver.stats.refused.keys() == {"more than max_message_bytes unacknowledged"}
 
 
-def test_sender_within_the_limits_is_never_cut_off() -> None:
+def test_sender_within_the_limits_stays_connected() -> None:
     with (
         EpisodeReceiver(max_message_bytes=4 << 20) as receiver,
         EpisodeSender(receiver.address, window=1000, max_message_bytes=4 << 20) as sender,

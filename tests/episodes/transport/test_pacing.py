@@ -22,23 +22,23 @@ EPISODES, MAX_AGE = 40, 2  # of each worker; in versions
 
 
 def lengths_of(worker: int, num: int) -> np.ndarray:
-    """The lengths of a worker's episodes: from 3 to 300 steps, a short one as likely as one ten times as long."""
+    """Return the lengths of a worker's episodes, log-uniform from 3 to 300 steps."""
     return np.exp(np.random.default_rng([worker, 7]).uniform(np.log(3), np.log(301), num)).astype(int)
 
 
 def work(address: str, worker: int) -> None:
-    """A process that takes new weights in mid-episode, and sends whole episodes; the second one is slow.
+    """Run a worker that loads new weights during episodes, and sends whole episodes. The second worker is slow.
 
-    What its policy puts out beside the actions is the weights themselves: the truth of which version acted.
+    The extra model output "acted" has the weights themselves, which is the true policy version.
     """
     weights, rows = np.zeros(()), np.zeros((1, 2), np.float32)
     recorder = VectorRecorder(1, autoreset_mode="Disabled")
 
     def take(timeout: float) -> None:
         nonlocal weights
-        found = sender.latest_weights(timeout)
-        if found is not None:
-            weights, recorder.policy_version = found.values, found.version
+        result = sender.latest_weights(timeout)
+        if result is not None:
+            weights, recorder.policy_version = result.values, result.version
 
     with EpisodeSender(address, window=4) as sender:
         take(PATIENCE_S)
@@ -57,7 +57,7 @@ def work(address: str, worker: int) -> None:
 
 @pytest.fixture
 def workers() -> Iterator[list[subprocess.Popen[str]]]:
-    """A list for processes, none of which is left."""
+    """Yield a list for processes, which are killed at the end."""
     running: list[subprocess.Popen[str]] = []
     yield running
     for process in running:
@@ -65,7 +65,7 @@ def workers() -> Iterator[list[subprocess.Popen[str]]]:
         process.wait()
 
 
-def test_no_step_is_too_old_none_is_lost_and_each_knows_who_acted(workers: list[subprocess.Popen[str]]) -> None:
+def test_sample_max_age_drops_nothing_and_keeps_versions(workers: list[subprocess.Popen[str]]) -> None:
     lengths = np.concatenate([lengths_of(worker, EPISODES) for worker in (1, 2)])
     trained: list[int] = []
     left, changed_within = int(lengths.sum()), 0
@@ -78,10 +78,10 @@ def test_no_step_is_too_old_none_is_lost_and_each_knows_who_acted(workers: list[
         while left:
             for pack in receiver.sample(min(left, 100), max_age=MAX_AGE, timeout=PATIENCE_S):
                 assert isinstance(pack, EpisodePack)
-                told = pack.get_policy_versions()
-                assert told.tolist() == pack.extra_model_outputs["acted"].tolist()
-                assert (version - told <= MAX_AGE).all()
-                changed_within += len(set(told.tolist())) > 1
+                metadata = pack.get_policy_versions()
+                assert metadata.tolist() == pack.extra_model_outputs["acted"].tolist()
+                assert (version - metadata <= MAX_AGE).all()
+                changed_within += len(set(metadata.tolist())) > 1
                 trained += pack.lengths.tolist()
                 left -= pack.num_steps
             version += 1
@@ -95,15 +95,15 @@ def test_no_step_is_too_old_none_is_lost_and_each_knows_who_acted(workers: list[
 
 
 def p_of_same_distribution(a: np.ndarray, b: np.ndarray) -> float:
-    """Of the two-sample test of Kolmogorov and Smirnov, by its asymptotic series (Numerical Recipes, 14.3.3)."""
-    there = np.concatenate([a, b])
-    shares = [np.searchsorted(np.sort(own), there, "right") / len(own) for own in (a, b)]
+    """Return the p-value of the two-sample Kolmogorov-Smirnov test, by its series (Numerical Recipes, 14.3.3)."""
+    both = np.concatenate([a, b])
+    shares = [np.searchsorted(np.sort(values), both, "right") / len(values) for values in (a, b)]
     n = np.sqrt(len(a) * len(b) / (len(a) + len(b)))
     x, k = (n + 0.12 + 0.11 / n) * np.abs(shares[0] - shares[1]).max(), np.arange(1, 101)
     return float(np.clip(2 * ((-1.0) ** (k - 1) * np.exp(-2 * (k * x) ** 2)).sum(), 0, 1))
 
 
-def test_the_test_of_distributions_tells_long_episodes_from_short_ones() -> None:
+def test_same_distribution_rejects_dropped_long_episodes() -> None:
     drawn = lengths_of(3, 2000)
     assert p_of_same_distribution(lengths_of(4, 100), drawn) > 0.01
     short = np.sort(lengths_of(4, 100))[:75]  # as if those that take longest came too late
@@ -132,7 +132,7 @@ def receiver() -> Iterator[EpisodeReceiver]:
 
 @pytest.fixture
 def senders(receiver: EpisodeReceiver) -> Iterator[list[EpisodeSender]]:
-    """A fast one and a slow one, which both have the weights of version 0."""
+    """Yield a fast and a slow sender, which both have the weights of version 0."""
     both = [EpisodeSender(receiver.address) for _ in range(2)]
     for sender in both:
         sender.send(pack_of(0))
@@ -143,7 +143,7 @@ def senders(receiver: EpisodeReceiver) -> Iterator[list[EpisodeSender]]:
 
 
 def sampled_in_vain(receiver: EpisodeReceiver, max_age: int, words: str) -> None:
-    """Sample until an error says that all that was sent has come, and what else there should be."""
+    """Sample until the error has `words`."""
     until = time.monotonic() + PATIENCE_S
     while True:
         with pytest.raises(TransportTimeout) as caught:
@@ -157,9 +157,7 @@ def versions(packs: Any) -> list[int]:
     return [int(pack.policy_versions[0, 0]) for pack in packs]
 
 
-def test_newer_steps_wait_while_a_slow_sender_may_still_send_older_ones(
-    receiver: EpisodeReceiver, senders: list[EpisodeSender]
-) -> None:
+def test_sample_waits_for_slow_senders(receiver: EpisodeReceiver, senders: list[EpisodeSender]) -> None:
     fast, slow = senders
     for version in (1, 2):
         receiver.publish(np.zeros(2), version)
@@ -178,9 +176,7 @@ def test_newer_steps_wait_while_a_slow_sender_may_still_send_older_ones(
     assert receiver.stats.refused == {}
 
 
-def test_what_was_left_is_taken_in_the_order_of_its_sender(
-    receiver: EpisodeReceiver, senders: list[EpisodeSender]
-) -> None:
+def test_messages_left_by_sample_keep_their_order(receiver: EpisodeReceiver, senders: list[EpisodeSender]) -> None:
     fast, slow = senders
     with EpisodeSender(receiver.address) as last:
         last.send(pack_of(0))
@@ -201,10 +197,10 @@ def test_what_was_left_is_taken_in_the_order_of_its_sender(
         assert versions(receiver.sample(10, max_age=2, timeout=PATIENCE_S)) == [1]  # which had to be taken now
         steps = [int(receiver.recv(PATIENCE_S).lengths[0]) for _ in range(5)]  # type: ignore[union-attr]
         assert sorted(steps) == [10, 11, 12, 13, 14]
-        assert [own for own in steps if 11 <= own <= 13] == [11, 12, 13]
+        assert [values for values in steps if 11 <= values <= 13] == [11, 12, 13]
 
 
-def test_whoever_was_sampled_from_may_close_before_the_receiver_is_called_again(
+def test_sender_closes_after_sample_without_another_call(
     receiver: EpisodeReceiver, senders: list[EpisodeSender]
 ) -> None:
     for _ in range(10):
@@ -216,7 +212,7 @@ def test_whoever_was_sampled_from_may_close_before_the_receiver_is_called_again(
         assert sender.stats.taken == 11
 
 
-def test_what_is_no_pack_keeps_nobody_waiting_for_an_acknowledgement(receiver: EpisodeReceiver) -> None:
+def test_control_messages_do_not_delay_acknowledgements(receiver: EpisodeReceiver) -> None:
     with EpisodeSender(receiver.address) as sender:
         sender.send(pack_of(0))
         receiver.recv(PATIENCE_S)
@@ -231,7 +227,7 @@ def test_what_is_no_pack_keeps_nobody_waiting_for_an_acknowledgement(receiver: E
             sender.flush(PATIENCE_S)
 
 
-def test_a_sender_that_is_gone_is_not_waited_for(receiver: EpisodeReceiver, senders: list[EpisodeSender]) -> None:
+def test_sample_does_not_wait_for_disconnected_senders(receiver: EpisodeReceiver, senders: list[EpisodeSender]) -> None:
     fast, slow = senders
     slow.close()
     for version in (1, 2, 3, 4):
@@ -240,9 +236,7 @@ def test_a_sender_that_is_gone_is_not_waited_for(receiver: EpisodeReceiver, send
         assert versions(receiver.sample(10, max_age=1, timeout=PATIENCE_S)) == [version]
 
 
-def test_steps_from_before_a_sender_had_weights_are_refused_when_they_are_too_old(
-    receiver: EpisodeReceiver, senders: list[EpisodeSender]
-) -> None:
+def test_sample_rejects_old_steps_of_new_senders(receiver: EpisodeReceiver, senders: list[EpisodeSender]) -> None:
     for version in (1, 2, 3):
         receiver.publish(np.zeros(2), version)
         for sender in senders:
@@ -255,7 +249,7 @@ def test_steps_from_before_a_sender_had_weights_are_refused_when_they_are_too_ol
         assert receiver.stats.refused == {"too old": 1}
 
 
-def test_what_has_no_age_is_said(receiver: EpisodeReceiver) -> None:
+def test_sample_without_policy_version_raises(receiver: EpisodeReceiver) -> None:
     with EpisodeSender(receiver.address) as sender:
         sender.send(pack_of(None))
         with pytest.raises(EpisodeStateError, match="without a policy version"):
@@ -265,11 +259,11 @@ def test_what_has_no_age_is_said(receiver: EpisodeReceiver) -> None:
             receiver.sample(10, max_age=0)
         with pytest.raises(InvalidArgument, match="num_steps=0"):
             receiver.sample(0, max_age=1)
-    with EpisodeReceiver() as other, pytest.raises(EpisodeStateError, match="publish"):
-        other.sample(1, max_age=1)
+    with EpisodeReceiver() as second, pytest.raises(EpisodeStateError, match="publish"):
+        second.sample(1, max_age=1)
 
 
-def test_steps_without_a_version_among_others_are_not_taken_for_young_ones(receiver: EpisodeReceiver) -> None:
+def test_sample_with_a_step_without_version_raises(receiver: EpisodeReceiver) -> None:
     with EpisodeSender(receiver.address) as sender:
         sender.send(EpisodePack.concat([pack_of(0), pack_of(None, 0)]))  # of which each step has one
         assert len(receiver.sample(10, max_age=1, timeout=PATIENCE_S)) == 1

@@ -23,7 +23,7 @@ PATIENCE_S = 300.0  # of one call: on a busy machine a receiver may be long in s
 
 
 def episode_of(sender: int, number: int) -> EpisodePack:
-    """The episode that a sender sends as its so-manieth: of random length, nested, every other one with infos."""
+    """Return the n-th episode of a sender: random length, nested observations, every 20th with infos."""
     rng = np.random.default_rng([sender, number])
     steps = int(rng.integers(1, 501))
     return EpisodePack(
@@ -38,7 +38,7 @@ def episode_of(sender: int, number: int) -> EpisodePack:
 
 
 def send(address: str, sender: int, num: int) -> None:
-    """A process that sends so many episodes; no call waits for longer than it is told to."""
+    """Run a process that sends `num` episodes."""
     with EpisodeSender(address) as stream:
         for number in range(num):
             stream.send(episode_of(sender, number), PATIENCE_S)
@@ -46,18 +46,18 @@ def send(address: str, sender: int, num: int) -> None:
 
 
 def receive(address: str, journal: str, log: str) -> None:
-    """A process that receives, and writes down what it has, until it is killed."""
+    """Run a process that receives, and logs each message, until it is killed."""
     handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with EpisodeReceiver(address, journal=journal) as stream:
         os.write(handle, f"at {stream.address}\nlost {stream.stats.lost}\n".encode())
         for pack in stream:
             sender, number = map(int, pack[0].id_.split("-"))
             same = pack == episode_of(sender, number)
-            os.write(handle, f"{sender} {number} {'equal' if same else 'other'}\n".encode())
+            os.write(handle, f"{sender} {number} {'equal' if same else 'second'}\n".encode())
 
 
 def send_large(address: str) -> None:
-    """A process that is killed while it sends 50 MB."""
+    """Run a process that kills itself while it sends 50 MB."""
     with EpisodeSender(address) as stream:
         stream.send(episode_of(9, 0), PATIENCE_S)
         stream.flush(PATIENCE_S)
@@ -70,21 +70,21 @@ def send_large(address: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def own_address() -> str:
-    """Any port at an address of the loopback where nobody else takes it between two receivers."""
-    own = os.getpid()
-    return f"tcp://127.77.{own >> 8 & 255}.{own & 255}:*"
+def unused_address() -> str:
+    """Return any port of a loopback address of this process, so that a second receiver can use the same port."""
+    process_id = os.getpid()
+    return f"tcp://127.77.{process_id >> 8 & 255}.{process_id & 255}:*"
 
 
 def started(work: str, *arguments: Any) -> subprocess.Popen[str]:
-    """A process of one of the functions above."""
+    """Start a process that runs one of the functions above."""
     command = [sys.executable, "-m", ME, work, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
 @pytest.fixture
 def processes() -> Iterator[list[subprocess.Popen[str]]]:
-    """A list for processes, none of which is left."""
+    """Yield a list for processes, which are killed at the end."""
     running: list[subprocess.Popen[str]] = []
     yield running
     for process in running:
@@ -99,11 +99,11 @@ def ended(process: subprocess.Popen[str]) -> None:
 
 
 def moved(tmp_path: Path, running: list[subprocess.Popen[str]], num: int, kills: int) -> None:
-    """Two senders of `num` episodes each, and a receiver that is killed so many times while they come."""
+    """Send `num` episodes from each of two senders to a receiver that is killed `kills` times."""
     journal, log = tmp_path / "journal", tmp_path / "log"
     log.touch()
     lines = lambda: log.read_text().splitlines()  # noqa: E731
-    receiver = started("receive", own_address(), journal, log)
+    receiver = started("receive", unused_address(), journal, log)
     running.append(receiver)
     wait_for(lines)
     address = lines()[0].removeprefix("at ")  # which the next ones take too
@@ -127,19 +127,19 @@ def check(lines: list[str], num: int, kills: int) -> None:
     assert all(same == "equal" for _, _, same in came)
     missing = 0
     for sender in ("1", "2"):
-        numbers = [int(number) for who, number, _ in came if who == sender]
+        numbers = [int(number) for sender_id, number, _ in came if sender_id == sender]
         assert numbers == sorted(set(numbers))  # in order, and none twice
         missing += num - len(numbers)
     assert missing <= lost(lines) <= kills
 
 
 def arrived(lines: list[str]) -> list[list[str]]:
-    """What receivers noted of each message."""
+    """Return the logged messages of all receivers."""
     return [line.split() for line in lines if line[0].isdigit()]
 
 
 def lost(lines: list[str]) -> int:
-    """What all receivers together say that was lost."""
+    """Return the total of the logged counts of lost messages."""
     return sum(int(line.split()[1]) for line in lines if line.startswith("lost"))
 
 
@@ -150,30 +150,30 @@ def wait_for(fact: Any) -> None:
         time.sleep(0.02)
 
 
-def test_a_receiver_that_is_killed_loses_at_most_what_it_had_in_hand_and_gets_nothing_twice(
-    tmp_path: Path, processes: list[subprocess.Popen[str]]
-) -> None:
+def test_killed_receiver_with_journal_repeats_nothing(tmp_path: Path, processes: list[subprocess.Popen[str]]) -> None:
     moved(tmp_path, processes, num=150, kills=2)
 
 
 @pytest.mark.slow
-def test_twenty_thousand_episodes_and_five_kills(tmp_path: Path, processes: list[subprocess.Popen[str]]) -> None:
+def test_receiver_killed_five_times_loses_at_most_one_each(
+    tmp_path: Path, processes: list[subprocess.Popen[str]]
+) -> None:
     moved(tmp_path, processes, num=10_000, kills=5)
 
 
-def test_a_sender_that_is_killed_leaves_no_half_episode(processes: list[subprocess.Popen[str]]) -> None:
+def test_killed_sender_leaves_no_partial_episode(processes: list[subprocess.Popen[str]]) -> None:
     with EpisodeReceiver() as receiver:
         sender = started("send_large", receiver.address)
         processes.append(sender)
         assert receiver.recv(PATIENCE_S) == episode_of(9, 0)
         sender.wait(PATIENCE_S)
         assert sender.returncode == -signal.SIGKILL
-        with EpisodeSender(receiver.address) as other:
-            other.send(episode_of(8, 1))
-            found = receiver.recv(PATIENCE_S)
-            if found != episode_of(8, 1):  # the large one came whole
-                assert isinstance(found, EpisodePack)
-                assert len(found.observations) == 50_001
+        with EpisodeSender(receiver.address) as second:
+            second.send(episode_of(8, 1))
+            result = receiver.recv(PATIENCE_S)
+            if result != episode_of(8, 1):  # the large one came whole
+                assert isinstance(result, EpisodePack)
+                assert len(result.observations) == 50_001
                 assert receiver.recv(PATIENCE_S) == episode_of(8, 1)
         assert receiver.stats.refused == {}
 

@@ -32,12 +32,12 @@ from episodes.facts import VersionRuns
 from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
 from episodes.transport.messages import Head, Kind
 from episodes.transport.wire import Schemas, encoded
-from tests.episodes.transport.test_processes import own_address
+from tests.episodes.transport.test_processes import unused_address
 
 SECONDS = 60.0  # the longest that anything may take on a slow machine
 
 
-def pack_of(number: int, steps: int = 5, **more: Any) -> EpisodePack:
+def pack_of(number: int, steps: int = 5, **options: Any) -> EpisodePack:
     return EpisodePack(
         observations={"x": np.full((steps + 1, 3), number, np.float32), "y": np.arange(steps + 1)},
         actions=np.arange(steps),
@@ -46,31 +46,33 @@ def pack_of(number: int, steps: int = 5, **more: Any) -> EpisodePack:
         t_started=[number],
         terminated=[True],
         ids=[f"e{number}"],
-        **more,
+        **options,
     )
 
 
 def episode(number: int) -> SingleAgentEpisode:
-    """A small one, flat and finished."""
+    """Return a small episode, flat and finished."""
     return SingleAgentEpisode.from_arrays(
         np.full((4, 2), number, np.float32), np.zeros(3, np.int64), np.zeros(3), terminated=True
     )
 
 
 def turns(num: int) -> MultiAgentEpisode:
-    """Two agents who act in turns, with other observations each."""
+    """Return an episode of two agents that act in turns, with different observation spaces."""
     grown = MultiAgentEpisode()
     views: dict[str, Any] = {"a": np.zeros(2), "b": np.zeros(3)}
     grown.add_env_reset(observations={"a": views["a"]}, infos={"a": {"first": True}})
     for t in range(num):
-        own, other = "ab"[t % 2], "ab"[(t + 1) % 2]
-        grown.add_env_step({other: views[other] + t}, {own: t}, {own: float(t)}, {other: {"t": t}})
+        agent_episode, opponent = "ab"[t % 2], "ab"[(t + 1) % 2]
+        grown.add_env_step(
+            {opponent: views[opponent] + t}, {agent_episode: t}, {agent_episode: float(t)}, {opponent: {"t": t}}
+        )
     return grown
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """No thread and no socket, also of a test that fails."""
+    """Assert that no thread and no socket is left, also after a failed test."""
     threads, process = set(threading.enumerate()), psutil.Process()
     sockets = {connection.laddr for connection in process.net_connections()}
     shared = shared_memory()
@@ -81,7 +83,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 def shared_memory() -> set[str]:
-    """Files of shared memory that this process has."""
+    """Return the files of shared memory of this process."""
     return {line.split()[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line}
 
 
@@ -90,17 +92,17 @@ def received(receiver: EpisodeReceiver, num: int) -> list[Any]:
 
 
 def drained(receiver: EpisodeReceiver) -> list[Any]:
-    """What comes until nothing more does."""
-    found = []
+    """Return all packs until none arrives for 0.3 s."""
+    result = []
     try:
         while True:
-            found.append(receiver.recv(0.3))
+            result.append(receiver.recv(0.3))
     except TransportTimeout:
-        return found
+        return result
 
 
 def until(is_so: Callable[[], object], meanwhile: Callable[[], object]) -> None:
-    """Do something again and again until something is so."""
+    """Call `meanwhile` until `is_so` returns True."""
     deadline = time.monotonic() + 10 * SECONDS
     while not is_so():
         assert time.monotonic() < deadline
@@ -118,7 +120,7 @@ def sent_until_refused(sender: EpisodeSender) -> None:
 # --- what arrives ---
 
 
-def test_packs_arrive_equal_and_in_order(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+def test_send_packs_arrive_equal_and_in_order(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     sent = [pack_of(i, steps=1 + 40 * i, infos=[{"n": i}] * (2 + 40 * i)) for i in range(20)]
     for pack in sent:
         sender.send(pack)
@@ -130,15 +132,15 @@ def test_packs_arrive_equal_and_in_order(receiver: EpisodeReceiver, sender: Epis
 
 
 @pytest.mark.parametrize("steps", [5, 500, 5_000], ids=["small", "a part in a view", "several parts"])
-def test_nobody_can_write_to_what_arrives(receiver: EpisodeReceiver, sender: EpisodeSender, steps: int) -> None:
+def test_received_arrays_are_read_only(receiver: EpisodeReceiver, sender: EpisodeSender, steps: int) -> None:
     sender.send(pack_of(0, steps, policy_versions=[7]))
-    found = receiver.recv(SECONDS)
-    assert isinstance(found, EpisodePack)
-    arrays = [*found.tracks.values(), found.lengths, found.lookbacks, found.t_started, found.ids]
+    result = receiver.recv(SECONDS)
+    assert isinstance(result, EpisodePack)
+    arrays = [*result.tracks.values(), result.lengths, result.lookbacks, result.t_started, result.ids]
     assert not any(array.flags.writeable for array in arrays)
 
 
-def test_episodes_chunks_and_lists_of_them_arrive_as_packs(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+def test_send_episodes_chunks_and_lists_arrive_as_packs(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     growing = SingleAgentEpisode(observation_space=spaces.Box(0, 9, (1,)))
     growing.add_env_reset(np.zeros(1, np.float32))
     for t in range(4):
@@ -153,26 +155,26 @@ def test_episodes_chunks_and_lists_of_them_arrive_as_packs(receiver: EpisodeRece
     assert second.t_started.tolist() == [4, 4]
 
 
-def test_small_episodes_travel_together_and_in_order(receiver: EpisodeReceiver) -> None:
+def test_small_episodes_are_sent_together_in_order(receiver: EpisodeReceiver) -> None:
     episodes = [episode(i) for i in range(100)]
     with EpisodeSender(receiver.address, max_delay=SECONDS) as sender, ThreadPoolExecutor(1) as pool:
-        for one in episodes[:60]:
-            sender.send(one)
+        for message in episodes[:60]:
+            sender.send(message)
         sender.send(pack_of(0))  # what came before it goes before it
-        for one in episodes[60:]:
-            sender.send(one)
+        for message in episodes[60:]:
+            sender.send(message)
         flushed = pool.submit(sender.flush, SECONDS)
-        found: list[Any] = []
-        while sum(map(len, found)) < 101:
-            found.append(receiver.recv(SECONDS))
+        result: list[Any] = []
+        while sum(map(len, result)) < 101:
+            result.append(receiver.recv(SECONDS))
         flushed.result()
-    assert len(found) < 40
-    flat = [one for pack in found for one in pack]
+    assert len(result) < 40
+    flat = [message for pack in result for message in pack]
     assert flat[60].equals(pack_of(0)[0])
     assert all(a.equals(b) for a, b in zip(flat[:60] + flat[61:], episodes, strict=True))
 
 
-def test_small_episodes_wait_as_copies(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+def test_queued_small_episodes_are_copies(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     rewards = np.ones(3)
     sender.send(SingleAgentEpisode.from_arrays(np.zeros((4, 2)), np.zeros(3, np.int64), rewards))
     rewards[:] = 7
@@ -183,17 +185,17 @@ def test_small_episodes_wait_as_copies(receiver: EpisodeReceiver, sender: Episod
         flushed.result()
 
 
-def test_multi_agent_episodes_arrive_whole(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+def test_send_multi_agent_episodes_arrive_equal(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     sent = [turns(4), turns(7)]
     sender.send(sent)
     sender.send(sent[0])
-    both, one = received(receiver, 2)
+    both, message = received(receiver, 2)
     assert isinstance(both, list)
-    for found, given in zip([*both, *one], [*sent, sent[0]], strict=True):
-        assert found.id_ == given.id_
-        assert found.agent_ids == given.agent_ids
-        for agent_id, own in given.agent_episodes.items():
-            assert found.agent_episodes[agent_id].equals(own.to_numpy())
+    for result, expected in zip([*both, *message], [*sent, sent[0]], strict=True):
+        assert result.id_ == expected.id_
+        assert result.agent_ids == expected.agent_ids
+        for agent_id, agent_episode in expected.agent_episodes.items():
+            assert result.agent_episodes[agent_id].equals(agent_episode.to_numpy())
 
 
 def test_publish_succeeds_while_another_thread_waits_in_recv(receiver: EpisodeReceiver) -> None:
@@ -205,7 +207,7 @@ def test_publish_succeeds_while_another_thread_waits_in_recv(receiver: EpisodeRe
         assert waiting.result(SECONDS) == []
 
 
-def test_receivers_are_closed_while_other_threads_wait_in_them() -> None:
+def test_close_receiver_while_a_thread_waits_in_it() -> None:
     for _ in range(8):
         waiting = EpisodeReceiver()
         with ThreadPoolExecutor(1) as pool:
@@ -215,26 +217,26 @@ def test_receivers_are_closed_while_other_threads_wait_in_them() -> None:
             assert looping.result(SECONDS) == []
 
 
-def test_a_loop_over_a_receiver_ends_when_it_is_closed(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
-    found = []
+def test_iteration_over_receiver_ends_at_close(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+    result = []
 
     def loop() -> None:
-        found.extend(receiver)
+        result.extend(receiver)
 
     with ThreadPoolExecutor(1) as pool:
         looping = pool.submit(loop)
         for i in range(5):
             sender.send(pack_of(i))
         sender.flush(SECONDS)
-        until(lambda: len(found) == 5, lambda: time.sleep(0.01))
+        until(lambda: len(result) == 5, lambda: time.sleep(0.01))
         receiver.close()
         looping.result(SECONDS)
-    assert found == [pack_of(i) for i in range(5)]
+    assert result == [pack_of(i) for i in range(5)]
     with pytest.raises(EpisodeStateError, match="closed"):
         receiver.recv()
 
 
-def test_several_threads_send_and_receive(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
+def test_send_and_recv_from_several_threads(receiver: EpisodeReceiver, sender: EpisodeSender) -> None:
     def send(thread: int) -> None:
         for i in range(30):
             sender.send(pack_of(100 * thread + i), SECONDS)
@@ -245,13 +247,13 @@ def test_several_threads_send_and_receive(receiver: EpisodeReceiver, sender: Epi
     with ThreadPoolExecutor(6) as pool:
         receiving = [pool.submit(receive) for _ in range(3)]
         sending = [pool.submit(send, thread) for thread in range(3)]
-        found = sorted(number for future in receiving for number in future.result(3 * SECONDS))
+        result = sorted(number for future in receiving for number in future.result(3 * SECONDS))
         for future in sending:
             future.result()
-    assert found == [100 * thread + i for thread in range(3) for i in range(30)]
+    assert result == [100 * thread + i for thread in range(3) for i in range(30)]
 
 
-def test_nothing_but_episodes_is_taken(sender: EpisodeSender) -> None:
+def test_send_other_values_raises(sender: EpisodeSender) -> None:
     for thing in (7, [7], None):
         with pytest.raises(WrongType):
             sender.send(thing)  # type: ignore[arg-type]
@@ -262,7 +264,7 @@ def test_nothing_but_episodes_is_taken(sender: EpisodeSender) -> None:
 # --- waiting ---
 
 
-def test_a_full_window_waits_for_the_receivers_user(receiver: EpisodeReceiver) -> None:
+def test_send_with_full_window_blocks_until_recv(receiver: EpisodeReceiver) -> None:
     sender = EpisodeSender(receiver.address, window=4)
     until(lambda: sender.stats.connections, lambda: sender.latest_weights(0.1))
     try:
@@ -280,10 +282,10 @@ def test_a_full_window_waits_for_the_receivers_user(receiver: EpisodeReceiver) -
         sender.close(timeout=0)
 
 
-def test_where_nobody_answers_sending_ends_with_its_time() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+def test_send_without_a_receiver_times_out() -> None:
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"tcp://127.0.0.1:{occupied.getsockname()[1]}"
         sender = EpisodeSender(address)
         sender.send(pack_of(0), timeout=0.1)  # kept until somebody is there
         with pytest.raises(TransportTimeout, match="does not answer"):
@@ -300,7 +302,7 @@ def test_where_nobody_answers_sending_ends_with_its_time() -> None:
         EpisodeReceiver("nowhere")
 
 
-def test_what_was_sent_before_the_receiver_was_there_arrives() -> None:
+def test_messages_sent_before_the_receiver_exists_arrive() -> None:
     folder = tempfile.TemporaryDirectory(prefix="ours")  # the system allows a hundred letters
     address = f"ipc://{folder.name}/socket"
     with folder, EpisodeSender(address) as sender:
@@ -313,34 +315,32 @@ def test_what_was_sent_before_the_receiver_was_there_arrives() -> None:
             flushed.result()
 
 
-def test_what_a_receiver_did_not_take_goes_to_the_next_one_and_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal, found = tmp_path / "journal", []
-    first = EpisodeReceiver(own_address(), journal=journal)
+def test_next_receiver_with_the_journal_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, result = tmp_path / "journal", []
+    first = EpisodeReceiver(unused_address(), journal=journal)
     monkeypatch.setattr(first, "_acknowledge", lambda peer: None)  # as when it is killed before
     with pytest.raises(InvalidArgument, match="another receiver"):
         EpisodeReceiver(journal=journal)
     with EpisodeSender(first.address) as sender:
         for i in range(30):
             sender.send(pack_of(i))
-        found += received(first, 7)
+        result += received(first, 7)
         first.release()
         with EpisodeReceiver(first.address, journal=journal) as second, ThreadPoolExecutor(1) as pool:
             assert second.stats.lost == 1  # the seventh was in hand
             flushed = pool.submit(sender.flush, SECONDS)
-            found += received(second, 23)
+            result += received(second, 23)
             assert not drained(second)
             flushed.result()
             assert second.stats.duplicates >= 7
         assert sender.stats.resent > 0
-    assert [int(pack.t_started[0]) for pack in found] == list(range(30))
+    assert [int(pack.t_started[0]) for pack in result] == list(range(30))
 
 
 # --- weights ---
 
 
-def test_weights_go_back_to_those_who_are_there_and_those_who_come(receiver: EpisodeReceiver) -> None:
+def test_publish_reaches_present_and_later_senders(receiver: EpisodeReceiver) -> None:
     with EpisodeSender(receiver.address) as early:
         early.send(pack_of(0, policy_versions=[VersionRuns((0, 1), (1,))]))
         receiver.recv(SECONDS)
@@ -354,26 +354,26 @@ def test_weights_go_back_to_those_who_are_there_and_those_who_come(receiver: Epi
                 while not versions or versions[-1] < 3:
                     assert time.monotonic() < deadline
                     drained(receiver)
-                    found = sender.latest_weights(0.1)
-                    versions += [] if found is None else [found.version]
-                    assert found is None or found.values["w"].tolist() == [found.version] * 3
+                    result = sender.latest_weights(0.1)
+                    versions += [] if result is None else [result.version]
+                    assert result is None or result.values["w"].tolist() == [result.version] * 3
                 assert versions == sorted(set(versions))
             assert late.latest_weights() is None
 
 
 @pytest.mark.parametrize("version", [-1, 1.5, None, 1 << 63])
-def test_weights_have_the_number_of_a_version(receiver: EpisodeReceiver, version: Any) -> None:
+def test_publish_without_a_valid_version_raises(receiver: EpisodeReceiver, version: Any) -> None:
     with pytest.raises(InvalidArgument, match="version="):
         receiver.publish(np.zeros(2), version)
     with pytest.raises(EpisodeStateError, match="nothing was published"):
         receiver.sample(1, max_age=1)
 
 
-def test_what_is_too_large_for_the_other_side_is_refused_before_it_breaks_the_connection() -> None:
-    most = 20_000
+def test_send_more_than_max_message_bytes_raises() -> None:
+    limit = 20_000
     with (
-        EpisodeReceiver(max_message_bytes=most) as receiver,
-        EpisodeSender(receiver.address, max_message_bytes=most) as sender,
+        EpisodeReceiver(max_message_bytes=limit) as receiver,
+        EpisodeSender(receiver.address, max_message_bytes=limit) as sender,
     ):
         with pytest.raises(InvalidArgument, match=r"\d bytes; at most max_message_bytes=20000"):
             sender.send(pack_of(0, custom_data=[{"text": "x" * 30_000}]))
@@ -386,11 +386,11 @@ def test_what_is_too_large_for_the_other_side_is_refused_before_it_breaks_the_co
 # --- strangers ---
 
 
-def test_another_schema_is_refused_and_its_sender_told() -> None:
+def test_pack_unlike_like_is_rejected_and_reported() -> None:
     like = pack_of(0)
     with EpisodeReceiver(like=like) as receiver, EpisodeSender(receiver.address) as sender:
-        other = EpisodePack(observations=np.zeros(3), actions=np.zeros(2), rewards=np.zeros(2), lengths=[2])
-        sender.send(other)
+        opponent = EpisodePack(observations=np.zeros(3), actions=np.zeros(2), rewards=np.zeros(2), lengths=[2])
+        sender.send(opponent)
         until(lambda: receiver.stats.refused, lambda: drained(receiver))
         assert receiver.stats.refused == {"schema": 1}
         assert receiver.stats.received == 0
@@ -405,9 +405,9 @@ def test_another_schema_is_refused_and_its_sender_told() -> None:
 
 
 def noise(receiver: EpisodeReceiver, num: int, all_came: threading.Event) -> None:
-    """Messages of a stranger that are none, or lie.
+    """Send invalid messages of an unknown sender, until `all_came` is set.
 
-    It stays until all came: of one that closes with replies unread, the system throws away what is still on its way.
+    The connection stays open until then, because the system drops pending data of a connection with unread replies.
     """
     rng, context = np.random.default_rng(0), zmq.Context()
     stranger = context.socket(zmq.DEALER)
@@ -447,29 +447,29 @@ def strangers_are_refused(receiver: EpisodeReceiver, num: int) -> None:
             for _ in range(20):
                 with socket.create_connection(address) as raw:
                     raw.sendall(rng.bytes(int(rng.integers(1, 500))))
-            found = drained(receiver)
+            result = drained(receiver)
             while time.monotonic() < deadline and (sum(receiver.stats.refused.values()) < num or not flushed.done()):
-                found += drained(receiver)
+                result += drained(receiver)
         finally:
             all_came.set()
         noisy.result()
-    assert found == good
+    assert result == good
     assert sum(receiver.stats.refused.values()) >= num
 
 
-def test_random_messages_are_refused_and_counted_and_others_go_on(receiver: EpisodeReceiver) -> None:
+def test_random_messages_are_rejected_and_counted(receiver: EpisodeReceiver) -> None:
     strangers_are_refused(receiver, 1200)
 
 
 @pytest.mark.slow
-def test_ten_thousand_random_messages_are_refused_and_counted(receiver: EpisodeReceiver) -> None:
+def test_ten_thousand_random_messages_are_rejected(receiver: EpisodeReceiver) -> None:
     strangers_are_refused(receiver, 10_000)
 
 
 # --- keys ---
 
 
-def test_only_those_with_keys_get_in(tmp_path: Path) -> None:
+def test_receiver_admits_only_known_keys(tmp_path: Path) -> None:
     receivers, senders = make_keys(tmp_path / "ours")
     _, strangers = make_keys(tmp_path / "theirs")
     _, unknown = make_keys(tmp_path / "theirs", sender="unknown")
@@ -491,7 +491,7 @@ def test_only_those_with_keys_get_in(tmp_path: Path) -> None:
             assert receiver.recv(SECONDS) == pack_of(3)
 
 
-def test_keys_are_made_once_and_read_where_they_are(tmp_path: Path) -> None:
+def test_make_keys_twice_raises(tmp_path: Path) -> None:
     receivers, _ = make_keys(tmp_path)
     with pytest.raises(InvalidArgument, match="exists already"):
         make_keys(tmp_path)
@@ -552,7 +552,7 @@ def test_second_receiver_on_an_ipc_path_raises() -> None:
         assert list(Path(folder).glob("*.lock")) == []
 
 
-def test_a_receiver_listens_at_this_machine_alone(receiver: EpisodeReceiver) -> None:
+def test_receiver_listens_on_loopback_by_default(receiver: EpisodeReceiver) -> None:
     port = int(receiver.address.rsplit(":", 1)[1])
     listening = [c.laddr for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == port]
     assert {place.ip for place in listening} == {"127.0.0.1"}

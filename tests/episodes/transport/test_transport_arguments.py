@@ -52,14 +52,14 @@ def test_wrong_constructor_argument_is_named(make: Any, name: str, values: list[
             make(**{**REQUIRED[make], name: value})
 
 
-def pack_of(number: int, **more: Any) -> EpisodePack:
+def pack_of(number: int, **options: Any) -> EpisodePack:
     return EpisodePack(
         observations=np.zeros((3, 2)),
         actions=np.zeros(2, int),
         rewards=np.ones(2),
         lengths=[2],
         t_started=[number],
-        **more,
+        **options,
     )
 
 
@@ -147,9 +147,7 @@ def test_sender_closed_with_a_wrong_timeout_raises_and_is_closed(receiver: Episo
 
 
 @pytest.mark.parametrize("timeout", [-1, 0, 0.0, -math.inf, np.float32(0), np.int64(-3), Fraction(0), Decimal(0)])
-def test_calls_without_time_left_return_what_is_there(
-    receiver: EpisodeReceiver, sender: EpisodeSender, timeout: Any
-) -> None:
+def test_calls_without_time_return_what_arrived(receiver: EpisodeReceiver, sender: EpisodeSender, timeout: Any) -> None:
     with pytest.raises(TransportTimeout, match="within"):
         receiver.recv(timeout)
     assert sender.latest_weights(timeout) is None
@@ -157,7 +155,7 @@ def test_calls_without_time_left_return_what_is_there(
 
 
 @pytest.mark.parametrize("timeout", [None, math.inf, 1e300, np.float64(60), Fraction(60), 60])
-def test_calls_with_time_left_wait(receiver: EpisodeReceiver, sender: EpisodeSender, timeout: Any) -> None:
+def test_calls_with_a_timeout_wait(receiver: EpisodeReceiver, sender: EpisodeSender, timeout: Any) -> None:
     pack = pack_of(0)
     sender.send(pack, timeout)
     assert receiver.recv(timeout) == pack

@@ -27,7 +27,7 @@ from episodes.transport.wire import Message, Schemas, decoded, encoded, encoded_
 from tests.code_rules import ROOT
 
 
-def pack_of(num: int, steps: int, item: tuple[int, ...] = (4,), **more: Any) -> EpisodePack:
+def pack_of(num: int, steps: int, item: tuple[int, ...] = (4,), **options: Any) -> EpisodePack:
     rows = np.arange(num * (steps + 1) * int(np.prod(item))).reshape(-1, *item)
     return EpisodePack(
         observations={"camera": rows.astype(np.float32), "pair": (rows, rows[:, :1] > 3)},
@@ -35,7 +35,7 @@ def pack_of(num: int, steps: int, item: tuple[int, ...] = (4,), **more: Any) -> 
         rewards=np.linspace(0, 1, num * steps, dtype=np.float32),
         lengths=np.full(num, steps),
         terminated=np.arange(num) % 2 == 0,
-        **more,
+        **options,
     )
 
 
@@ -43,21 +43,23 @@ def travelled(message: Message) -> list[EpisodePack]:
     return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])
 
 
-def check_same(found: EpisodePack, given: EpisodePack) -> None:
-    assert found == given
-    assert {path: a.dtype for path, a in found.tracks.items()} == {path: a.dtype for path, a in given.tracks.items()}
-    assert found.facts.spaces == given.facts.spaces
-    assert (found.policy_versions is None) == (given.policy_versions is None)
-    assert not any(array.flags.writeable for array in found.tracks.values())
+def check_same(result: EpisodePack, expected: EpisodePack) -> None:
+    assert result == expected
+    assert {path: a.dtype for path, a in result.tracks.items()} == {
+        path: a.dtype for path, a in expected.tracks.items()
+    }
+    assert result.facts.spaces == expected.facts.spaces
+    assert (result.policy_versions is None) == (expected.policy_versions is None)
+    assert not any(array.flags.writeable for array in result.tracks.values())
 
 
 @settings(max_examples=20)
 @given(packs=st.lists(strategies.packs(), min_size=1, max_size=2))
-def test_what_arrives_is_what_was_sent(packs: list[EpisodePack]) -> None:
+def test_decoded_packs_equal_encoded_ones(packs: list[EpisodePack]) -> None:
     schemas = Schemas()
     for _ in range(2):
-        for found, given_pack in zip(travelled(encoded(packs, schemas)), packs, strict=True):
-            check_same(found, given_pack)
+        for result, given_pack in zip(travelled(encoded(packs, schemas)), packs, strict=True):
+            check_same(result, given_pack)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +73,12 @@ def test_what_arrives_is_what_was_sent(packs: list[EpisodePack]) -> None:
     ],
     ids=["regular", "nested", "documents", "seldom", "large"],
 )
-def test_infos_of_every_kind_arrive(infos: list[dict[Any, Any]]) -> None:
+def test_infos_of_every_type_arrive(infos: list[dict[Any, Any]]) -> None:
     pack = pack_of(3, 2, infos=infos)
     for given_pack in (pack, pack[1:], pack.select([2, 0])):
-        (found,) = travelled(encoded([given_pack], Schemas()))
-        check_same(found, given_pack)
-        assert found.infos == given_pack.infos
+        (result,) = travelled(encoded([given_pack], Schemas()))
+        check_same(result, given_pack)
+        assert result.infos == given_pack.infos
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_infos_of_every_kind_arrive(infos: list[dict[Any, Any]]) -> None:
     [["a", "bb", ""], ["ä", "€", "x"], [1, ("b", 2), "c"], ["a\0", "b", "c"], np.array([1, 2, 3])],
     ids=["ascii", "other letters", "no strings", "a NUL", "numbers"],
 )
-def test_ids_and_other_facts_of_every_kind_arrive(ids: Any) -> None:
+def test_ids_and_metadata_of_every_type_arrive(ids: Any) -> None:
     pack = pack_of(
         3,
         2,
@@ -96,17 +98,17 @@ def test_ids_and_other_facts_of_every_kind_arrive(ids: Any) -> None:
         custom_data=[{"x": (1, [2])}, None, {}],
     )
     message = encoded([pack], Schemas())
-    (found,) = travelled(message)
-    check_same(found, pack)
+    (result,) = travelled(message)
+    check_same(result, pack)
     assert message.versions == (-1, 9)
-    assert found.policy_versions.tolist() == [[1, 2], [-1, -1], [9, 9]]
-    assert found.facts.policy_versions == pack.facts.policy_versions
-    assert found.custom_data == pack.custom_data
+    assert result.policy_versions.tolist() == [[1, 2], [-1, -1], [9, 9]]
+    assert result.facts.policy_versions == pack.facts.policy_versions
+    assert result.custom_data == pack.custom_data
 
 
 @pytest.mark.parametrize("steps", [3, 40, 9000])
 @pytest.mark.parametrize("encode", [encoded, encoded_as_one])
-def test_views_with_gaps_and_times_arrive(encode: Callable[..., Message], steps: int) -> None:
+def test_strided_arrays_and_times_arrive(encode: Callable[..., Message], steps: int) -> None:
     wide = np.arange(6 * (steps + 1), dtype=np.float64).reshape(steps + 1, 6)
     pack = EpisodePack(
         observations={"gaps": wide[:, ::2], "turned": np.asfortranarray(wide), "times": wide[:, 0].astype("M8[s]")},
@@ -114,16 +116,16 @@ def test_views_with_gaps_and_times_arrive(encode: Callable[..., Message], steps:
         rewards=np.arange(steps, dtype=np.float16),
         lengths=[steps],
     )
-    (found,) = travelled(encode([pack], Schemas()))
-    check_same(found, pack)
+    (result,) = travelled(encode([pack], Schemas()))
+    check_same(result, pack)
 
 
 @pytest.mark.parametrize("num", [3, 100])
-@pytest.mark.parametrize(("length", "lacking"), [(-1, 0), (1 << 62, 0), (1, 1)])
-def test_lengths_that_cannot_be_are_refused_of_few_episodes_and_of_many(num: int, length: int, lacking: int) -> None:
-    told = np.full(num - lacking, length, np.int64).tobytes()
+@pytest.mark.parametrize(("length", "missing"), [(-1, 0), (1 << 62, 0), (1, 1)])
+def test_decode_impossible_lengths_raises(num: int, length: int, missing: int) -> None:
+    metadata = np.full(num - missing, length, np.int64).tobytes()
     with pytest.raises((UnreadableData, TypeError)):  # which `decoded` makes one of
-        counts_of(told, num)
+        counts_of(metadata, num)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_lengths_that_cannot_be_are_refused_of_few_episodes_and_of_many(num: int
     ids=["one", "the first", "several", "some unknown", "none known"],
 )
 @pytest.mark.parametrize("num", [1, 2])
-def test_a_message_tells_the_lowest_and_the_highest_version(
+def test_bounds_of_returns_lowest_and_highest_version(
     num: int, versions: list[int], bounds: tuple[int, int] | None
 ) -> None:
     pack = pack_of(3, 2, policy_versions=np.array(versions))
@@ -142,7 +144,7 @@ def test_a_message_tells_the_lowest_and_the_highest_version(
 
 
 @pytest.mark.parametrize("place", [0, 50, 99])
-def test_endings_that_cannot_be_are_refused_wherever_they_are(place: int) -> None:
+def test_decode_invalid_ending_raises(place: int) -> None:
     codes = np.arange(100, dtype=np.uint8) % 4
     read = READERS[[*FACTS].index("ending")]
     assert read(codes.tobytes(), 100).tolist() == codes.tolist()
@@ -152,7 +154,7 @@ def test_endings_that_cannot_be_are_refused_wherever_they_are(place: int) -> Non
 
 
 @pytest.mark.parametrize("steps", [3, 4000])
-def test_packs_that_travel_as_one_are_one_part_and_arrive_joined(steps: int) -> None:
+def test_encoded_as_one_is_one_part_with_joined_packs(steps: int) -> None:
     packs = [
         pack_of(
             2, steps, infos=[{"n": i + k} for k in range(2 * (steps + 1))] if steps < 9 else None, ids=["a", f"{i}"]
@@ -162,8 +164,8 @@ def test_packs_that_travel_as_one_are_one_part_and_arrive_joined(steps: int) -> 
     message = encoded_as_one([packs[0][1:], *packs, packs[2].select([1, 0])], Schemas())
     (part,) = message.parts(bytes(64))
     assert len(part) == 64 + message.nbytes
-    (found,) = travelled(message)
-    check_same(found, EpisodePack.concat([packs[0][1:], *packs, packs[2].select([1, 0])]))
+    (result,) = travelled(message)
+    check_same(result, EpisodePack.concat([packs[0][1:], *packs, packs[2].select([1, 0])]))
 
 
 @pytest.mark.parametrize("infos", [None, [{"large": np.zeros(4000)} for _ in range(9)]], ids=["none", "large"])
@@ -173,24 +175,24 @@ def test_message_nbytes_is_the_size_of_all_parts(infos: Any) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 3, 0]])
-def test_packs_without_episodes_and_episodes_without_steps_arrive(lengths: list[int]) -> None:
+def test_empty_packs_and_episodes_arrive(lengths: list[int]) -> None:
     steps, rows = sum(lengths), sum(lengths) + len(lengths)
     pack = EpisodePack(
         observations=np.zeros((rows, 2)), actions=np.zeros(steps, int), rewards=np.zeros(steps), lengths=lengths
     )
-    (found,) = travelled(encoded([pack], Schemas()))
-    check_same(found, pack)
+    (result,) = travelled(encoded([pack], Schemas()))
+    check_same(result, pack)
 
 
 @pytest.mark.parametrize("dtype", ["f2", ">f8", "?", "U3", "S2", "M8[s]", "c8", "u8"])
-def test_items_of_every_dtype_arrive(dtype: str) -> None:
+def test_arrays_of_every_dtype_arrive(dtype: str) -> None:
     rows = np.arange(6).astype("M8[s]" if "M" in dtype else "i8").astype(dtype)
     pack = EpisodePack(observations=rows, actions=rows[:5, None], rewards=np.zeros(5), lengths=[5])
-    (found,) = travelled(encoded([pack], Schemas()))
-    check_same(found, pack)
+    (result,) = travelled(encoded([pack], Schemas()))
+    check_same(result, pack)
 
 
-def test_nothing_large_is_copied_and_all_that_is_small_is_one_part() -> None:
+def test_encoded_does_not_copy_large_arrays() -> None:
     pack = EpisodePack(
         observations=np.zeros((65, 84, 84), np.uint8),
         actions=np.zeros(64, np.int64),
@@ -201,21 +203,21 @@ def test_nothing_large_is_copied_and_all_that_is_small_is_one_part() -> None:
     assert len(message.parts()) == 2
     assert np.shares_memory(np.frombuffer(message.parts()[1], np.uint8), pack.observations)
     assert len(message.parts()[0]) < SMALL
-    (found,) = decoded(layouts_of(message.schema), message.parts())
-    assert np.shares_memory(found.observations, pack.observations)
+    (result,) = decoded(layouts_of(message.schema), message.parts())
+    assert np.shares_memory(result.observations, pack.observations)
 
 
-def test_packs_that_look_alike_have_one_schema() -> None:
+def test_packs_of_one_schema_share_its_id() -> None:
     schemas = Schemas()
     first, second = (encoded([pack_of(num, 5)], schemas) for num in (1, 7))
-    other = encoded([pack_of(1, 5, item=(3,))], schemas)
+    third = encoded([pack_of(1, 5, item=(3,))], schemas)
     assert first.schema_id == second.schema_id == Schemas().of([pack_of(2, 1)])[1]
-    assert first.schema_id != other.schema_id
+    assert first.schema_id != third.schema_id
     spaced = pack_of(1, 5, observation_space=spaces.Box(-1, 1, (4,)))
     assert encoded([spaced], schemas).schema_id != first.schema_id
 
 
-def test_what_cannot_travel_is_named() -> None:
+def test_encode_invalid_value_names_it() -> None:
     with pytest.raises(WrongType, match=r"custom_data\[0\]\['f'\]"):
         encoded([pack_of(1, 2, custom_data=[{"f": object()}])], Schemas())
     with pytest.raises(WrongType, match=r"infos\['f'\]"):
@@ -226,19 +228,19 @@ def test_what_cannot_travel_is_named() -> None:
 
 @settings(max_examples=100)
 @given(data=st.data())
-def test_damaged_messages_are_refused_or_still_packs(data: st.DataObject) -> None:
-    """What is damaged inside numbers cannot be told from numbers; all else is refused, and nothing else happens."""
+def test_decode_damaged_message_raises_or_returns_a_pack(data: st.DataObject) -> None:
+    """Damage inside numbers cannot be detected. Any other damage is an error."""
     message = encoded([pack_of(2, 3, infos=[{"a": 1.5, "b": [i]} for i in range(8)])], Schemas())
     body = bytearray(bytes(message.parts()[0]))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(body[: data.draw(st.integers(0, len(body)))]) if data.draw(st.booleans()) else bytes(body)
     try:
-        (found,) = decoded(layouts_of(message.schema), [cut])
+        (result,) = decoded(layouts_of(message.schema), [cut])
     except UnreadableData:
         return
-    found.check()
-    assert len(list(found)) == len(found)
+    result.check()
+    assert len(list(result)) == len(result)
 
 
 @pytest.mark.parametrize(
@@ -255,14 +257,14 @@ def test_damaged_messages_are_refused_or_still_packs(data: st.DataObject) -> Non
         msgpack.packb([[[], {"dict": []}, {"type": "Pickle"}, None]]),
     ],
 )
-def test_bytes_that_are_no_schema_are_refused(schema: bytes) -> None:
+def test_layouts_of_random_bytes_raises(schema: bytes) -> None:
     with pytest.raises(UnreadableData):
         layouts_of(schema)
 
 
 @settings(max_examples=50)
 @given(data=st.binary(max_size=200))
-def test_random_bytes_are_neither_headers_schemas_messages_nor_weights(data: bytes) -> None:
+def test_random_bytes_are_rejected_by_every_decoder(data: bytes) -> None:
     assert isinstance(read_head(data), str)
     with pytest.raises(UnreadableData):
         layouts_of(data)
@@ -272,7 +274,7 @@ def test_random_bytes_are_neither_headers_schemas_messages_nor_weights(data: byt
         decoded_weights(0, [data])
 
 
-def test_claims_of_more_than_there_is_allocate_nothing() -> None:
+def test_decode_wrong_sizes_allocates_nothing() -> None:
     message = encoded([pack_of(1, 2)], Schemas())
     for lengths in ([2**62], [-1], [2**39]):
         facts = [[1, np.array(lengths).tobytes(), None, [], None, None]]
@@ -280,31 +282,31 @@ def test_claims_of_more_than_there_is_allocate_nothing() -> None:
             decoded(layouts_of(message.schema), [b"".join(PartsWriter().body(facts))])
 
 
-def test_a_head_says_what_follows() -> None:
+def test_read_head_returns_the_packed_head() -> None:
     head = Head(Kind.DATA, 2, b"12345678", 5, 2**63, 1.5, -3, 7)
     assert read_head(head.packed()) == head
     assert read_head(b"REps" + bytes([99]) + head.packed()[5:]) == "protocol 99"
 
 
-def test_weights_arrive_as_nested_arrays() -> None:
+def test_decoded_weights_equal_encoded_ones() -> None:
     layer = {"w": np.ones((200, 30), np.float32), "b": np.zeros(3)}
     weights = {"layer": layer, "pair": (np.float64(2), np.ones((), int))}
-    version, found = decoded_weights(7, [bytes(part) for part in encoded_weights(weights)])
+    version, result = decoded_weights(7, [bytes(part) for part in encoded_weights(weights)])
     assert version == 7
-    assert found["layer"]["w"].dtype == np.float32
-    np.testing.assert_array_equal(found["layer"]["w"], layer["w"])
-    assert [value.shape for value in found["pair"]] == [(), ()]
+    assert result["layer"]["w"].dtype == np.float32
+    np.testing.assert_array_equal(result["layer"]["w"], layer["w"])
+    assert [value.shape for value in result["pair"]] == [(), ()]
     with pytest.raises(WrongType, match="'f'"):
         encoded_weights({"f": object()})
 
 
-def test_nobody_needs_pyarrow_or_pyzmq_to_import_the_transport() -> None:
+def test_transport_imports_without_pyarrow_and_pyzmq() -> None:
     script = "import sys, episodes.transport; print('pyarrow' in sys.modules, 'zmq' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert found.stdout.split() == ["False", "False"]
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.split() == ["False", "False"]
 
 
-def test_a_part_of_a_pack_of_which_no_version_is_known_travels_without_one() -> None:
+def test_pack_slice_without_versions_is_sent_without() -> None:
     pack = pack_of(2, 2, policy_versions=[None, 3])
     message = encoded([pack[:1]], Schemas())
     assert message.versions is None
