@@ -131,7 +131,7 @@ def _check_in_turn(pack: EpisodePack, ids: list[str], ring: LinkedRing, entries:
 
 
 def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismatch:
-    stored = f"ended at t={t_next}" if ended else f"goes on at t={t_next}"
+    stored = f"ended at t={t_next}" if ended else f"continues at t={t_next}"
     return ChunkMismatch(
         f"episode {id_}: a chunk that begins at t={t_started}, but the episode in the buffer {stored}; "
         "add an episode's chunks in order, each once"

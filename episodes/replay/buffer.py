@@ -377,7 +377,7 @@ class EpisodeReplayBuffer(SampleCounts):
         is_missing = (indices != NONE) & ((indices < ring.tail) | (indices >= ring.head))
         if is_missing.any():
             span = f"{ring.tail}..{ring.head - 1}" if len(ring) else "none"
-            raise StepOutOfRange(f"step {int(indices[is_missing][0])}: the steps that are there have numbers {span}")
+            raise StepOutOfRange(f"step {int(indices[is_missing][0])}: the stored steps have numbers {span}")
         slots = np.where(indices == NONE, self.capacity, indices % self.capacity)
         weights = np.ones(len(slots), np.float32)
         batch = self._transitions(slots, weights, n_step, gamma, views, keys)
@@ -408,7 +408,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return picked % self.capacity, ones(n, np.float32)
 
     def empty_error(self) -> EpisodeStateError:
-        return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
+        return EpisodeStateError("nothing is stored to sample from; add(episodes) first")
 
     def _no_sequence(self) -> EpisodeStateError:
         return EpisodeStateError(
@@ -650,7 +650,7 @@ class EpisodeReplayBuffer(SampleCounts):
             point, names = ring.resume_point, ring.allocator.names
             try:
                 self._check_kind(state)
-                rest = self._checked_rest(state)
+                attributes = self._checked_rest(state)
                 restored = ring_of_state(ring, state["ring"])
             except BaseException as error:
                 ring.allocator.remove_all_but(names)
@@ -662,7 +662,7 @@ class EpisodeReplayBuffer(SampleCounts):
             if point is not None:
                 point.forget()
             ring.replace_contents(restored)
-            self._set_rest(rest)
+            self._set_rest(attributes)
             ring.allocator.remove(names)
 
     def _check_kind(self, state: dict[str, Any]) -> None:
@@ -684,12 +684,12 @@ class EpisodeReplayBuffer(SampleCounts):
             "_written": dict(state["written"]),
         }
 
-    def _set_rest(self, rest: dict[str, Any]) -> None:
+    def _set_rest(self, attributes: dict[str, Any]) -> None:
         """Set the attributes that `_checked_rest` returned. The generator stays the same object, since modules may
         share it.
         """
-        self.generator.bit_generator.state = rest["generator"]
-        self.__dict__.update({name: value for name, value in rest.items() if name != "generator"})
+        self.generator.bit_generator.state = attributes["generator"]
+        self.__dict__.update({name: value for name, value in attributes.items() if name != "generator"})
 
     def _set_saved_rest(self, state: dict[str, Any]) -> None:
         self._check_kind(state)
@@ -737,7 +737,7 @@ def checked_capacity(capacity: Any) -> int:
 
 
 def _known(before: Any, now: Any) -> Any:
-    """Return the space `now`. If it is None, return the space `before`."""
+    """Return `now` unless it is None, else `before`."""
     return before if now is None else now
 
 

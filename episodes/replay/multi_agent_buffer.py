@@ -279,7 +279,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return (self.generator.random(n) * len(self)).astype(np.int64)
 
     def _empty(self) -> EpisodeStateError:
-        return EpisodeStateError("nothing is stored to draw from; add(episodes) first")
+        return EpisodeStateError("nothing is stored to sample from; add(episodes) first")
 
     def _checked_module_ids(self, module_ids: Sequence[Hashable] | None) -> Sequence[Hashable]:
         if not self.modules:

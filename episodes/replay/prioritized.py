@@ -63,7 +63,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.alpha = checked_number("alpha", alpha, 0.0)
         self.min_priority = checked_number("min_priority", min_priority, 0.0)
         if not self.min_priority:
-            raise InvalidArgument("min_priority=0: give a number above 0, so that every step can be drawn again")
+            raise InvalidArgument("min_priority=0: give a number above 0, so that every step can be sampled again")
         if unit not in _UNITS:
             raise InvalidArgument(f"unit={unit!r}: give one of {list(_UNITS)}")
         if period is not None:
@@ -236,9 +236,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         numbers = checked_step_indices(indices)
         self._prioritize_new_steps()
         if numbers.size and (numbers.min() < self.get_ring().tail or numbers.max() >= self.get_ring().head):
-            raise StepOutOfRange(
-                f"the steps that are there have numbers {self.get_ring().tail}..{self.get_ring().head - 1}"
-            )
+            raise StepOutOfRange(f"the stored steps have numbers {self.get_ring().tail}..{self.get_ring().head - 1}")
         return self._tree.get(numbers % self.capacity)
 
     def _rest_of_state(self) -> dict[str, Any]:

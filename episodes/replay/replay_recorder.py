@@ -467,7 +467,7 @@ class ReplayRecorder:
         newest = tails.previous[going_on]
         tail = max(ring.head + num_steps - ring.capacity, ring.tail)
         if (newest < tail).any() or tails.rows.min() < ring.first_row:
-            return "steps added since the last vector step have evicted the ongoing episodes, which are no longer there"
+            return "steps added since the last vector step have evicted the ongoing episodes"
         if (ring.table.last[tails.entries[going_on]] != newest % ring.capacity).any():
             return "a chunk that was added since the last vector step continues an episode of this recorder"
         return ""

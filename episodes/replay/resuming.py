@@ -28,8 +28,8 @@ from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedC
 from episodes.tracks.infos.joining import joined_infos
 
 
-def save(ring: LinkedRing, point: ResumePoint, rest: dict[str, Any]) -> None:
-    """Write the state of the ring, and `rest`, a dict of plain values and arrays."""
+def save(ring: LinkedRing, point: ResumePoint, buffer_state: dict[str, Any]) -> None:
+    """Write the state of the ring, and `buffer_state`, a dict of plain values and arrays."""
     state = {
         "numbers": {name: getattr(ring, name) for name in NUMBERS},
         "files": _files(ring),
@@ -39,7 +39,7 @@ def save(ring: LinkedRing, point: ResumePoint, rest: dict[str, Any]) -> None:
         "infos": encode_infos(ring.infos),
         "rows": None,
         "newest_version": None if ring.versions.versions is None else ring.versions.newest,
-        "rest": _encode_rest(rest),
+        "rest": _encode_rest(buffer_state),
     }
     point.save(state, ring.tail)
 
@@ -177,14 +177,14 @@ def decode_infos(written: list[Any]) -> InfoSegments:
     return InfoSegments([start for start, *_ in written], parts)
 
 
-def _encode_rest(rest: dict[str, Any]) -> dict[str, Any]:
-    spaces = [space_json.to_json(space, name) for space, name in zip(rest["spaces"], _SPACES, strict=True)]
-    return {**rest, "generator": json.dumps(rest["generator"]), "spaces": spaces}
+def _encode_rest(buffer_state: dict[str, Any]) -> dict[str, Any]:
+    spaces = [space_json.to_json(space, name) for space, name in zip(buffer_state["spaces"], _SPACES, strict=True)]
+    return {**buffer_state, "generator": json.dumps(buffer_state["generator"]), "spaces": spaces}
 
 
-def _decode_rest(rest: dict[str, Any]) -> dict[str, Any]:
-    spaces = tuple(map(space_json.from_json, rest["spaces"]))
-    return {**rest, "generator": json.loads(rest["generator"]), "spaces": spaces}
+def _decode_rest(buffer_state: dict[str, Any]) -> dict[str, Any]:
+    spaces = tuple(map(space_json.from_json, buffer_state["spaces"]))
+    return {**buffer_state, "generator": json.loads(buffer_state["generator"]), "spaces": spaces}
 
 
 _SPACES = ("observation_space", "action_space")

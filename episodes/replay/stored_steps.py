@@ -62,7 +62,7 @@ class StoredSteps:
         ring = self._held()
         if ring is None:
             raise EpisodeStateError(
-                f"step {number}: its replay buffer is gone, in another process, or has taken up another state"
+                f"step {number}: its replay buffer no longer exists, is in another process, or has another state"
             )
         with ring.lock:
             ring.flush_staged()
@@ -70,7 +70,7 @@ class StoredSteps:
                 (owner,), _, (t,) = self.places(np.array([number]))
                 name = f"step {number}" if owner is None else f"step t={t} of episode {owner.id_}"
                 raise EpisodeStateError(
-                    f"{name} is gone: the replay buffer holds steps {ring.tail}..{ring.head - 1}; make it larger to "
+                    f"{name} is evicted: the replay buffer holds steps {ring.tail}..{ring.head - 1}; make it larger to "
                     "look further back"
                 )
             yield ring

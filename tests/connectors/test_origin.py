@@ -182,10 +182,10 @@ def test_an_evicted_step_is_said_to_be_gone() -> None:
     buffer.add([chunk(0, 4, ended="terminated")])
     batch = buffer.sample(3)
     buffer.add([chunk(1, 4)])
-    with pytest.raises(EpisodeStateError, match="is gone: the replay buffer holds steps 4"):
+    with pytest.raises(EpisodeStateError, match="is evicted: the replay buffer holds steps 4"):
         batch.origin.episode(0)
     assert list(batch.origin.ids) == [None] * 3
-    assert "is gone" in str(explain_batch(batch, 0))
+    assert "is evicted" in str(explain_batch(batch, 0))
 
 
 def test_a_buffer_that_takes_up_another_state_has_other_steps() -> None:
@@ -207,7 +207,7 @@ def test_an_origin_goes_with_copies_and_its_numbers_to_other_processes() -> None
             assert assert_read_again(same.to_numpy()) == len(batch)
         away = pickle.loads(pickle.dumps(batch))
         assert np.array_equal(away.origin.numbers, batch.origin.numbers)
-        with pytest.raises(EpisodeStateError, match="gone"):
+        with pytest.raises(EpisodeStateError, match="no longer exists|is gone"):
             away.origin.episode(0)
 
 
@@ -298,7 +298,7 @@ def test_a_log_names_what_was_drawn_when_it_is_gone(
             is_known = number >= buffer.get_ring().head - lineage or number >= buffer.get_ring().tail
             assert (batch.origin.ids[row], batch.origin.t[row]) == (was if is_known else (None, None))
             if number < buffer.get_ring().tail:
-                words = f"step t={was[1]} of episode {was[0]} is gone" if is_known else f"step {number} is gone"
+                words = f"step t={was[1]} of episode {was[0]} is evicted" if is_known else f"step {number} is evicted"
                 with pytest.raises(EpisodeStateError, match=words):
                     batch.origin.episode(row)
 

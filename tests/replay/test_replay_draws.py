@@ -463,7 +463,7 @@ def test_add_chunk_after_evicted_one_starts_new_entry() -> None:
 @pytest.mark.parametrize("t_started", [0, 2, 4])
 def test_add_chunks_out_of_order_raises(t_started: int) -> None:
     buffer = buffer_of(episode(3))
-    with pytest.raises(ChunkMismatch, match=f"begins at t={t_started}, but the episode in the buffer goes on at t=3"):
+    with pytest.raises(ChunkMismatch, match=f"begins at t={t_started}, but the episode in the buffer continues at t=3"):
         buffer.add([episode(2, "new"), episode(2, t_started=t_started)])
     assert len(buffer) == 3
     buffer.add([episode(2, start=3.0, t_started=3)])
@@ -474,7 +474,7 @@ def test_add_pack_with_chunks_of_one_episode_in_order() -> None:
     chunks = [episode(2), episode(2, "b"), episode(2, start=2.0, t_started=2)]
     buffer = buffer_of(*chunks)
     assert sorted(len(e) for e in buffer.iter_episodes()) == [2, 4]
-    with pytest.raises(ChunkMismatch, match="begins at t=0, but the episode in the buffer goes on at t=4"):
+    with pytest.raises(ChunkMismatch, match="begins at t=0, but the episode in the buffer continues at t=4"):
         buffer_of(chunks[0], chunks[2], episode(2))
     with pytest.raises(ChunkMismatch, match="ended at t=2"):
         buffer_of(episode(2, terminated=True), episode(2, t_started=2))

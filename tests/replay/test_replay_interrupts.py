@@ -46,7 +46,7 @@ def stored(buffer: EpisodeReplayBuffer) -> tuple[Any, ...]:
 
 
 class Scene:
-    """A filled buffer, a call that is interrupted, and the calls after it."""
+    """A filled buffer, a call that is interrupted, and later calls."""
 
     def __init__(self, kind: str) -> None:
         self.buffer = EpisodeReplayBuffer(CAPACITY, seed=0)

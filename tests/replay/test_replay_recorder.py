@@ -261,7 +261,7 @@ def test_step_after_own_episodes_are_evicted_raises() -> None:
     recorder.reset(row(0)[0])
     recorder.step(*row(1))
     buffer.add([SingleAgentEpisode.from_arrays(np.zeros((5, 3)), np.zeros(4, np.int64), np.zeros(4))])
-    with pytest.raises(EpisodeStateError, match="no longer there"):
+    with pytest.raises(EpisodeStateError, match="evicted the ongoing episodes"):
         recorder.step(*row(2))
 
 

@@ -240,7 +240,7 @@ def test_rejected_call_leaves_recorder_unchanged(into_buffer: bool, mode: str, d
     wrong_reset = changed(draw, {"observations": np.zeros(N), "infos": {}, "reset_mask": np.array([True, False])}, {})
 
     def record(is_disturbed: bool) -> Any:
-        """Return what was recorded, with the wrong call or without; None if the wrong call was accepted."""
+        """Return a hash of the recorded episodes. None if the wrong call was accepted."""
         buffer = EpisodeReplayBuffer(40, seed=0)
         recorder: Any
         if into_buffer:

@@ -135,7 +135,7 @@ def game(start: float, length: int) -> MultiAgentEpisode:
 
 
 def of_two_agents(buffer: MultiAgentEpisodeReplayBuffer) -> AddingThread:
-    """Return a buffer, and a function that adds whole games, and chunks of an ongoing one."""
+    """Return a buffer, and a function that adds whole games, and chunks of an ongoing game."""
     buffer.add(game(0.0, 60))
     times = count(1000.0, 100.0)
 

@@ -64,7 +64,7 @@ def test_step_after_other_recorder_evicted_episodes_raises() -> None:
     for _ in range(8):
         step(fast, np.full(8, 1.0))
     assert not slow.is_reset
-    with pytest.raises(EpisodeStateError, match="no longer there; call reset"):
+    with pytest.raises(EpisodeStateError, match="evicted the ongoing episodes; call reset"):
         step(slow, np.full(1, -1.0))
     slow.reset(np.zeros(1))
     step(slow, np.full(1, -1.0))
@@ -102,7 +102,7 @@ def test_overwritten_reset_observation_is_not_used() -> None:
         step(waits, np.full(1, 1001.0))
         assert buffer.at(np.array([buffer.num_added - 1])).obs.tolist() == [1000.0]
     else:
-        with pytest.raises(EpisodeStateError, match="no longer there"):
+        with pytest.raises(EpisodeStateError, match="evicted the ongoing episodes"):
             step(waits, np.full(1, 1001.0))
 
 

@@ -258,7 +258,7 @@ def test_a_pack_with_more_outputs_than_a_fed_buffer_stores_is_refused_and_goes_i
     buffer = EpisodeReplayBuffer(300)
     sampling.sample_into(buffer, num_timesteps=20)
     before, pack = stored(buffer), sampling.sample(num_timesteps=20)
-    with pytest.raises(TrackMismatch, match=r"'action_logp'.*the buffer holds.*keys=\[\.\.\.\] says which"):
+    with pytest.raises(TrackMismatch, match=r"'action_logp'.*the buffer holds.*select them with keys="):
         buffer.add(pack)
     assert stored(buffer) == before
     num_before = len(buffer)

@@ -130,7 +130,7 @@ class _PathColumn:
         return exact
 
     def _fits(self, column: TypedColumn) -> bool:
-        """Return True if the kind of the values is that of the column. Strings may be longer."""
+        """Return True if the values have the kind of this column. Strings may be longer."""
         dtype, other_dtype = self.values.dtype, column.values.dtype
         if column.holds_objects or column.plain != self.plain or column.values.shape[1:] != self.values.shape[1:]:
             return False
@@ -155,7 +155,7 @@ class _PathColumn:
 
 
 def _all_values(column: Column) -> list[Any]:
-    """Return all values of a column. Missing values are None."""
+    """Return all values of a column, None if missing."""
     present_rows = column.present
     values = iter(column.list(present_rows.nonzero()[0]))
     return [next(values) if real else None for real in present_rows.tolist()]

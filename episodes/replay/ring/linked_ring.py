@@ -199,8 +199,7 @@ class LinkedRing:
             if tracks.keys() != self.tracks.keys():
                 raise TrackMismatch(
                     f"the episodes have the tracks {sorted(tracks)}; the buffer holds {sorted(self.tracks)}: "
-                    "all episodes of a buffer have the same extra model outputs; keys=[...] says which of them are "
-                    "stored"
+                    "all episodes of a buffer have the same extra model outputs; select them with keys=[...]"
                 )
             for name, items in tracks.items():
                 self.tracks[name].check(items)
@@ -254,8 +253,8 @@ class LinkedRing:
             else TrackRing.like(name, self.capacity, items, self.allocator)
             for name, items in tracks.items()
         }
-        own = [ring for name, ring in rings.items() if name not in small]
-        return created | {"_own_tracks": own, "tracks": rings, "columns": created["columns"] | rings}
+        unrecorded = [ring for name, ring in rings.items() if name not in small]
+        return created | {"_own_tracks": unrecorded, "tracks": rings, "columns": created["columns"] | rings}
 
     def _created_records(self, small: Fields, observations: TrackRing | None, allocator: Allocator) -> dict[str, Any]:
         ends: dict[str, np.ndarray] = {}

@@ -301,7 +301,7 @@ class Sampler:
         num_steps = self._tracks.table.num_steps
         missing = (numbers < PADDING) | (numbers >= num_steps)
         if missing.any():
-            message = f"step {int(numbers[missing][0])}: the steps that are there have numbers 0..{num_steps - 1}"
+            message = f"step {int(numbers[missing][0])}: the stored steps have numbers 0..{num_steps - 1}"
             raise StepOutOfRange(message)
         num_steps_ahead = self._num_steps_of(n_step, 0, len(numbers))
         padded = numbers == PADDING
