@@ -207,7 +207,7 @@ def test_an_origin_goes_with_copies_and_its_numbers_to_other_processes() -> None
             assert assert_read_again(same.to_numpy()) == len(batch)
         away = pickle.loads(pickle.dumps(batch))
         assert np.array_equal(away.origin.numbers, batch.origin.numbers)
-        with pytest.raises(EpisodeStateError, match="no longer exists|is gone"):
+        with pytest.raises(EpisodeStateError, match=r"no longer exists|is gone"):
             away.origin.episode(0)
 
 
