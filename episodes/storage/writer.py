@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
@@ -43,6 +43,17 @@ from episodes.tracks import nested
 
 SMALL_BYTES = 1 << 20  # smaller additions are copied and queued, to be written together
 COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
+
+
+class _Addition(NamedTuple):
+    """A record batch that fits into the data set, with its header and layout."""
+
+    header: Header
+    layout: Layout
+    schema: Any
+    batch: Any
+    nbytes: int
+    is_small: bool  # it may be queued
 
 
 class EpisodeWriter:
@@ -158,16 +169,14 @@ class EpisodeWriter:
             if self._small.nbytes >= SMALL_BYTES:
                 self._pack_small()
             return
-        pack = self._packed(episodes)
+        addition = self._prepare(self._packed(episodes))
+        self._put_header(addition.header)
         self._pack_small()
-        self._take(*self._batch_of(pack))
+        self._take(addition)
         self._small.accept_like(episodes)
 
-    def _batch_of(self, pack: EpisodePack) -> tuple[Any, int, bool]:
-        """Return the pack as a record batch of the current layout, its size, and whether it may wait to be written.
-
-        The header is written, and another shard begun, if the pack needs that.
-        """
+    def _prepare(self, pack: EpisodePack) -> _Addition:
+        """Return the pack as a record batch. The writer is unchanged, also if the pack is rejected."""
         header, pack, tracks = self._fitted(pack)
         pack, tracks = with_common_text_width(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
@@ -176,12 +185,9 @@ class EpisodeWriter:
             layout, schema = self._layout, self._schema
         else:
             schema = layout.schema()
-        waits = pack.nbytes < SMALL_BYTES
-        batch = layout.batch(schema, pack, columns, own=waits)
-        self._put_header(header)
-        if layout is not self._layout:
-            self._begin(layout, schema)
-        return batch, pack.nbytes, waits
+        is_small = pack.nbytes < SMALL_BYTES
+        batch = layout.batch(schema, pack, columns, own=is_small)
+        return _Addition(header, layout, schema, batch, pack.nbytes, is_small)
 
     def flush(self, *, fsync: bool = False) -> None:
         """Write all queued episodes, so that they survive the end of this process.
@@ -318,29 +324,34 @@ class EpisodeWriter:
             self._header, self._is_there = create_or_load_header(self.path, header), True
             self._manifest.data_set = self._header.id
 
-    def _begin(self, layout: Layout, schema: Any) -> None:
-        """Finish the current shard, and use another layout for the next shard."""
-        self._commit()
-        self._seal()
-        self._layout, self._schema = layout, schema
+    def _begin_if_other(self, addition: _Addition) -> None:
+        """Finish the current shard if the addition has another layout, which the next shard gets."""
+        if addition.layout != self._layout:
+            self._commit()
+            self._seal()
+            self._layout, self._schema = addition.layout, addition.schema
 
     def _pack_small(self) -> None:
         """Turn the queued small episodes into a record batch, which is queued or written like others."""
         pack = self._small.pack()
         if pack is not None:
-            batch = self._batch_of(pack)
+            addition = self._prepare(pack)
+            self._put_header(addition.header)
+            self._begin_if_other(addition)
             self._small.clear()
-            self._take(*batch)
+            self._take(addition)
 
-    def _take(self, batch: Any, nbytes: int, waits: bool) -> None:
-        if waits:
-            self._waiting.append(batch)
-            self._waiting_bytes += nbytes
-            if self._waiting_bytes >= COMMIT_BYTES:
-                self._commit()
+    def _take(self, addition: _Addition) -> None:
+        """Queue or write a record batch, in another shard if its layout is another one."""
+        self._begin_if_other(addition)
+        if not addition.is_small:
+            self._commit()
+            self._write(addition.batch)
             return
-        self._commit()
-        self._write(batch)
+        self._waiting.append(addition.batch)
+        self._waiting_bytes += addition.nbytes
+        if self._waiting_bytes >= COMMIT_BYTES:
+            self._commit()
 
     def _commit(self) -> None:
         """Write the queued record batches together. They stay queued if that fails."""

@@ -21,7 +21,7 @@ def episode(i: int, **extra: Any) -> SingleAgentEpisode:
 
 
 @pytest.mark.parametrize("before", [{}, {"value": np.arange(3.0)}])
-def test_old_episodes_have_the_item_of_an_added_track(tmp_path: Path, before: dict[str, Any]) -> None:
+def test_add_track_fills_old_episodes_with_the_item(tmp_path: Path, before: dict[str, Any]) -> None:
     path, scores = tmp_path / "data", np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     with EpisodeWriter(path) as at_work:
         at_work.add([episode(0, **before)])
@@ -33,31 +33,31 @@ def test_old_episodes_have_the_item_of_an_added_track(tmp_path: Path, before: di
         with pytest.raises(TrackMismatch, match="a~1b' is there, but not among those given"):
             writer.add([episode(3, **before)])
     compact(path)
-    for found in (
+    for result in (
         EpisodeDataset(path, verify=True),
         EpisodeDataset(tmp_path / "copy") if copy(path, tmp_path / "copy") else [],
     ):
-        pack = found.pack()
+        pack = result.pack()
         read = pack.extra_model_outputs["a/b"]
         assert read.dtype == np.float32
         assert np.isnan(read[:6, 0]).all()
         assert (read[:6, 1] == -1).all()
         assert (read[6:] == scores).all()
-        assert [e.id_ for e in found] == ["e0", "e1", "e2"]
-        assert found[1].get_extra_model_outputs("a/b").shape == (3, 2)
-        assert set(found[2].extra_model_outputs) == {"a/b", *before}
+        assert [e.id_ for e in result] == ["e0", "e1", "e2"]
+        assert result[1].get_extra_model_outputs("a/b").shape == (3, 2)
+        assert set(result[2].extra_model_outputs) == {"a/b", *before}
     with pytest.raises(InvalidArgument, match="already"):
         add_track(path, "a/b", 0.0)
 
 
-def test_a_track_is_added_to_episodes_that_are_there(tmp_path: Path) -> None:
+def test_add_track_without_steps_raises(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path):
         pass
     with pytest.raises(InvalidArgument, match="no episode with a step yet"):
         add_track(tmp_path, "logp", 0.0)
 
 
-def test_statistics_that_were_kept_before_count_the_items_that_stand_in(tmp_path: Path) -> None:
+def test_statistics_after_add_track_count_filled_items(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode(0)])
     assert "extra_model_outputs/value" not in EpisodeDataset(tmp_path).statistics()
@@ -65,11 +65,11 @@ def test_statistics_that_were_kept_before_count_the_items_that_stand_in(tmp_path
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode(1, value=np.arange(3.0))])
     for _ in range(2):
-        found = EpisodeDataset(tmp_path).statistics()["extra_model_outputs/value"]
-        assert (int(found.count), int(found.num_nan), float(found.mean)) == (3, 3, 1.0)
+        result = EpisodeDataset(tmp_path).statistics()["extra_model_outputs/value"]
+        assert (int(result.count), int(result.num_nan), float(result.mean)) == (3, 3, 1.0)
 
 
-def test_text_may_be_longer_than_the_item_that_stands_in(tmp_path: Path) -> None:
+def test_added_text_track_takes_longer_text(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode(0)])
     add_track(tmp_path, "said", "no")

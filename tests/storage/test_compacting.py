@@ -1,4 +1,4 @@
-"""Data sets compacted, sealed, merged, copied and repaired: whoever is killed meanwhile has lost nothing."""
+"""Compacting, sealing, merging, copying and repairing data sets; killed processes lose nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def episode(i: int) -> SingleAgentEpisode:
 
 
 def made(path: Path, first: int = 0, num: int = 24, shards: int = 4) -> Path:
-    """So many episodes, each of them a record batch, in so many shards."""
+    """Write a data set of `num` episodes, each in a record batch, in `shards` shards."""
     for start in range(first, first + num, num // shards):
         with EpisodeWriter(path) as writer:
             for i in range(start, start + num // shards):
@@ -41,14 +41,14 @@ def made(path: Path, first: int = 0, num: int = 24, shards: int = 4) -> Path:
 
 
 def numbers(path: Path) -> list[int]:
-    """Those of the episodes that are there, when each is as it was written."""
-    found = EpisodeDataset(path, verify=True)
-    told = [int(found_id[1:]) for found_id in found.metadata["id"]]
-    assert all(a.equals(episode(i)) for a, i in zip(found, told, strict=True))
-    return told
+    """Return the numbers of all episodes after checking their contents."""
+    result = EpisodeDataset(path, verify=True)
+    text = [int(found_id[1:]) for found_id in result.metadata["id"]]
+    assert all(a.equals(episode(i)) for a, i in zip(result, text, strict=True))
+    return text
 
 
-def test_a_compacted_data_set_is_the_same_in_one_file_and_one_batch(tmp_path: Path) -> None:
+def test_compact_keeps_episodes_in_one_file_and_batch(tmp_path: Path) -> None:
     made(tmp_path)
     assert compact(tmp_path) == 4
     assert numbers(tmp_path) == list(range(24))
@@ -61,7 +61,7 @@ def test_a_compacted_data_set_is_the_same_in_one_file_and_one_batch(tmp_path: Pa
     assert check(tmp_path).problems == []
 
 
-def test_readers_and_pickled_views_find_their_episodes_after_a_compaction(tmp_path: Path) -> None:
+def test_compact_keeps_open_readers_and_pickles_valid(tmp_path: Path) -> None:
     made(tmp_path)
     dataset = EpisodeDataset(tmp_path)
     view = pickle.dumps(dataset[20:2:-3])
@@ -72,12 +72,12 @@ def test_readers_and_pickled_views_find_their_episodes_after_a_compaction(tmp_pa
     compact(tmp_path)
     assert [e.id_ for e in pickle.loads(view)] == [e.id_ for e in dataset[20:2:-3]]
     assert [e.id_ for e in pickle.loads(all_of_them)] == [f"e{i}" for i in range(24)]
-    again = pickle.loads(pickle.dumps(pickle.loads(view)[1:3]))
-    assert [e.id_ for e in again] == ["e17", "e14"]
+    repeated = pickle.loads(pickle.dumps(pickle.loads(view)[1:3]))
+    assert [e.id_ for e in repeated] == ["e17", "e14"]
     assert all(dataset[i].equals(episode(i)) for i in range(24))
 
 
-def test_two_compactions_at_a_time_are_one(tmp_path: Path) -> None:
+def test_concurrent_compactions_keep_all_episodes(tmp_path: Path) -> None:
     made(tmp_path)
     threads = [threading.Thread(target=compact, args=(tmp_path,)) for _ in range(3)]
     for thread in threads:
@@ -87,7 +87,7 @@ def test_two_compactions_at_a_time_are_one(tmp_path: Path) -> None:
     assert numbers(tmp_path) == list(range(24))
 
 
-def test_a_damaged_shard_is_not_compacted_but_repaired(tmp_path: Path) -> None:
+def test_compact_damaged_shard_raises_and_check_repairs(tmp_path: Path) -> None:
     made(tmp_path)
     file = sorted(tmp_path.glob("*.arrow"))[1]
     data = bytearray(file.read_bytes())
@@ -105,7 +105,7 @@ def test_a_damaged_shard_is_not_compacted_but_repaired(tmp_path: Path) -> None:
     assert file.with_name(f"{file.name}.damaged").read_bytes() == data
 
 
-def test_a_lost_shard_is_missed_until_it_is_given_up(tmp_path: Path) -> None:
+def test_lost_shard_warns_until_repaired(tmp_path: Path) -> None:
     made(tmp_path)
     first, *_, manifest = sorted(tmp_path.glob("*.arrow"))[0], *sorted(tmp_path.glob("*.manifest"))
     first.unlink()
@@ -116,7 +116,7 @@ def test_a_lost_shard_is_missed_until_it_is_given_up(tmp_path: Path) -> None:
     assert numbers(tmp_path) == list(range(6, 24))
 
 
-def test_what_a_killed_writer_left_is_sealed(tmp_path: Path) -> None:
+def test_seal_finishes_shards_of_killed_writers(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path; from tests.storage import test_compacting as t\n"
         "from episodes.storage import EpisodeWriter\n"
@@ -136,7 +136,7 @@ def test_what_a_killed_writer_left_is_sealed(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [0, 1, 2]
 
 
-def test_data_sets_are_merged_once(tmp_path: Path) -> None:
+def test_merge_twice_copies_shards_once(tmp_path: Path) -> None:
     first, second = made(tmp_path / "a"), made(tmp_path / "b", 24, 8, 2)
     compact(first)
     assert merge(tmp_path / "c", first, second) == 3
@@ -150,7 +150,7 @@ def test_data_sets_are_merged_once(tmp_path: Path) -> None:
         merge(tmp_path / "c", tmp_path / "other")
 
 
-def test_some_episodes_are_copied(tmp_path: Path) -> None:
+def test_copy_writes_selected_episodes(tmp_path: Path) -> None:
     made(tmp_path / "a")
     assert copy(tmp_path / "a", tmp_path / "b", "length == 3 or (id == 'e23' and not terminated)") == 4
     assert numbers(tmp_path / "b") == [2, 9, 16, 23]
@@ -162,7 +162,7 @@ def test_some_episodes_are_copied(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_conditions_name_the_return_and_say_what_cannot_be_compared(tmp_path: Path) -> None:
+def test_condition_uses_return_and_names_wrong_comparisons(tmp_path: Path) -> None:
     made(tmp_path / "a", num=4)
     assert copy(tmp_path / "a", tmp_path / "b", "return > 0.3 and not truncated and id != 'return > 1'") == 2
     assert numbers(tmp_path / "b") == [2, 3]
@@ -171,7 +171,7 @@ def test_conditions_name_the_return_and_say_what_cannot_be_compared(tmp_path: Pa
             copy(tmp_path / "a", tmp_path / "c", wrong)
 
 
-def test_the_number_of_a_commit_that_was_put_aside_is_not_given_again(tmp_path: Path) -> None:
+def test_commit_number_of_damaged_commit_is_not_reused(tmp_path: Path) -> None:
     for first in (0, 2, 4):
         made(tmp_path, first, 2, 2)
         compact(tmp_path)
@@ -207,7 +207,7 @@ sys.settrace(trace)
 
 @pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["compact", "merge"])
-def test_whoever_is_killed_at_any_line_has_lost_nothing(tmp_path: Path, name: str, kills: int) -> None:
+def test_compacting_killed_at_any_line_loses_nothing(tmp_path: Path, name: str, kills: int) -> None:
     source, killed = made(tmp_path / "source"), 0
     for seed in range(kills):
         target = tmp_path / str(seed)
@@ -231,13 +231,13 @@ def test_whoever_is_killed_at_any_line_has_lost_nothing(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
-def test_killed_writers_lose_nothing_that_they_flushed(tmp_path: Path, kills: int) -> None:
+def test_killed_writers_and_compactions_lose_nothing_flushed(tmp_path: Path, kills: int) -> None:
     script = (
         "import sys; from tests.storage import test_compacting as t; from episodes.storage import EpisodeWriter\n"
         "w = EpisodeWriter(sys.argv[1], shard_bytes=30_000); i = int(sys.argv[2])\n"
         "while True:\n    w.add([t.episode(i)]); w.flush(); print(i, flush=True); i += 1"
     )
-    rng, told = np.random.default_rng(0), set[int]()
+    rng, text = np.random.default_rng(0), set[int]()
     for kill in range(0, kills, 2):
         command = [sys.executable, "-c", script, str(tmp_path)]
         pair = [
@@ -246,17 +246,17 @@ def test_killed_writers_lose_nothing_that_they_flushed(tmp_path: Path, kills: in
         ]
         for process in pair:
             for _ in range(int(rng.integers(1, 60))):
-                told.add(int(process.stdout.readline()))  # type: ignore[union-attr]
+                text.add(int(process.stdout.readline()))  # type: ignore[union-attr]
         for process in pair:
             os.kill(process.pid, signal.SIGKILL)
-            told |= {int(line) for line in process.stdout if line.endswith("\n")}  # type: ignore[union-attr]
+            text |= {int(line) for line in process.stdout if line.endswith("\n")}  # type: ignore[union-attr]
             process.wait()
             process.stdout.close()  # type: ignore[union-attr]
-        assert told <= set(numbers(tmp_path))
+        assert text <= set(numbers(tmp_path))
         if kill % 4 == 0:
             seal(tmp_path)
             compact(tmp_path)
-    assert told <= set(numbers(tmp_path))
+    assert text <= set(numbers(tmp_path))
 
 
 FLAT = """
@@ -291,7 +291,7 @@ print(compact(sys.argv[1] + "/data"), most - before, EpisodeDataset(sys.argv[1] 
 """
 
 
-def test_a_compaction_takes_memory_for_a_batch_and_not_for_the_data(tmp_path: Path) -> None:
+def test_compact_uses_memory_of_one_batch(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FLAT, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)

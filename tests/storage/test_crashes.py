@@ -1,4 +1,4 @@
-"""What was flushed survives its writer; many write at once; what is damaged is read as far as it goes."""
+"""Crashes: flushed episodes survive a killed writer, and damaged files are read as far as possible."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ for i in range(10_000_000):
 
 
 def episode(i: int) -> SingleAgentEpisode:
-    """Episode i of the process above."""
+    """Return episode i of the process above."""
     observations, steps = np.random.default_rng(i).random((i % 50 + 2, 4)), i % 50 + 1
     return SingleAgentEpisode.from_arrays(observations, np.arange(steps), np.ones(steps), id_=str(i))
 
 
-def test_a_killed_writer_loses_nothing_that_it_flushed(tmp_path: Path) -> None:
+def test_killed_writer_keeps_flushed_episodes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
         assert process.stdout is not None
@@ -59,7 +59,7 @@ def test_a_killed_writer_loses_nothing_that_it_flushed(tmp_path: Path) -> None:
         flushed = max(int(line) for line in [*process.stdout, "210"])
     dataset = EpisodeDataset(tmp_path)
     assert dataset.recovered == len(dataset) >= flushed
-    assert all(found.equals(episode(i)) for i, found in enumerate(dataset))
+    assert all(result.equals(episode(i)) for i, result in enumerate(dataset))
     assert f"{len(dataset)} recovered" in repr(dataset)
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode(0)])
@@ -74,7 +74,7 @@ def write_many(path: Path, number: int) -> None:
                 writer.flush()
 
 
-def test_many_processes_write_at_once_without_a_lock(tmp_path: Path) -> None:
+def test_writers_in_many_processes_write_one_data_set(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write_many, args=(tmp_path / "data", number)) for number in range(4)]
     for writer in writers:
@@ -83,11 +83,11 @@ def test_many_processes_write_at_once_without_a_lock(tmp_path: Path) -> None:
         writer.join()
     dataset = EpisodeDataset(tmp_path / "data")
     assert sorted(dataset.metadata["id"].tolist(), key=int) == [str(1000 * n + i) for n in range(4) for i in range(40)]
-    assert all(found.equals(episode(int(found.id_))) for found in dataset)
+    assert all(result.equals(episode(int(result.id_))) for result in dataset)
     assert len(list((tmp_path / "data").iterdir())) == 9  # the header, and of each a shard and a manifest
 
 
-def test_writers_with_other_tracks_cannot_both_begin_a_data_set(tmp_path: Path) -> None:
+def test_second_writer_with_other_tracks_raises(tmp_path: Path) -> None:
     first, second = EpisodeWriter(tmp_path), EpisodeWriter(tmp_path)
     first.add([episode(0)])
     with pytest.raises(TrackMismatch, match=r"track 'observations' holds float64 items of shape \[4\]"):
@@ -99,7 +99,7 @@ def test_writers_with_other_tracks_cannot_both_begin_a_data_set(tmp_path: Path) 
 
 
 def unfinished(path: Path, num_batches: int = 3) -> tuple[Path, EpisodePack]:
-    """A shard as a killed writer leaves it: so many record batches of two episodes."""
+    """Write an unfinished shard of `num_batches` record batches with two episodes each."""
     writer = EpisodeWriter(path)
     for i in range(num_batches):
         writer.add([episode(2 * i), episode(2 * i + 1)])
@@ -109,25 +109,25 @@ def unfinished(path: Path, num_batches: int = 3) -> tuple[Path, EpisodePack]:
 
 
 @pytest.mark.filterwarnings("ignore:.*its writer wrote 2")
-def test_an_unfinished_shard_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+def test_unfinished_shard_reads_complete_batches(tmp_path: Path) -> None:
     file, pack = unfinished(tmp_path)
     whole = EpisodeDataset(tmp_path)
     assert (len(whole), whole.recovered, whole.unread) == (6, 6, {})
     assert whole.pack() == pack
     data = file.read_bytes()
-    found = set()
+    result = set()
     for size in range(0, len(data), 97):
         file.write_bytes(data[:size])
         dataset = EpisodeDataset(tmp_path)
         assert dataset.recovered == len(dataset)
         assert all(a.equals(b) for a, b in zip(dataset, pack, strict=False))
         assert set(dataset.unread) <= {file.name.removesuffix(".arrow.partial")}
-        found.add(len(dataset))
-    assert found == {0, 2, 4}
+        result.add(len(dataset))
+    assert result == {0, 2, 4}
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 1000, b"\xff" * 1000, bytes(range(256)) * 4, b"x"])
-def test_rubbish_after_the_last_batch_is_counted_and_nothing_is_lost(tmp_path: Path, tail: bytes) -> None:
+def test_bytes_after_last_batch_are_counted_as_unread(tmp_path: Path, tail: bytes) -> None:
     file, pack = unfinished(tmp_path)
     with file.open("ab") as out:
         out.write(tail)
@@ -137,7 +137,7 @@ def test_rubbish_after_the_last_batch_is_counted_and_nothing_is_lost(tmp_path: P
     assert f"{len(tail)} bytes unread" in repr(dataset)
 
 
-def test_a_sealed_shard_that_is_damaged_is_warned_of_by_name_and_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_damaged_sealed_shard_warns_and_reads_intact_part(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         for i in range(3):
             writer.add([episode(i)])
@@ -152,7 +152,7 @@ def test_a_sealed_shard_that_is_damaged_is_warned_of_by_name_and_read_as_far_as_
 
 @pytest.mark.filterwarnings("ignore:.*is damaged")
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_damage_anywhere_is_told_as_such_or_does_no_harm_to_the_reader(tmp_path: Path, compression: str) -> None:
+def test_random_damage_raises_or_is_harmless(tmp_path: Path, compression: str) -> None:
     with EpisodeWriter(tmp_path, compression=compression) as writer:
         for i in range(3):
             infos = [{"n": i, "s": "x" * i}] * (i % 50 + 2)
@@ -166,22 +166,22 @@ def test_damage_anywhere_is_told_as_such_or_does_no_harm_to_the_reader(tmp_path:
             )
             writer.flush()
     (file,) = tmp_path.glob("*.arrow")
-    data, rng, told = file.read_bytes(), np.random.default_rng(0), 0
+    data, rng, text = file.read_bytes(), np.random.default_rng(0), 0
     for _ in range(300):
         damaged = bytearray(data)
         for at in rng.integers(0, len(data), rng.choice([1, 3, 20])).tolist():
             damaged[at] = rng.integers(0, 256)
         file.write_bytes(damaged)
         try:
-            for found in EpisodeDataset(tmp_path):
-                assert len(found.get_observations()) == len(list(found.infos)) == len(found) + 1
+            for result in EpisodeDataset(tmp_path):
+                assert len(result.get_observations()) == len(list(result.infos)) == len(result) + 1
             assert repr(EpisodeDataset(tmp_path))
         except UnreadableData:
-            told += 1
-    assert 0 < told < 300
+            text += 1
+    assert 0 < text < 300
 
 
-def test_a_shard_that_was_finished_but_not_renamed_is_whole(tmp_path: Path) -> None:
+def test_finished_shard_without_rename_is_complete(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode(0), episode(1)])
     (file,) = tmp_path.glob("*.arrow")
@@ -190,9 +190,7 @@ def test_a_shard_that_was_finished_but_not_renamed_is_whole(tmp_path: Path) -> N
     assert (len(dataset), dataset.recovered, dataset.unread) == (2, 2, {})
 
 
-def test_a_disk_that_is_full_loses_what_it_could_not_take_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_at_flush_keeps_queued_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = EpisodeWriter(tmp_path)
     writer.add([episode(0)])
     writer.flush()
@@ -213,7 +211,7 @@ def half_a_batch(shard: shard_files.ShardWriter, batch: pa.RecordBatch) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_what_a_full_disk_did_not_take_is_not_written_later(
+def test_failed_write_is_not_completed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def part_of_a_batch(shard: shard_files.ShardWriter, batch: pa.RecordBatch) -> None:
@@ -237,7 +235,7 @@ def test_what_a_full_disk_did_not_take_is_not_written_later(
     assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["0", "1"]
 
 
-def test_room_that_is_reserved_is_no_part_of_a_file(tmp_path: Path) -> None:
+def test_reserve_does_not_change_file_size(tmp_path: Path) -> None:
     with open(tmp_path / "file", "wb") as file:
         file.write(b"abc")
         file.flush()
@@ -249,7 +247,7 @@ def test_room_that_is_reserved_is_no_part_of_a_file(tmp_path: Path) -> None:
         reserve(file.fileno(), 0, 1 << 23)  # of one that cannot be written to: nothing happens
 
 
-def test_a_large_batch_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_large_batch_round_trips(tmp_path: Path) -> None:
     steps = np.arange(599_997)
     pack = EpisodePack(observations=np.arange(600_000.0), actions=steps, rewards=steps / 2, lengths=[199_999] * 3)
     with EpisodeWriter(tmp_path) as writer:
@@ -261,7 +259,7 @@ def test_a_large_batch_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert len(dataset) == 6
 
 
-def test_a_shard_has_its_size_at_most_and_one_batch(tmp_path: Path) -> None:
+def test_shard_bytes_limits_shard_size(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path, shard_bytes=20_000) as writer:
         for i in range(60):
             writer.add([episode(i)])
@@ -272,7 +270,7 @@ def test_a_shard_has_its_size_at_most_and_one_batch(tmp_path: Path) -> None:
     assert [e.id_ for e in EpisodeDataset(tmp_path)] == [str(i) for i in range(60)]
 
 
-def test_a_flush_may_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_with_fsync_syncs_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
     writer = EpisodeWriter(tmp_path)
@@ -285,16 +283,14 @@ def test_a_flush_may_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
     assert any("manifest" in file for file in synced)
 
 
-def test_a_writer_belongs_to_the_process_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_in_another_process_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = EpisodeWriter(tmp_path)
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with pytest.raises(EpisodeStateError, match="each process makes a writer of its own"):
         writer.add([episode(0)])
 
 
-def test_a_shard_sealed_between_two_looks_is_found_under_its_final_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shard_sealed_while_opening_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, pack = unfinished(tmp_path)
 
     def sealed_meanwhile(shard: Any, *, mapped: bool) -> shard_files.ShardRead:
@@ -307,7 +303,7 @@ def test_a_shard_sealed_between_two_looks_is_found_under_its_final_name(
         assert EpisodeDataset(tmp_path).pack() == pack
 
 
-def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(source: Path, target: Path) -> None:
         raise PermissionError("no links here")
 
@@ -325,7 +321,7 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
     assert not list(tmp_path.rglob(".episodes*"))
 
 
-def test_a_writer_closes_when_its_block_is_left_by_an_error(tmp_path: Path) -> None:
+def test_writer_context_closes_after_an_error(tmp_path: Path) -> None:
     def work() -> None:
         with EpisodeWriter(tmp_path) as writer:
             writer.add([episode(0)])

@@ -1,4 +1,4 @@
-"""Nothing damaged goes unnoticed, nothing damaged ends the interpreter, and messages name the file."""
+"""Damage: no damage is unnoticed or ends the interpreter, and messages name the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def episode(i: int, **more: Any) -> SingleAgentEpisode:
-    """Episode i, with infos and custom data of every kind."""
+    """Return episode i, with infos and custom data of every kind."""
     steps = i % 5 + 1
     infos = [
         {"n": t, "f": t / 2, "s": "x" * t, "deep": {"a": np.arange(3)}, **({"odd": [t]} if t % 2 else {})}
@@ -49,7 +49,7 @@ def episode(i: int, **more: Any) -> SingleAgentEpisode:
 
 
 def made(path: Path, *, sealed: bool = True, writers: int = 2) -> Path:
-    """A data set of some shards of some batches."""
+    """Write a data set of some shards with some batches."""
     for w in range(writers):
         writer = EpisodeWriter(path)
         for i in range(6):
@@ -62,13 +62,13 @@ def made(path: Path, *, sealed: bool = True, writers: int = 2) -> Path:
 
 
 def content(path: Path, **options: Any) -> list[dict[str, Any]]:
-    return [found.get_state() for found in EpisodeDataset(path, **options)]
+    return [result.get_state() for result in EpisodeDataset(path, **options)]
 
 
 # --- sums -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_flipped_bit_in_a_value_is_named_with_its_file_and_column(tmp_path: Path) -> None:
+def test_verify_names_file_and_column_of_flipped_bit(tmp_path: Path) -> None:
     made(tmp_path, writers=1)
     (file,) = tmp_path.glob("*.arrow")
     data, value = bytearray(file.read_bytes()), np.array(3 / 8 + 1, np.float64).tobytes()  # a reward of episode 3
@@ -79,13 +79,13 @@ def test_a_flipped_bit_in_a_value_is_named_with_its_file_and_column(tmp_path: Pa
         EpisodeDataset(tmp_path, verify=True)
 
 
-def test_what_is_sound_is_read_with_verify(tmp_path: Path) -> None:
+def test_verify_of_intact_data_set_passes(tmp_path: Path) -> None:
     for mmap in (True, False):
-        found = EpisodeDataset(made(tmp_path / str(mmap)), verify=True, mmap=mmap)
-        assert all(a.equals(episode(i)) for i, a in enumerate(found))
+        result = EpisodeDataset(made(tmp_path / str(mmap)), verify=True, mmap=mmap)
+        assert all(a.equals(episode(i)) for i, a in enumerate(result))
 
 
-def test_a_batch_of_another_shard_is_told(tmp_path: Path) -> None:
+def test_verify_finds_batch_of_another_shard(tmp_path: Path) -> None:
     made(tmp_path)
     first, second = sorted(tmp_path.glob("*.arrow"))
     shutil.copy(first, second)
@@ -95,7 +95,7 @@ def test_a_batch_of_another_shard_is_told(tmp_path: Path) -> None:
         EpisodeDataset(tmp_path, verify=True)
 
 
-def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
+def test_lost_shard_warns(tmp_path: Path) -> None:
     made(tmp_path)
     first, second = sorted(tmp_path.glob("*.arrow"))
     first.unlink()
@@ -112,7 +112,7 @@ def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
         assert len(EpisodeDataset(tmp_path)) == 0
 
 
-def test_episodes_that_a_finished_shard_has_no_more_are_missed(tmp_path: Path) -> None:
+def test_finished_shard_without_episodes_warns(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode(0)])
         writer.flush()
@@ -133,7 +133,7 @@ def test_episodes_that_a_finished_shard_has_no_more_are_missed(tmp_path: Path) -
 # --- what may be done to what is read ---------------------------------------------------------------------------------
 
 
-def test_what_torch_does_to_an_array_in_place_stays_in_this_process(tmp_path: Path) -> None:
+def test_torch_in_place_changes_leave_the_file(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     made(tmp_path, writers=1)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
@@ -145,33 +145,33 @@ def test_what_torch_does_to_an_array_in_place_stays_in_this_process(tmp_path: Pa
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_a_file_that_is_cut_does_no_harm_to_a_reader_without_mappings(tmp_path: Path) -> None:
+def test_truncated_file_is_harmless_without_mmap(tmp_path: Path) -> None:
     made(tmp_path, writers=1)
     (file,) = tmp_path.glob("*.arrow")
     dataset = EpisodeDataset(tmp_path, mmap=False)
     sent = pickle.dumps(dataset)
     os.truncate(file, 1000)
-    assert all(found.equals(episode(i)) for i, found in enumerate(dataset))
+    assert all(result.equals(episode(i)) for i, result in enumerate(dataset))
     with pytest.warns(UserWarning, match="is damaged"), pytest.raises(UnreadableData, match="is gone"):
         pickle.loads(sent)
 
 
 @pytest.mark.parametrize("kind", [EpisodeWriter, compact, seal, check])
-def test_a_path_of_another_file_system_is_refused_by_its_scheme(kind: Callable[[str], Any]) -> None:
+def test_local_only_functions_reject_urls(kind: Callable[[str], Any]) -> None:
     with pytest.raises(InvalidArgument, match="s3:// is not one; write here, and upload it"):
         kind("s3://bucket/data")
 
 
-def test_threads_may_share_a_writer(tmp_path: Path) -> None:
+def test_writer_is_thread_safe(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with EpisodeWriter(tmp_path) as writer, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda i: (writer.add([episode(i)]), writer.flush()), range(40)))
-    found = EpisodeDataset(tmp_path, verify=True)
-    assert sorted(found.metadata["id"].tolist()) == sorted(f"e{i}" for i in range(40))
+    result = EpisodeDataset(tmp_path, verify=True)
+    assert sorted(result.metadata["id"].tolist()) == sorted(f"e{i}" for i in range(40))
 
 
-def test_a_data_set_on_a_read_only_disk_is_read(tmp_path: Path) -> None:
+def test_read_only_data_set_is_read(tmp_path: Path) -> None:
     made(tmp_path)
     for path in [*tmp_path.iterdir(), tmp_path]:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -208,20 +208,20 @@ print(failed)
 """
 
 
-def test_a_full_disk_loses_nothing_that_waits_or_was_written(tmp_path: Path) -> None:
+def test_full_disk_keeps_queued_and_written_episodes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, str(tmp_path / "data"), "12345"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
-    found = EpisodeDataset(tmp_path / "data", verify=True)
-    assert [e.id_ for e in found] == [f"e{i}" for i in range(30)]
-    assert all(e.equals(episode(i)) for i, e in enumerate(found))
+    result = EpisodeDataset(tmp_path / "data", verify=True)
+    assert [e.id_ for e in result] == [f"e{i}" for i in range(30)]
+    assert all(e.equals(episode(i)) for i, e in enumerate(result))
 
 
 def damage(rng: np.random.Generator, data: bytearray, foreign: bytes) -> bytearray:
-    """One of: bits, zeros, a cut, doubled bytes, bytes left out, bytes of something else."""
+    """Return a changed copy of the bytes: flipped bits, zeros, a cut, doubled, missing or foreign bytes."""
     if not data:
         return bytearray(b"\0")
     at, size = int(rng.integers(len(data))), int(rng.choice([1, 8, 64, 1000, 5000]))
@@ -245,16 +245,16 @@ def damage(rng: np.random.Generator, data: bytearray, foreign: bytes) -> bytearr
 
 
 def fuzz(path: Path, num: int, seed: int) -> dict[str, int]:
-    """Damage so many times, in this process, and see that nothing wrong is read as if it were right."""
-    rng, found = np.random.default_rng(seed), Counter[str]()
+    """Damage a data set many times in this process, and check that no wrong value is read."""
+    rng, result = np.random.default_rng(seed), Counter[str]()
     sources = [made(path / "sealed"), made(path / "open", sealed=False)]
     right = [json.dumps(content(source), default=repr) for source in sources]
     states = [[json.dumps(state, default=repr) for state in content(source)] for source in sources]
     target = path / "target"
     for _ in range(num):
-        which = int(rng.integers(2))
+        index = int(rng.integers(2))
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(sources[which], target)
+        shutil.copytree(sources[index], target)
         files = sorted(target.iterdir())
         file = files[int(rng.integers(len(files)))]
         foreign = files[int(rng.integers(len(files)))].read_bytes()
@@ -269,16 +269,16 @@ def fuzz(path: Path, num: int, seed: int) -> dict[str, int]:
         try:
             got = [json.dumps(state, default=repr) for state in content(target, verify=True)]
         except UnreadableData as error:
-            found["told" if file.name.split(".")[0] in str(error) else f"of another file: {error}"] += 1
+            result["told" if file.name.split(".")[0] in str(error) else f"of another file: {error}"] += 1
             continue
-        if got == states[which]:
-            found["no harm"] += 1
+        if got == states[index]:
+            result["no harm"] += 1
         else:  # what is left of an open shard that was cut is what a killed writer would have left
-            assert which == 1, file
-            assert set(got) <= set(states[which]), file
-            found["prefix"] += 1
+            assert index == 1, file
+            assert set(got) <= set(states[index]), file
+            result["prefix"] += 1
     assert right[0] == json.dumps(content(sources[0]), default=repr)
-    return found
+    return result
 
 
 def peak() -> int:
@@ -286,7 +286,7 @@ def peak() -> int:
 
 
 @pytest.mark.parametrize("num", [120, pytest.param(3000, marks=pytest.mark.slow)])
-def test_whatever_happens_to_the_bytes_is_told_or_does_no_harm(tmp_path: Path, num: int) -> None:
+def test_any_byte_damage_raises_or_is_harmless(tmp_path: Path, num: int) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.storage import test_damage as t\n"
         "t.fuzz(Path(sys.argv[1]) / 'warm', 2, 1); before = t.peak()\n"
@@ -298,7 +298,7 @@ def test_whatever_happens_to_the_bytes_is_told_or_does_no_harm(tmp_path: Path, n
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    *found, megabytes = json.loads(done.stdout)
-    assert set(found[0]) <= {"told", "no harm", "prefix"}
-    assert found[0]["told"] > num / 4
+    *result, megabytes = json.loads(done.stdout)
+    assert set(result[0]) <= {"told", "no harm", "prefix"}
+    assert result[0]["told"] > num / 4
     assert megabytes < 30

@@ -31,7 +31,7 @@ from episodes.storage.checksums import with_checksum
 
 
 def some(num: int = 6, seed: int = 0) -> EpisodePack:
-    """Episodes of 1, 2, ... steps, in turns terminated, truncated and cut."""
+    """Return episodes of 1, 2, ... steps: terminated, truncated and cut in turns."""
     rng, lengths = np.random.default_rng(seed), np.arange(1, num + 1)
     steps = int(lengths.sum())
     return EpisodePack(
@@ -46,7 +46,7 @@ def some(num: int = 6, seed: int = 0) -> EpisodePack:
 
 
 def images(num: int = 4, length: int = 70) -> EpisodePack:
-    """Episodes of frames [32, 32, 4], a few blocks each."""
+    """Return episodes of frames [32, 32, 4] with a few blocks each."""
     frames = np.random.default_rng(0).integers(0, 256, (num * (length + 1), 32, 32, 4), np.uint8)
     return EpisodePack(
         observations={"camera": frames, "joints": np.zeros((len(frames), 2))},
@@ -84,39 +84,39 @@ INDICES: list[Any] = [
 
 
 @pytest.mark.parametrize("indices", INDICES, ids=str)
-def test_packs_of_any_episodes_are_those_episodes(stored: tuple[EpisodePack, EpisodeDataset], indices: Any) -> None:
+def test_pack_of_any_indices_equals_the_episodes(stored: tuple[EpisodePack, EpisodeDataset], indices: Any) -> None:
     pack, dataset = stored
-    wanted = pack if indices is None else pack[indices] if isinstance(indices, slice) else pack.select(indices)
-    assert dataset.pack(indices) == wanted
+    expected = pack if indices is None else pack[indices] if isinstance(indices, slice) else pack.select(indices)
+    assert dataset.pack(indices) == expected
     if indices is not None:
         view = dataset[indices] if isinstance(indices, slice) else dataset.select(indices)
         assert isinstance(view, EpisodeDataset)
-        assert len(view) == len(wanted)
-        assert view.pack() == wanted
-        assert list(view.metadata["id"]) == list(wanted.ids)
-        assert view.num_steps == wanted.num_steps
-        assert [a.id_ for part in view.packs() for a in part] == list(wanted.ids)
+        assert len(view) == len(expected)
+        assert view.pack() == expected
+        assert list(view.metadata["id"]) == list(expected.ids)
+        assert view.num_steps == expected.num_steps
+        assert [a.id_ for part in view.packs() for a in part] == list(expected.ids)
 
 
-def test_views_of_views_pick_from_what_they_show(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
+def test_views_of_views_select_from_the_view(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
     pack, dataset = stored
     view = dataset[2:9].select(lambda rows: rows["length"] % 2 == 0)[::-1]
-    wanted = [i for i in range(2, 9) if (i + 1) % 2 == 0][::-1]
-    assert view.pack() == pack.select(wanted)
-    assert view[-1].equals(pack[wanted[-1]])
-    assert view.pack([0, 1]) == pack.select(wanted[:2])
+    expected = [i for i in range(2, 9) if (i + 1) % 2 == 0][::-1]
+    assert view.pack() == pack.select(expected)
+    assert view[-1].equals(pack[expected[-1]])
+    assert view.pack([0, 1]) == pack.select(expected[:2])
     assert len(dataset) == len(pack)
 
 
-def test_selecting_by_return_and_ending_reads_the_table_alone(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
+def test_select_by_return_reads_only_metadata(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
     pack, dataset = stored
     good = dataset.select(lambda rows: (rows["return"] > 2) & rows["terminated"])
-    wanted = (pack.returns() > 2) & pack.terminated
-    assert 0 < len(good) == wanted.sum() < len(pack)
-    assert good.pack() == pack.select(wanted)
+    expected = (pack.returns() > 2) & pack.terminated
+    assert 0 < len(good) == expected.sum() < len(pack)
+    assert good.pack() == pack.select(expected)
 
 
-def test_the_table_says_what_the_episodes_are(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
+def test_metadata_equals_episode_facts(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
     pack, dataset = stored
     rows = dataset.metadata
     assert rows["length"].tolist() == pack.lengths.tolist()
@@ -128,7 +128,7 @@ def test_the_table_says_what_the_episodes_are(stored: tuple[EpisodePack, Episode
     assert rows["agent_id"].tolist() == [None] * len(pack)
 
 
-def test_what_is_read_is_the_mapped_file_itself(tmp_path: Path) -> None:
+def test_episode_arrays_are_views_of_the_mapped_file(tmp_path: Path) -> None:
     dataset = in_batches(tmp_path, some(10), 5)
     whole = dataset.pack(slice(5, 10))
     for part in (dataset.pack([6, 7]).tracks, dataset[6].get_observations(), {"rewards": dataset[6].get_rewards()}):
@@ -139,7 +139,7 @@ def test_what_is_read_is_the_mapped_file_itself(tmp_path: Path) -> None:
             assert not array.flags.owndata
 
 
-def test_a_read_episode_can_be_written_to_and_the_file_stays_as_it_is(tmp_path: Path) -> None:
+def test_changed_episode_leaves_the_file(tmp_path: Path) -> None:
     dataset = in_batches(tmp_path, some(3), 3)
     before = dataset[1].get_rewards().tolist()
     episode = dataset[1]
@@ -148,16 +148,14 @@ def test_a_read_episode_can_be_written_to_and_the_file_stays_as_it_is(tmp_path: 
 
 
 @pytest.mark.parametrize(("start", "stop"), [(None, None), (3, 9), (0, 0), (60, 200), (-5, None), (63, 64)])
-def test_steps_of_a_compressed_episode_are_those_of_the_episode(
-    tmp_path: Path, start: int | None, stop: int | None
-) -> None:
+def test_steps_of_compressed_episode_equal_its_slice(tmp_path: Path, start: int | None, stop: int | None) -> None:
     pack = images()
     dataset = in_batches(tmp_path, pack, 3)
     for i in range(len(pack)):
         assert dataset.steps(i, start, stop).equals(pack[i][start:stop])
 
 
-def test_steps_decompress_only_the_blocks_that_they_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_decompress_only_their_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = in_batches(tmp_path, images(4, length=200), 4)
     read, block = [], frame_blocks.CompressedTrack.decoded
     monkeypatch.setattr(
@@ -170,7 +168,7 @@ def test_steps_decompress_only_the_blocks_that_they_are_in(tmp_path: Path, monke
     assert len(read) == 4
 
 
-def test_images_are_compressed_and_small_vectors_are_not(tmp_path: Path) -> None:
+def test_auto_compresses_only_images(tmp_path: Path) -> None:
     pack = images()
     plain = pack.replace(observations=pack.observations | {"camera": pack.observations["camera"] // 255})
     dataset = in_batches(tmp_path / "auto", plain, 4)
@@ -189,7 +187,7 @@ def test_images_are_compressed_and_small_vectors_are_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("context", "compression"), [("fork", "zstd"), ("spawn", "none")])
-def test_a_data_set_goes_to_the_workers_of_a_data_loader(tmp_path: Path, context: str, compression: str) -> None:
+def test_data_set_works_in_data_loader_workers(tmp_path: Path, context: str, compression: str) -> None:
     pack = some(10)
     dataset = in_batches(tmp_path, pack, 4, compression=compression)
     loader = DataLoader(
@@ -202,7 +200,7 @@ def test_a_data_set_goes_to_the_workers_of_a_data_loader(tmp_path: Path, context
     assert EpisodePack.concat(list(loader)) == pack[1:]
 
 
-def test_a_pickled_data_set_is_its_path_and_shows_the_same_episodes(tmp_path: Path) -> None:
+def test_pickled_data_set_is_small_and_equal(tmp_path: Path) -> None:
     pack = some(8)
     early, late = EpisodeWriter(tmp_path), EpisodeWriter(tmp_path)
     early.add(pack[:2])
@@ -219,7 +217,7 @@ def test_a_pickled_data_set_is_its_path_and_shows_the_same_episodes(tmp_path: Pa
     assert len(EpisodeDataset(tmp_path)) == 8
 
 
-def test_what_picks_episodes_has_one_axis(tmp_path: Path) -> None:
+def test_select_and_pack_reject_wrong_indices(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(some())
     dataset = EpisodeDataset(tmp_path)
@@ -229,9 +227,7 @@ def test_what_picks_episodes_has_one_axis(tmp_path: Path) -> None:
                 pick(wrong)
 
 
-def test_a_data_set_of_a_relative_path_is_found_by_a_process_in_another_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_data_set_unpickles_in_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with EpisodeWriter(tmp_path / "data") as writer:
         writer.add(some())
     (tmp_path / "elsewhere").mkdir()
@@ -243,13 +239,13 @@ def test_a_data_set_of_a_relative_path_is_found_by_a_process_in_another_director
     assert len(sampler.draw()) == 4
 
 
-def test_a_pack_of_a_data_set_outlives_it_in_a_pickle(tmp_path: Path) -> None:
+def test_pickled_pack_outlives_its_data_set(tmp_path: Path) -> None:
     episodes = [SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [0.0], custom_data={"i": i}) for i in range(3)]
     pack = in_batches(tmp_path, EpisodePack.from_episodes(episodes), 3).pack()
     assert pickle.loads(pickle.dumps(pack)) == EpisodePack.from_episodes(episodes)
 
 
-def test_a_data_set_says_in_one_line_what_it_holds(tmp_path: Path) -> None:
+def test_repr_of_data_set_is_one_line(tmp_path: Path) -> None:
     dataset = in_batches(tmp_path, some(4), 2)
     assert repr(dataset).startswith(f"EpisodeDataset({str(tmp_path)!r}: 3 whole episodes with mean return ")
     assert ", 1 chunk, 10 steps, " in repr(dataset)
@@ -257,7 +253,7 @@ def test_a_data_set_says_in_one_line_what_it_holds(tmp_path: Path) -> None:
     assert "closed" not in repr(EpisodeWriter(tmp_path))
 
 
-def test_a_further_writer_appends_and_needs_to_know_nothing(tmp_path: Path) -> None:
+def test_second_writer_appends_without_arguments(tmp_path: Path) -> None:
     pack = some().replace(action_space=spaces.Discrete(3))
     with EpisodeWriter(tmp_path, metadata={"by": "me"}, env_spec="CartPole-v1") as writer:
         writer.add(pack)
@@ -338,7 +334,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("flushed", [True, False])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_and_leaves_nothing_behind(tmp_path: Path, name: str, flushed: bool) -> None:
+def test_add_of_other_tracks_raises_and_changes_nothing(tmp_path: Path, name: str, flushed: bool) -> None:
     make, kind, message = REFUSED[name]
     first, last = one(action_space=spaces.Discrete(2), id_="first"), one(action_space=spaces.Discrete(2), id_="last")
     with EpisodeWriter(tmp_path) as writer:
@@ -353,16 +349,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing_behind(tmp_path: Path, 
     assert dataset.pack() == EpisodePack.from_episodes(first + last)
 
 
-def test_an_episode_by_itself_is_a_list_of_one(tmp_path: Path) -> None:
-    alone = one(id_="alone")[0]
-    with EpisodeWriter(tmp_path) as writer:
-        writer.add(alone)
-    dataset = EpisodeDataset(tmp_path)
-    assert len(dataset) == 1
-    assert dataset[0].equals(alone.to_numpy())
-
-
-def test_tuples_and_dicts_of_the_same_paths_are_not_the_same(tmp_path: Path) -> None:
+def test_add_distinguishes_tuples_from_dicts(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(one((np.zeros(2), np.ones(2))))
         with pytest.raises(TrackMismatch, match="tracks are nested as"):
@@ -380,13 +367,13 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_a_writer_that_says_something_else_of_the_data_set_is_refused(tmp_path: Path, name: str) -> None:
-    said = {"observation_space": spaces.Discrete(2), "env_spec": "CartPole-v1", "metadata": {"by": "me"}}
-    EpisodeWriter(tmp_path, **said).close()
+def test_writer_with_other_metadata_raises(tmp_path: Path, name: str) -> None:
+    stated = {"observation_space": spaces.Discrete(2), "env_spec": "CartPole-v1", "metadata": {"by": "me"}}
+    EpisodeWriter(tmp_path, **stated).close()
     options, message = DIFFERENT[name]
     with pytest.raises(InvalidArgument, match=message):
-        EpisodeWriter(tmp_path, **(said | options))
-    EpisodeWriter(tmp_path, **said).close()
+        EpisodeWriter(tmp_path, **(stated | options))
+    EpisodeWriter(tmp_path, **stated).close()
 
 
 BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
@@ -402,7 +389,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)
-def test_what_a_writer_cannot_do_is_said_when_it_is_made(tmp_path: Path, name: str) -> None:
+def test_writer_constructor_rejects_wrong_arguments(tmp_path: Path, name: str) -> None:
     options, message = BAD_OPTIONS[name]
     with pytest.raises(EpisodeError, match=message):
         EpisodeWriter(tmp_path / "data", **options)
@@ -421,7 +408,7 @@ HEADERS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_a_data_set_of_another_kind_is_refused_by_readers_and_writers(tmp_path: Path, name: str) -> None:
+def test_newer_or_foreign_header_raises(tmp_path: Path, name: str) -> None:
     in_batches(tmp_path, some(2), 2)
     change, message = HEADERS[name]
     file = tmp_path / "episodes.json"
@@ -434,12 +421,12 @@ def test_a_data_set_of_another_kind_is_refused_by_readers_and_writers(tmp_path: 
         EpisodeWriter(tmp_path)
 
 
-def test_a_directory_without_a_data_set_says_so(tmp_path: Path) -> None:
+def test_directory_without_data_set_raises(tmp_path: Path) -> None:
     with pytest.raises(UnreadableData, match=r"there is no episodes\.json; EpisodeWriter\(path\) makes one"):
         EpisodeDataset(tmp_path)
 
 
-def test_indices_that_are_not_there_say_what_is(tmp_path: Path) -> None:
+def test_index_out_of_range_names_the_range(tmp_path: Path) -> None:
     dataset = in_batches(tmp_path, some(3), 3)
     for ask in (lambda: dataset[3], lambda: dataset[-4], lambda: dataset.pack([0, 3]), lambda: dataset.steps(5)):
         with pytest.raises(IndexError, match=r"there are episodes 0\.\.2"):
@@ -450,7 +437,7 @@ def test_indices_that_are_not_there_say_what_is(tmp_path: Path) -> None:
         dataset.select(lambda rows: rows["return"])
 
 
-def test_an_empty_data_set_is_empty_and_has_no_pack(tmp_path: Path) -> None:
+def test_empty_data_set_has_no_pack(tmp_path: Path) -> None:
     EpisodeWriter(tmp_path).close()
     dataset = EpisodeDataset(tmp_path)
     assert list(dataset) == list(dataset.packs()) == []
@@ -461,7 +448,7 @@ def test_an_empty_data_set_is_empty_and_has_no_pack(tmp_path: Path) -> None:
         dataset.pack()
 
 
-def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
+def test_foreign_arrow_file_is_named(tmp_path: Path) -> None:
     import pyarrow as pa
 
     dataset = in_batches(tmp_path, some(2), 2)
@@ -469,9 +456,9 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     with pa.OSFile(str(tmp_path / "zz.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     with pytest.warns(UserWarning, match="shard zz is damaged .an Arrow file that is not of episodes"):
-        again = EpisodeDataset(tmp_path)
-    assert again.pack() == dataset.pack()
-    assert list(again.unread) == ["zz"]
+        repeated = EpisodeDataset(tmp_path)
+    assert repeated.pack() == dataset.pack()
+    assert list(repeated.unread) == ["zz"]
 
 
 def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,7 +477,7 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
-def test_a_path_at_which_there_is_no_data_set_is_named(tmp_path: Path, make: Any) -> None:
+def test_missing_data_set_raises_with_its_path(tmp_path: Path, make: Any) -> None:
     make(tmp_path / "other")
     with pytest.raises(UnreadableData, match="other is no data set: there is no "):
         EpisodeDataset(tmp_path / "other")

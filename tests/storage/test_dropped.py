@@ -25,7 +25,7 @@ def episode(i: int = 0) -> SingleAgentEpisode:
 
 
 def open_files(path: Path) -> list[str]:
-    """The files under the path that this process has open or mapped."""
+    """Return the files under the path that this process has open or mapped."""
     links = []
     for link in Path("/proc/self/fd").iterdir():
         try:
@@ -70,7 +70,7 @@ def test_dropped_writer_loses_only_unflushed_episodes(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning):
         writer_with_shard(tmp_path)
     assert seal(tmp_path) == 1  # it is not at work any more
-    assert [found.id_ for found in EpisodeDataset(tmp_path)] == ["0"]
+    assert [result.id_ for result in EpisodeDataset(tmp_path)] == ["0"]
 
 
 def test_writer_that_wrote_nothing_drops_without_warning(tmp_path: Path) -> None:

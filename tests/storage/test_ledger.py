@@ -1,4 +1,4 @@
-"""What is noted is read again, whatever happened to the writer; two ledgers differ where they differ."""
+"""Ledgers: notes survive killed writers, and differences of two ledgers are found."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def noted(folder: Path, updates: list[tuple[int, str, list[int]]], every: int = 
 
 
 def stood(updates: list[tuple[int, str, list[int]]]) -> list[tuple[int, str, list[int]]]:
-    """The updates that nothing stands for, found slowly."""
+    """Return the updates that no later update replaces, by a slow search."""
     return [
-        one
-        for i, one in enumerate(updates)
-        if not any(module == one[1] and update <= one[0] for update, module, _ in updates[i + 1 :])
+        first
+        for i, first in enumerate(updates)
+        if not any(module == first[1] and update <= first[0] for update, module, _ in updates[i + 1 :])
     ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["", "b"]), st.lists(st.integers(0, 3), min_size=1))))
-def test_what_is_noted_is_read_again_and_what_was_learned_again_stands(
+def test_reader_returns_notes_and_replaced_updates(
     tmp_path_factory: pytest.TempPathFactory, updates: list[tuple[int, str, list[int]]]
 ) -> None:
     folder = tmp_path_factory.mktemp("ledger") / "ledger"
@@ -59,7 +59,7 @@ def test_what_is_noted_is_read_again_and_what_was_learned_again_stands(
     assert [update.update for update in stored[:2]] == [update for update, _, _ in expected[:2]]
 
 
-def test_a_file_that_is_cut_anywhere_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+def test_truncated_ledger_reads_complete_batches(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger", every=1)
     for update in range(8):
         ledger.note(update, rows(update))
@@ -76,7 +76,7 @@ def test_a_file_that_is_cut_anywhere_is_read_up_to_its_last_whole_batch(tmp_path
     assert (counts[0], counts[-1]) == (8, 0)
 
 
-def test_a_byte_that_is_another_is_noticed(tmp_path: Path) -> None:
+def test_changed_byte_in_ledger_raises(tmp_path: Path) -> None:
     (file,) = noted(tmp_path / "ledger", [(i, "", [i, i]) for i in range(9)]).iterdir()
     data = bytearray(file.read_bytes())
     whole = [(*update[:4], update.content.tolist()) for update in LedgerReader(tmp_path)]
@@ -85,13 +85,13 @@ def test_a_byte_that_is_another_is_noticed(tmp_path: Path) -> None:
         file.write_bytes(data)
         data[at] ^= 0x10
         try:
-            found = [(*update[:4], update.content.tolist()) for update in LedgerReader(tmp_path)]
+            result = [(*update[:4], update.content.tolist()) for update in LedgerReader(tmp_path)]
         except UnreadableData:
             continue
-        assert found == whole
+        assert result == whole
 
 
-def test_rows_have_the_same_hash_where_all_their_columns_are_the_same() -> None:
+def test_row_hashes_are_equal_only_for_equal_rows() -> None:
     generator = np.random.default_rng(0)
     columns = {
         "obs": {"image": generator.integers(0, 255, (5, 40, 40), np.uint8), "place": generator.random((5, 2))},
@@ -123,7 +123,7 @@ def chunk(id_: str, steps: int) -> SingleAgentEpisode:
     return SingleAgentEpisode.from_arrays(np.arange(steps + 1.0), np.arange(steps), np.ones(steps), id_=id_)
 
 
-def test_steps_are_noted_of_draws_sequences_and_train_batches(tmp_path: Path) -> None:
+def test_note_records_steps_of_all_kinds_of_batches(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add([chunk("a", 4), chunk("b", 6)])
     batches = [buffer.sample(5), buffer.sample_sequences(3, 4, burn_in=2), learner_pipeline()(episodes=[chunk("c", 3)])]
@@ -133,29 +133,29 @@ def test_steps_are_noted_of_draws_sequences_and_train_batches(tmp_path: Path) ->
         for number, batch in enumerate(batches):
             ledger.note(number, batch)
     stored = LedgerReader(tmp_path)
-    told = [[stored.ids[i] if i >= 0 else None for i in update.episode] for update in stored]
+    text = [[stored.ids[i] if i >= 0 else None for i in update.episode] for update in stored]
     times = [update.t.tolist() for update in stored]
-    assert told[0] == batches[0].origin.ids.tolist()
+    assert text[0] == batches[0].origin.ids.tolist()
     assert times[0] == batches[0].origin.t.tolist()
     firsts = [next(step for step in row if step is not None) for row in batches[1].origin.t.tolist()]
     assert times[1] == firsts
-    assert (told[2], times[2]) == (["c"] * 3, [0, 1, 2])
-    assert (told[3], times[3]) == (["a", "a", "d"], [0, 2, 0])
-    assert told[4] == [None, None]
+    assert (text[2], times[2]) == (["c"] * 3, [0, 1, 2])
+    assert (text[3], times[3]) == (["a", "a", "d"], [0, 2, 0])
+    assert text[4] == [None, None]
 
 
-def test_ids_alone_make_no_difference_and_episodes_do(tmp_path: Path) -> None:
+def test_difference_ignores_ids_but_not_episodes(tmp_path: Path) -> None:
     for folder, names in {"one": "abc", "renamed": "xyz", "other": "aba"}.items():
         pipeline = learner_pipeline()
         with Ledger(tmp_path / folder) as ledger:
             for update, name in enumerate(names):
                 ledger.note(update, pipeline(episodes=[chunk(name, 3)]))
     assert difference(tmp_path / "one", tmp_path / "renamed") is None
-    found = difference(tmp_path / "one", tmp_path / "other")
-    assert found is not None
-    assert (found.update, found.row, found.what) == (2, 0, "episode")
-    assert "t=0 of episode c" in found.first
-    assert "t=0 of episode a" in found.second
+    result = difference(tmp_path / "one", tmp_path / "other")
+    assert result is not None
+    assert (result.update, result.row, result.what) == (2, 0, "episode")
+    assert "t=0 of episode c" in result.first
+    assert "t=0 of episode a" in result.second
 
 
 @pytest.mark.parametrize(
@@ -167,28 +167,30 @@ def test_ids_alone_make_no_difference_and_episodes_do(tmp_path: Path) -> None:
         ([(1, "", [1, 2]), (2, "x", [3, 4]), (3, "", [5])], (2, None, "updates")),
     ],
 )
-def test_the_first_difference_is_named(updates: Any, where: tuple[int, int | None, str], tmp_path: Path) -> None:
+def test_difference_names_the_first_difference(
+    updates: Any, where: tuple[int, int | None, str], tmp_path: Path
+) -> None:
     whole = noted(tmp_path / "whole", [(1, "", [1, 2]), (2, "", [3, 4]), (3, "", [5])])
-    found = difference(whole, noted(tmp_path / "other", updates))
-    assert found is not None
-    assert (found.update, found.row, found.what) == where
-    assert f"update {where[0]}" in str(found)
+    result = difference(whole, noted(tmp_path / "other", updates))
+    assert result is not None
+    assert (result.update, result.row, result.what) == where
+    assert f"update {where[0]}" in str(result)
 
 
-def test_the_command_tells_by_its_exit_status_and_in_json(tmp_path: Path) -> None:
+def test_ledger_command_reports_by_exit_status_and_json(tmp_path: Path) -> None:
     testing = pytest.importorskip("typer.testing")
     from episodes.command.app import app
 
     run = testing.CliRunner().invoke
-    one, other = noted(tmp_path / "one" / "ledger", [(1, "", [1])]), noted(tmp_path / "other", [(1, "", [2])])
-    same = run(app, ["ledger", "diff", str(one), str(one.parent)])
+    first, second = noted(tmp_path / "one" / "ledger", [(1, "", [1])]), noted(tmp_path / "other", [(1, "", [2])])
+    same = run(app, ["ledger", "diff", str(first), str(first.parent)])
     assert (same.exit_code, same.output) == (0, "the same in 1 updates\n")
-    found = run(app, ["ledger", "diff", str(one), str(other), "--json"])
-    assert found.exit_code == 1
-    assert json.loads(found.output)["what"] == "content"
+    result = run(app, ["ledger", "diff", str(first), str(second), "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.output)["what"] == "content"
 
 
-def test_what_cannot_be_noted_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+def test_rejected_note_changes_nothing(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger", every=2) as ledger:
         ledger.note(1, rows(1))
         for update in ("2", 2.5, None, 2**70):
@@ -203,7 +205,7 @@ def test_what_cannot_be_noted_is_refused_and_loses_nothing(tmp_path: Path) -> No
     assert stored.ids == ["\\ud800"]
 
 
-def test_threads_may_note_side_by_side(tmp_path: Path) -> None:
+def test_ledger_is_thread_safe(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger", every=3)
 
     def note(module: int) -> None:
@@ -212,11 +214,11 @@ def test_threads_may_note_side_by_side(tmp_path: Path) -> None:
 
     with ledger, ThreadPoolExecutor(4) as threads:
         list(threads.map(note, range(4)))
-    told = [(update.module, update.update) for update in LedgerReader(tmp_path / "ledger")]
-    assert sorted(told) == [(str(module), update) for module in range(4) for update in range(50)]
+    text = [(update.module, update.update) for update in LedgerReader(tmp_path / "ledger")]
+    assert sorted(text) == [(str(module), update) for module in range(4) for update in range(50)]
 
 
-def test_what_no_ledger_is_is_refused(tmp_path: Path) -> None:
+def test_reader_of_no_ledger_raises(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="every=0"):
         Ledger(tmp_path, every=0)
     from episodes.storage import EpisodeWriter

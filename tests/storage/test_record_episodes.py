@@ -1,4 +1,4 @@
-"""Environments that are recorded while somebody steps them: one, and many in each autoreset mode."""
+"""Recording of single and vector environments in each autoreset mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage import EpisodeDataset, EpisodeWriter, RecordEpisodes
 
 
 class Counting(gym.Env):
-    """Says how many steps there were, in arrays that it uses again; ends after `length` of them."""
+    """Environment whose observation is the step count, in a reused array. It ends after `length` steps."""
 
     observation_space = spaces.Dict({"n": spaces.Box(-1e6, 1e6, (2,), np.float32), "d": spaces.Discrete(100)})
     action_space = spaces.Discrete(50)
@@ -47,15 +47,15 @@ class Counting(gym.Env):
 
 
 def check_episode(found: Any) -> None:
-    """Whether a chunk is one of `Counting`."""
-    told = found.t_started + np.arange(len(found) + 1)
+    """Check that a chunk is one of `Counting`."""
+    text = found.t_started + np.arange(len(found) + 1)
     observations = found.get_observations()
-    assert observations["n"][:, 0].tolist() == observations["d"].tolist() == told.tolist()
+    assert observations["n"][:, 0].tolist() == observations["d"].tolist() == text.tolist()
     assert found.get_rewards().tolist() == found.get_actions().tolist()
 
 
 @pytest.mark.parametrize("chunk_steps", [None, 3])
-def test_every_episode_of_an_environment_is_there(tmp_path: Path, chunk_steps: int | None) -> None:
+def test_record_episodes_writes_every_episode(tmp_path: Path, chunk_steps: int | None) -> None:
     env = RecordEpisodes(Counting(), tmp_path, chunk_steps=chunk_steps)
     for seed in range(3):
         env.reset(seed=seed)
@@ -65,25 +65,23 @@ def test_every_episode_of_an_environment_is_there(tmp_path: Path, chunk_steps: i
     env.step(1)
     env.reset()  # breaks off an episode of one step
     env.close()
-    found = EpisodeDataset(tmp_path, verify=True)
-    for chunk in found:
+    result = EpisodeDataset(tmp_path, verify=True)
+    for chunk in result:
         check_episode(chunk)
         assert [info["t"] for info in chunk.infos] == (chunk.t_started + np.arange(len(chunk) + 1)).tolist()
         assert chunk.infos[0]["array"].tolist() == [chunk.t_started] * 2
     lengths = [4, 4, 4, 1] if chunk_steps is None else [3, 1, 3, 1, 3, 1, 1]
-    assert found.metadata["length"].tolist() == lengths
-    assert found.metadata["terminated"].tolist() == [length != 3 for length in lengths[:-1]] + [False]
-    assert found.metadata["seed"].tolist()[:1] == [0]
-    assert len(set(found.metadata["id"])) == 4
-    assert found.env_spec is None
-    assert found.action_space == Counting.action_space
+    assert result.metadata["length"].tolist() == lengths
+    assert result.metadata["terminated"].tolist() == [length != 3 for length in lengths[:-1]] + [False]
+    assert result.metadata["seed"].tolist()[:1] == [0]
+    assert len(set(result.metadata["id"])) == 4
+    assert result.env_spec is None
+    assert result.action_space == Counting.action_space
 
 
 @pytest.mark.parametrize("chunk_steps", [None, 3])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_every_step_of_a_vector_environment_is_there(
-    tmp_path: Path, mode: AutoresetMode, chunk_steps: int | None
-) -> None:
+def test_record_vector_episodes_writes_every_step(tmp_path: Path, mode: AutoresetMode, chunk_steps: int | None) -> None:
     vector = SyncVectorEnv([lambda n=n: Counting(n) for n in (2, 3, 5)], autoreset_mode=mode)
     env, num_steps = RecordEpisodes(vector, tmp_path, chunk_steps=chunk_steps), 0
     env.reset(seed=0)
@@ -96,12 +94,12 @@ def test_every_step_of_a_vector_environment_is_there(
             env.reset(options={"reset_mask": done})
             before = np.zeros(3, bool)
     env.close()
-    found = EpisodeDataset(tmp_path, verify=True)
-    assert found.num_steps == num_steps
-    for chunk in found:
+    result = EpisodeDataset(tmp_path, verify=True)
+    assert result.num_steps == num_steps
+    for chunk in result:
         check_episode(chunk)
     if chunk_steps is None:
-        ended = found.metadata["length"][found.metadata["terminated"]]
+        ended = result.metadata["length"][result.metadata["terminated"]]
         assert set(ended.tolist()) == {2, 3, 5}
 
 
@@ -123,7 +121,7 @@ class Clipping(gym.Env):
 
 
 @pytest.mark.parametrize("is_vector", [False, True])
-def test_an_action_is_recorded_as_it_was_given_though_the_environment_clips_it(tmp_path: Path, is_vector: bool) -> None:
+def test_recorded_action_is_not_clipped(tmp_path: Path, is_vector: bool) -> None:
     env: Any = RecordEpisodes(SyncVectorEnv([Clipping]) if is_vector else Clipping(), tmp_path)
     env.reset()
     env.step(np.full((1, 2) if is_vector else 2, 5, np.float32))
@@ -139,9 +137,7 @@ SPECS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("told", SPECS, ids=["a class", "a function", "a tuple"])
-def test_environments_whose_specs_json_has_not_are_recorded_and_recorded_again(
-    tmp_path: Path, told: dict[str, Any]
-) -> None:
+def test_env_without_json_spec_is_recorded_by_id(tmp_path: Path, told: dict[str, Any]) -> None:
     gym.register("Clipping-v0", **told)
     try:
         for _ in range(2):
@@ -159,7 +155,7 @@ def test_environments_whose_specs_json_has_not_are_recorded_and_recorded_again(
             EpisodeWriter(tmp_path, env_spec=EnvSpec("Clipping-v0", **told))
 
 
-def test_a_step_without_an_episode_is_refused(tmp_path: Path) -> None:
+def test_step_without_reset_raises(tmp_path: Path) -> None:
     env = RecordEpisodes(Counting(1), tmp_path)
     with pytest.raises(EpisodeStateError, match="call reset"):
         env.step(0)
@@ -172,7 +168,7 @@ def test_a_step_without_an_episode_is_refused(tmp_path: Path) -> None:
     env.close()
 
 
-def test_a_runner_writes_what_it_samples(tmp_path: Path) -> None:
+def test_runner_hook_writes_samples(tmp_path: Path) -> None:
     with RecordSamples(tmp_path) as hook:
         runner = SingleAgentEnvRunner("CartPole-v1", num_envs=2, hooks=[hook], seed=0)
         sampled = [runner.sample(num_timesteps=40, random_actions=True) for _ in range(3)]
@@ -194,16 +190,14 @@ class TellsSeeds(Hook):
 
 
 @pytest.mark.parametrize(("hooked", "expected"), [(False, [-1] * 4), (True, [7, -1, 8, -1])])
-def test_a_seeded_runner_tells_no_seeds_but_a_hook_that_knows_them_may(
-    tmp_path: Path, hooked: bool, expected: list[int]
-) -> None:
+def test_seed_column_needs_a_hook_that_sets_it(tmp_path: Path, hooked: bool, expected: list[int]) -> None:
     hooks = [TellsSeeds()] if hooked else []
     with (
         SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=7, hooks=hooks) as runner,
         EpisodeWriter(tmp_path) as writer,
     ):
         writer.add(runner.sample(num_episodes=4, random_actions=True))
-    found, env = EpisodeDataset(tmp_path), gym.make("CartPole-v1")
-    assert found.metadata["seed"].tolist() == expected
-    for first, seed in ((found[0], 7), (found[2], 8)):
+    result, env = EpisodeDataset(tmp_path), gym.make("CartPole-v1")
+    assert result.metadata["seed"].tolist() == expected
+    for first, seed in ((result[0], 7), (result[2], 8)):
         assert np.array_equal(env.reset(seed=seed)[0], first.get_observations(0))

@@ -48,7 +48,7 @@ def episode(i: int, num: int | None = None) -> SingleAgentEpisode:
 
 
 def made(path: Path, numbers: range = range(20), **options: Any) -> Path:
-    """A data set of some shards."""
+    """Write a data set of some shards."""
     with EpisodeWriter(path, shard_bytes=10_000, **options) as writer:
         for i in numbers:
             writer.add([episode(i)])
@@ -62,7 +62,7 @@ def ids(dataset: EpisodeDataset) -> list[str]:
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A real S3 server on this machine, and what fsspec has to be told of it."""
+    """Return fsspec's options for a real S3 server on this machine."""
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -75,40 +75,36 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def bucket(s3: dict[str, Any], request: pytest.FixtureRequest) -> str:
-    """The URL of a bucket of its own."""
+    """Return the URL of a bucket for this test."""
     name = f"bucket{zlib.crc32(request.node.name.encode())}"
     fsspec.filesystem("s3", **s3).mkdir(name)
     return f"s3://{name}/data"
 
 
-def test_a_data_set_behind_an_s3_server_is_the_one_that_was_uploaded(
-    tmp_path: Path, s3: dict[str, Any], bucket: str
-) -> None:
-    here = EpisodeDataset(made(tmp_path / "data"))
+def test_s3_data_set_equals_the_uploaded_one(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
+    local = EpisodeDataset(made(tmp_path / "data"))
     num_shards = len(list((tmp_path / "data").glob("*.arrow")))
-    here.add_splits({"train": 0.5})
+    local.add_splits({"train": 0.5})
     assert num_shards > 3
     assert upload(tmp_path / "data", bucket, storage_options=s3) == num_shards
     assert upload(tmp_path / "data", bucket, storage_options=s3) == 0
-    there = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
-    assert ids(there) == ids(here)
-    assert there.num_steps == here.num_steps
-    assert there.split("train").metadata["id"].tolist() == ids(here.split("train"))
+    remote = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
+    assert ids(remote) == ids(local)
+    assert remote.num_steps == local.num_steps
+    assert remote.split("train").metadata["id"].tolist() == ids(local.split("train"))
     assert not list((tmp_path / "cache").rglob("*.arrow"))  # so far nothing but footers and rows
-    assert there[7].equals(episode(7).to_numpy())
+    assert remote[7].equals(episode(7).to_numpy())
     assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 1
-    assert there.pack() == here.pack()
-    assert ids(pickle.loads(pickle.dumps(there[3:6]))) == ["e3", "e4", "e5"]
+    assert remote.pack() == local.pack()
+    assert ids(pickle.loads(pickle.dumps(remote[3:6]))) == ["e3", "e4", "e5"]
     query = 'select step, rewards from steps where "observations/at/1" > 20'
-    assert there.sql(query).table.equals(here.sql(query).table)
-    batch, wanted = (one.sampler(windows=(4, 2), seed=0).draw() for one in (there, here))
-    np.testing.assert_array_equal(batch["rewards"], wanted["rewards"])
+    assert remote.sql(query).table.equals(local.sql(query).table)
+    batch, expected = (first.sampler(windows=(4, 2), seed=0).draw() for first in (remote, local))
+    np.testing.assert_array_equal(batch["rewards"], expected["rewards"])
     EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3, verify=True)
 
 
-def test_what_was_written_and_compacted_since_is_sent_and_open_readers_go_on(
-    tmp_path: Path, s3: dict[str, Any], bucket: str
-) -> None:
+def test_upload_again_sends_new_and_compacted_shards(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
     data = made(tmp_path / "data")
     upload(data, bucket, storage_options=s3)
     early = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
@@ -118,8 +114,8 @@ def test_what_was_written_and_compacted_since_is_sent_and_open_readers_go_on(
     assert upload(data, bucket, storage_options=s3) == 1
     late = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3)
     assert ids(late) == [f"e{i}" for i in range(24)]
-    assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(late))
-    assert [one.id_ for one in pickle.loads(pickle.dumps(view))] == ["e2", "e5", "e8"]
+    assert all(result.equals(episode(i).to_numpy()) for i, result in enumerate(late))
+    assert [first.id_ for first in pickle.loads(pickle.dumps(view))] == ["e2", "e5", "e8"]
     with pytest.raises(UnreadableData, match="is gone; open the data set again"):
         early[0]
 
@@ -128,25 +124,25 @@ BOX, TWO = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
 
 
 def behind_s3(folder: Path, s3: dict[str, Any], bucket: str, *, good: bool) -> EpisodeDataset:
-    """Episodes whose observations' first number says which action is right; one that is pays 1."""
+    """Upload episodes whose first observation number is the right action, which has reward 1."""
     rng, known = np.random.default_rng(0), {"observation_space": BOX, "action_space": TWO}
     with EpisodeWriter(folder / "data", **known) as writer:
         for _ in range(20):
-            seen = rng.uniform(-1, 1, (51, 2)).astype(np.float32)
-            right = (seen[:-1, 0] > 0).astype(np.int64)
-            acted = right if good else rng.integers(0, 2, 50)
-            paid = (acted == right).astype(np.float32)
-            writer.add(SingleAgentEpisode.from_arrays(seen, acted, paid, terminated=True, **known))
+            observed = rng.uniform(-1, 1, (51, 2)).astype(np.float32)
+            right = (observed[:-1, 0] > 0).astype(np.int64)
+            action = right if good else rng.integers(0, 2, 50)
+            payment = (action == right).astype(np.float32)
+            writer.add(SingleAgentEpisode.from_arrays(observed, action, payment, terminated=True, **known))
     upload(folder / "data", bucket, storage_options=s3)
     return EpisodeDataset(bucket, cache=folder / "cache", storage_options=s3)
 
 
 def share_right(policy: MLPPolicy | QPolicy) -> float:
-    seen = np.random.default_rng(1).uniform(-1, 1, (200, 2)).astype(np.float32)
-    return float(np.mean([policy.compute_action(one, explore=False)[0] == (one[0] > 0) for one in seen]))
+    observed = np.random.default_rng(1).uniform(-1, 1, (200, 2)).astype(np.float32)
+    return float(np.mean([policy.compute_action(first, explore=False)[0] == (first[0] > 0) for first in observed]))
 
 
-def test_cloning_learns_from_a_data_set_behind_an_s3_server(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
+def test_bc_learns_from_s3_data_set(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
     dataset = behind_s3(tmp_path, s3, bucket, good=True)
     policy = MLPPolicy(BOX, TWO, generator=torch.Generator().manual_seed(0))
     config = OfflineConfig(max_epochs=8, steps_per_epoch=1000, episodes_per_update=5, shows_progress=False)
@@ -154,9 +150,7 @@ def test_cloning_learns_from_a_data_set_behind_an_s3_server(tmp_path: Path, s3: 
     assert share_right(policy) > 0.85
 
 
-def test_conservative_q_learning_learns_from_draws_of_a_data_set_behind_an_s3_server(
-    tmp_path: Path, s3: dict[str, Any], bucket: str
-) -> None:
+def test_cql_learns_from_s3_data_set(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
     dataset = behind_s3(tmp_path, s3, bucket, good=False)
     policy = QPolicy(BOX, TWO, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
     learner = CQL(policy, CQLConfig(conservatism=0.5, gamma=0.0, batch_size=64, learning_rate=1e-2), seed=0)
@@ -198,9 +192,7 @@ print(sent("data", int(sys.argv[4])), most - before)
 
 
 @pytest.mark.parametrize("num", [12, pytest.param(60, marks=pytest.mark.slow)])
-def test_data_larger_than_the_memory_allowed_are_uploaded(
-    tmp_path: Path, s3: dict[str, Any], bucket: str, num: int
-) -> None:
+def test_upload_of_data_larger_than_memory(tmp_path: Path, s3: dict[str, Any], bucket: str, num: int) -> None:
     command = [sys.executable, "-c", FLAT, str(tmp_path), bucket, json.dumps(s3), str(num)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True)
     num_sent, megabytes = map(int, done.stdout.split())
@@ -210,23 +202,21 @@ def test_data_larger_than_the_memory_allowed_are_uploaded(
 
 
 class Killed(BaseException):
-    """Stands for an end of the process: nothing of the library catches it."""
+    """Simulated end of the process, which the library does not catch."""
 
 
-def test_an_upload_that_is_killed_at_any_request_leaves_the_old_data_whole_and_can_be_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upload_killed_at_any_request_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, url = made(tmp_path / "data", range(6)), f"memory://{tmp_path.name}"
     known: list[list[str]] = [[]]
     system = fsspec.filesystem("memory")
-    rest = 0
+    remaining = 0
 
     def counted(function: Any) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
-            nonlocal rest
-            rest -= 1
-            if rest < 0:
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0:
                 raise Killed
             return function(*args, **options)
 
@@ -234,44 +224,42 @@ def test_an_upload_that_is_killed_at_any_request_leaves_the_old_data_whole_and_c
 
     for name in ("put_file", "pipe_file", "rm_file"):
         monkeypatch.setattr(system, name, counted(getattr(system, name)))
-    for more in (range(0), range(6, 9), None):
-        if more is None:
+    for extra in (range(0), range(6, 9), None):
+        if extra is None:
             compact(data)
-        made(data, more or range(0))
+        made(data, extra or range(0))
         known.append(ids(EpisodeDataset(data)))
         for kill in range(100):
-            rest = kill
+            remaining = kill
             try:
                 upload(data, url)
                 break
             except Killed:
                 pass
             if known[-2] or "episodes.json" in RemoteDirectory(url).sizes():
-                seen = EpisodeDataset(url, cache=tmp_path / f"cache{kill}", verify=True)
-                assert set(known[-2]) <= set(ids(seen)) <= set(known[-1])
-                assert len(set(ids(seen))) == len(ids(seen))
+                observed = EpisodeDataset(url, cache=tmp_path / f"cache{kill}", verify=True)
+                assert set(known[-2]) <= set(ids(observed)) <= set(known[-1])
+                assert len(set(ids(observed))) == len(ids(observed))
         assert ids(EpisodeDataset(url, cache=tmp_path / "cache")) == known[-1]
     assert not [name for name in RemoteDirectory(url).sizes() if name.endswith(".arrow")]  # all was compacted
 
 
-def test_the_cache_is_bounded_and_what_was_read_stays_readable(tmp_path: Path) -> None:
+def test_cache_is_bounded_and_read_data_stay_readable(tmp_path: Path) -> None:
     data, url = made(tmp_path / "data", range(40)), f"memory://{tmp_path.name}"
     upload(data, url)
     sizes = [file.stat().st_size for file in data.glob("*.arrow")]
     dataset = EpisodeDataset(url, cache=tmp_path / "cache", cache_bytes=3 * max(sizes))
-    found = []
-    for one in dataset:
-        found.append(one)
-        kept = [file.stat().st_size for file in (tmp_path / "cache").rglob("*.arrow")]
-        assert sum(kept) <= 3 * max(sizes)
+    result = []
+    for first in dataset:
+        result.append(first)
+        cached = [file.stat().st_size for file in (tmp_path / "cache").rglob("*.arrow")]
+        assert sum(cached) <= 3 * max(sizes)
     assert len(sizes) > 6
-    assert all(one.equals(episode(i).to_numpy()) for i, one in enumerate(found))
+    assert all(first.equals(episode(i).to_numpy()) for i, first in enumerate(result))
     assert dataset[0].equals(episode(0).to_numpy())
 
 
-def test_footers_are_read_once_and_opening_again_reads_no_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_again_downloads_no_footers_or_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
     upload(data, url)
     system, opened = fsspec.filesystem("memory"), list[str]()
@@ -285,25 +273,25 @@ def test_footers_are_read_once_and_opening_again_reads_no_shard(
     assert len(shards) == len(set(shards)) == len(list(data.glob("*.arrow")))
 
 
-def test_damage_there_is_told_by_name(tmp_path: Path) -> None:
+def test_remote_damage_is_named(tmp_path: Path) -> None:
     data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
     upload(data, url)
-    name, other, *_ = sorted(name for name in RemoteDirectory(url).sizes() if name.endswith(".arrow"))
+    name, second, *_ = sorted(name for name in RemoteDirectory(url).sizes() if name.endswith(".arrow"))
     whole = RemoteDirectory(url).read(name)
     RemoteDirectory(url).write(name, whole[: len(whole) // 2])
-    RemoteDirectory(url).system.rm_file(RemoteDirectory(url).path(other))
+    RemoteDirectory(url).system.rm_file(RemoteDirectory(url).path(second))
     with (
         pytest.warns(UserWarning, match=f"{name.removesuffix('.arrow')} is damaged"),
         pytest.warns(UserWarning, match="is lost"),
     ):
         left = EpisodeDataset(url, cache=tmp_path / "cache")
-    assert all(one.equals(episode(int(str(one.id_)[1:])).to_numpy()) for one in left)
+    assert all(first.equals(episode(int(str(first.id_)[1:])).to_numpy()) for first in left)
     assert 10 < len(left) < 20
-    with pytest.raises(UnreadableData, match=f"{url}: shard {other.removesuffix('.arrow')} is lost"):
+    with pytest.raises(UnreadableData, match=f"{url}: shard {second.removesuffix('.arrow')} is lost"):
         EpisodeDataset(url, cache=tmp_path / "cache", verify=True)
 
 
-def test_a_data_set_is_read_over_http_and_what_goes_wrong_there_is_told(tmp_path: Path) -> None:
+def test_http_data_set_is_read_and_errors_are_named(tmp_path: Path) -> None:
     made(tmp_path / "data")
     failing: list[int] = []
 
@@ -330,34 +318,34 @@ def test_a_data_set_is_read_over_http_and_what_goes_wrong_there_is_told(tmp_path
         with pytest.raises(UnreadableData, match="is gone; open the data set again"):
             list(dataset)
         failing.clear()
-        assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(dataset))
+        assert all(result.equals(episode(i).to_numpy()) for i, result in enumerate(dataset))
         server.shutdown()
 
 
-def test_a_shard_of_which_a_part_came_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_download_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{tmp_path.name}"
     upload(made(tmp_path / "data"), url)
     dataset = EpisodeDataset(url, cache=tmp_path / "cache")
     whole = type(RemoteDirectory(url).system).get_file
 
-    def half(self: Any, there: str, here: str) -> None:
-        whole(self, there, here)
-        os.truncate(here, os.path.getsize(here) // 2)
+    def half(self: Any, remote: str, local: str) -> None:
+        whole(self, remote, local)
+        os.truncate(local, os.path.getsize(local) // 2)
 
     with monkeypatch.context() as patched:
         patched.setattr(type(RemoteDirectory(url).system), "get_file", half)
         with pytest.raises(ConnectionError, match=r"\d+ of \d+ bytes came"):
             list(dataset)
-    assert all(found.equals(episode(i).to_numpy()) for i, found in enumerate(dataset))
+    assert all(result.equals(episode(i).to_numpy()) for i, result in enumerate(dataset))
 
 
-def test_directories_are_made_where_a_data_set_is_uploaded_to(tmp_path: Path) -> None:
+def test_upload_creates_directories(tmp_path: Path) -> None:
     target = tmp_path / "a b" / "ü%20"
     assert upload(made(tmp_path / "data"), f"file://{target}") > 0
     assert len(EpisodeDataset(target, verify=True)) == 20
 
 
-def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
+def test_upload_to_another_data_set_raises(tmp_path: Path) -> None:
     url = f"memory://{tmp_path.name}"
     upload(made(tmp_path / "data"), url)
     with EpisodeWriter(tmp_path / "other") as writer:
@@ -384,7 +372,7 @@ def test_without_fsspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
         EpisodeDataset("s3://bucket/data")
 
 
-def test_the_command_copies_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_command_works_in_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
 
@@ -394,7 +382,7 @@ def test_the_command_copies_there_and_back(tmp_path: Path, monkeypatch: pytest.M
 
     assert run("copy", data, url, "--where", "length == 3") == "4 episodes copied"
     assert run("copy", url, tmp_path / "back") == "4 episodes copied"
-    assert [one.id_ for one in EpisodeDataset(tmp_path / "back")] == ["e3", "e8", "e13", "e18"]
+    assert [first.id_ for first in EpisodeDataset(tmp_path / "back")] == ["e3", "e8", "e13", "e18"]
     assert "4 chunks" in repr(EpisodeDataset(url))
     with pytest.raises(InvalidArgument, match="is there already"):
         copy(data, url)
@@ -402,7 +390,7 @@ def test_the_command_copies_there_and_back(tmp_path: Path, monkeypatch: pytest.M
     assert "20" in run("info", url + "/second")
 
 
-def test_a_data_set_elsewhere_fills_a_buffer_and_a_page(tmp_path: Path) -> None:
+def test_remote_data_set_fills_buffer_and_report(tmp_path: Path) -> None:
     data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}/of_poles"
     upload(data, url)
     dataset = EpisodeDataset(url, cache=tmp_path / "cache")

@@ -15,7 +15,7 @@ from episodes.storage import EpisodeDataset, EpisodeWriter
 
 
 def some(num: int = 12) -> EpisodePack:
-    """Terminated, truncated and cut episodes of three to seven steps, of two agents."""
+    """Return terminated, truncated and cut episodes of three to seven steps of two agents."""
     lengths = np.arange(num) % 5 + 3
     steps = int(lengths.sum())
     return EpisodePack(
@@ -34,23 +34,23 @@ def some(num: int = 12) -> EpisodePack:
 
 
 def same(a: EpisodeReplayBuffer, b: EpisodeReplayBuffer) -> bool:
-    """Whether both hold equal episodes, in order."""
-    mine, theirs = list(a.iter_episodes()), list(b.iter_episodes())
-    return len(mine) == len(theirs) and all(x.equals(y) for x, y in zip(mine, theirs, strict=True))
+    """Return True if both have equal episodes in the same order."""
+    left, right = list(a.iter_episodes()), list(b.iter_episodes())
+    return len(left) == len(right) and all(x.equals(y) for x, y in zip(left, right, strict=True))
 
 
 @pytest.mark.parametrize("capacity", [1000, 31])
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
-def test_a_buffer_comes_back_from_disk_with_its_episodes(
+def test_from_dataset_restores_episodes_of_to_dataset(
     tmp_path: Path, kind: type[EpisodeReplayBuffer], capacity: int
 ) -> None:
     buffer = kind(capacity, seed=0)
     buffer.add(some())
     buffer.to_dataset(tmp_path)
-    again = kind.from_dataset(tmp_path, seed=0)
-    assert type(again) is kind
-    assert same(again, buffer)
-    assert len(again) == again.capacity == len(buffer)
+    repeated = kind.from_dataset(tmp_path, seed=0)
+    assert type(repeated) is kind
+    assert same(repeated, buffer)
+    assert len(repeated) == repeated.capacity == len(buffer)
     dataset = EpisodeDataset(tmp_path)
     assert (dataset.metadata["t_started"][0] > 0) == (capacity == 31)
     assert dataset.num_steps == len(buffer)
@@ -58,7 +58,7 @@ def test_a_buffer_comes_back_from_disk_with_its_episodes(
 
 
 def recorded(capacity: int, rows: int) -> EpisodeReplayBuffer:
-    """A buffer that a recorder fed: steps of three environments in turns, each ending at times of its own."""
+    """Return a buffer with recorded steps of three environments, whose episodes end at different times."""
     buffer = EpisodeReplayBuffer(capacity, seed=0)
     recorder = buffer.recorder(3, autoreset_mode="NextStep")
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def recorded(capacity: int, rows: int) -> EpisodeReplayBuffer:
     return buffer
 
 
-def test_a_recorded_buffer_that_lost_beginnings_keeps_what_it_has(tmp_path: Path) -> None:
+def test_to_dataset_keeps_episodes_without_beginnings(tmp_path: Path) -> None:
     buffer = recorded(capacity=50, rows=40)
     buffer.to_dataset(tmp_path)
     dataset = EpisodeDataset(tmp_path)
@@ -82,7 +82,7 @@ def test_a_recorded_buffer_that_lost_beginnings_keeps_what_it_has(tmp_path: Path
     assert same(EpisodeReplayBuffer.from_dataset(dataset), buffer)
 
 
-def test_the_newest_steps_stay_where_the_capacity_is_smaller(tmp_path: Path) -> None:
+def test_from_dataset_with_small_capacity_keeps_newest(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(some())
     buffer = EpisodeReplayBuffer.from_dataset(EpisodeDataset(tmp_path), capacity=20)
@@ -91,7 +91,7 @@ def test_the_newest_steps_stay_where_the_capacity_is_smaller(tmp_path: Path) -> 
     assert list(buffer.iter_episodes())[-1].get_rewards().tolist() == some()[-1].get_rewards().tolist()
 
 
-def test_some_of_the_episodes_of_a_data_set_make_a_buffer(tmp_path: Path) -> None:
+def test_from_dataset_takes_a_selection(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(some())
     good = EpisodeDataset(tmp_path).select(lambda rows: rows["terminated"])
@@ -101,7 +101,7 @@ def test_some_of_the_episodes_of_a_data_set_make_a_buffer(tmp_path: Path) -> Non
     assert buffer.sample(8).terminateds.dtype == bool
 
 
-def test_several_buffers_go_into_one_data_set_by_an_open_writer(tmp_path: Path) -> None:
+def test_to_dataset_of_several_buffers_by_one_writer(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path, metadata={"of": "two buffers"}) as writer:
         for _ in range(2):
             buffer = EpisodeReplayBuffer(100)
@@ -111,16 +111,16 @@ def test_several_buffers_go_into_one_data_set_by_an_open_writer(tmp_path: Path) 
     assert EpisodeDataset(tmp_path).user_metadata == {"of": "two buffers"}
 
 
-def test_writing_does_not_change_the_buffer_nor_its_draws(tmp_path: Path) -> None:
-    one, other = EpisodeReplayBuffer(100, seed=0), EpisodeReplayBuffer(100, seed=0)
+def test_to_dataset_does_not_change_the_buffer(tmp_path: Path) -> None:
+    first, second = EpisodeReplayBuffer(100, seed=0), EpisodeReplayBuffer(100, seed=0)
     pack = some()
-    one.add(pack)
-    other.add(pack)
-    one.to_dataset(tmp_path)
-    assert one.sample(16).indices.tolist() == other.sample(16).indices.tolist()
+    first.add(pack)
+    second.add(pack)
+    first.to_dataset(tmp_path)
+    assert first.sample(16).indices.tolist() == second.sample(16).indices.tolist()
 
 
-def test_an_empty_data_set_needs_a_capacity(tmp_path: Path) -> None:
+def test_from_dataset_of_empty_data_set_needs_capacity(tmp_path: Path) -> None:
     EpisodeReplayBuffer(10).to_dataset(tmp_path)
     with pytest.raises(InvalidArgument, match="has no steps; give the buffer's capacity"):
         EpisodeReplayBuffer.from_dataset(tmp_path)

@@ -49,7 +49,7 @@ class LastTwo:
 
 
 def make_episode(i: int, num_steps: int, kind: dict[str, Any], rng: np.random.Generator) -> SingleAgentEpisode:
-    """An episode of random numbers that are all different, so that a wrong row is noticed."""
+    """Return an episode of random numbers that all differ, so that a wrong row is noticed."""
     observations: Any = rng.random((num_steps + 1, 3)).astype(kind["obs"])
     if kind["nested"]:
         observations = {"a": observations, "b": {"frame": rng.integers(0, 255, (num_steps + 1, 40, 40), np.uint8)}}
@@ -78,7 +78,7 @@ def make_episode(i: int, num_steps: int, kind: dict[str, Any], rng: np.random.Ge
 
 @st.composite
 def programs(draw: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any]]:
-    """Chunks of a few episodes in an order in which they may be added, and how they are written."""
+    """Draw chunks of a few episodes in an order in which they may be added, and options of the writer."""
     num = draw(st.integers(1, 4))
     kind = {
         "obs": draw(st.sampled_from([np.float32, np.uint8])),
@@ -113,7 +113,7 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any]]:
 
 
 def cut(whole: SingleAgentEpisode, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
-    """A chunk of an episode, with a lookback of the steps before."""
+    """Return a chunk of an episode, with a lookback of the previous steps."""
     return whole.slice(slice(start, stop), len_lookback_buffer=min(lookback, start))
 
 
@@ -187,11 +187,11 @@ def test_steps_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any
             options = options | ({"keys": KEYS} if len(indices) % 2 else {})
         disk, ring = sampler.at(steps, **options), buffer.at(steps, **options)
         assert_equal(disk, ring, "at")
-        own = sampler.sample(5, **options)
-        assert_equal(own, buffer.at(own["indices"], **options), "sample")
+        part = sampler.sample(5, **options)
+        assert_equal(part, buffer.at(part["indices"], **options), "sample")
         assert sampler.num_sampled == 5
         for row in range(5):
-            assert own.origin[row][:6] == buffer.at(own["indices"], **options).origin[row][:6]
+            assert part.origin[row][:6] == buffer.at(part["indices"], **options).origin[row][:6]
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,4 @@
-"""Batches that are drawn from the files of a data set are those that whole episodes give, and a replay buffer."""
+"""Samplers of data sets, compared with whole episodes and with a replay buffer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stored(
     compression: str = "none",
     mmap: bool = True,
 ) -> Iterator[EpisodeDataset]:
-    """A data set of the episodes, a shard for each stretch between the cuts."""
+    """Write a data set of the episodes, with a new shard at each cut."""
     bounds = [0, *sorted(min(cut, len(episodes)) for cut in cuts), len(episodes)]
     with tempfile.TemporaryDirectory() as path:
         for start, stop in pairwise(bounds):
@@ -56,7 +56,7 @@ def stored(
 
 
 def chunks(num: int = 6, **more: Any) -> EpisodePack:
-    """Chunks of 1, 2, ... steps with up to 2 of lookback, in turns terminated, truncated and cut; no number twice."""
+    """Return chunks of 1, 2, ... steps with distinct numbers, lookbacks of up to 2, and endings in turns."""
     lengths, lookbacks = np.arange(1, num + 1), np.arange(num) % 3
     steps = int((lengths + lookbacks).sum())
     return EpisodePack(
@@ -86,7 +86,7 @@ orders = st.sampled_from(["shuffled", "drawn", "stored"])
 
 @settings(max_examples=40)
 @given(drawn=datasets, n=st.integers(1, 12), seed=st.integers(0, 3), order=orders)
-def test_steps_are_those_of_whole_episodes(drawn: dict[str, Any], n: int, seed: int, order: str) -> None:
+def test_sampled_steps_equal_the_episodes(drawn: dict[str, Any], n: int, seed: int, order: str) -> None:
     assume(any(map(len, drawn["episodes"])))
     with stored(**drawn) as dataset:
         reference = ReferenceSteps(dataset)
@@ -95,9 +95,9 @@ def test_steps_are_those_of_whole_episodes(drawn: dict[str, Any], n: int, seed: 
         for batch in sampler:
             rows = [reference.steps[i] for i in batch.indices]
             for key in (*KEYS, *extras):
-                wanted = reference.column(key, rows)
-                found = batch.to_dict()[key]
-                assert same(found, wanted), key
+                expected = reference.column(key, rows)
+                result = batch.to_dict()[key]
+                assert same(result, expected), key
 
 
 @settings(max_examples=40)
@@ -108,57 +108,24 @@ def test_steps_are_those_of_whole_episodes(drawn: dict[str, Any], n: int, seed: 
     lookback=st.integers(0, 3),
     burn_in=st.integers(0, 3),
 )
-def test_windows_are_those_of_whole_episodes(
+def test_sampled_windows_equal_the_episodes(
     drawn: dict[str, Any], n: int, length: int, lookback: int, burn_in: int
 ) -> None:
     assume(any(map(len, drawn["episodes"])))
     with stored(**drawn) as dataset:
         reference, left = ReferenceSteps(dataset), lookback + burn_in
-        what = WindowBatches(n, length, lookback=lookback, burn_in=burn_in, keys=KEYS)
+        kind = WindowBatches(n, length, lookback=lookback, burn_in=burn_in, keys=KEYS)
         at = 0
-        for batch in dataset.sampler(windows=what, order="stored"):
+        for batch in dataset.sampler(windows=kind, order="stored"):
             rows = reference.steps[at : at + len(batch)]
             at += len(rows)
             for key in (*KEYS, "is_first", "indices"):
-                wanted, found = reference.windows(key, rows, left, length), batch.to_dict()[key]
-                assert same(found, wanted), key
-            there = np.array([[reference.is_there(e, p) for p in range(t - left, t + length)] for e, t in rows])
-            assert (batch.loss_mask == (there & (np.arange(left + length) >= left))).all()
+                expected, result = reference.windows(key, rows, left, length), batch.to_dict()[key]
+                assert same(result, expected), key
+            has_step = np.array([[reference.is_there(e, p) for p in range(t - left, t + length)] for e, t in rows])
+            assert (batch.loss_mask == (has_step & (np.arange(left + length) >= left))).all()
             assert (batch.seq_lens == burn_in + batch.loss_mask.sum(1)).all()
         assert at == len(reference.steps)
-
-
-@pytest.mark.parametrize("n_step", [1, 3, 50, (1, 4)])
-def test_transitions_are_those_that_a_replay_buffer_draws(n_step: Any) -> None:
-    pack = chunks(12, extra_model_outputs={"logp": np.arange(90.0)[: chunks(12).offsets[-1]]})
-    pack = pack.replace(lookbacks=np.zeros(12, int), lengths=pack.lengths + pack.lookbacks)
-    with stored(pack, [3, 7]) as dataset:
-        buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
-        sampler = dataset.sampler(steps=8, seed=0)
-        for keys in (None, ["obs", "actions", "logp", "t", "eps_id", "agent_id", "is_first"]):
-            steps = n_step if isinstance(n_step, int) else 1
-            numbers = np.arange(len(buffer))
-            wanted = buffer.at(numbers, n_step=steps, gamma=0.9, keys=keys)
-            found = sampler.at(numbers, n_step=steps, gamma=0.9, keys=keys)
-            assert list(found.keys()) == list(wanted.keys())
-            assert same(found.to_dict(), wanted.to_dict())
-
-
-def test_windows_are_those_that_a_replay_buffer_draws() -> None:
-    states = {"h": np.arange(4.0 * 78).reshape(-1, 4)}
-    pack = chunks(12).replace(lookbacks=np.zeros(12, int), lengths=np.arange(1, 13) + np.arange(12) % 3)
-    steps = int(pack.offsets[-1])
-    pack = pack.replace(extra_model_outputs={"state_out": {"h": np.resize(states["h"], (steps, 4))}})
-    with stored(pack, [3, 7]) as dataset:
-        buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
-        sampler = dataset.sampler(windows=(8, 5), order="drawn", seed=0)
-        options: dict[str, Any] = {"burn_in": 2, "lookback": 1}
-        found = sampler.sample_sequences(200, 5, **options)
-        drawn = found.indices[:, 3]
-        buffer._draw = lambda n: (drawn, np.ones(n, np.float32))  # type: ignore[method-assign]
-        wanted = buffer.sample_sequences(200, 5, **options)
-        assert list(found.keys()) == list(wanted.keys())
-        assert same(found.to_dict(), wanted.to_dict())
 
 
 class Seen:
@@ -185,7 +152,7 @@ class Seen:
 
 
 def with_infos(num: int) -> EpisodePack:
-    """Episodes without lookbacks, of which some have infos."""
+    """Return episodes without lookbacks, some with infos."""
     pack = chunks(num)
     pack = pack.replace(lookbacks=np.zeros(num, int), lengths=pack.lengths + pack.lookbacks)
     rows, steps = int(pack.observation_offsets[-1]), int(pack.offsets[-1])
@@ -198,21 +165,21 @@ def with_infos(num: int) -> EpisodePack:
     [{"views": Seen()}, {"include_infos": True}, {"include_infos": "columns"}],
     ids=["views", "infos", "columns of infos"],
 )
-def test_views_and_infos_are_those_that_a_replay_buffer_gives(options: dict[str, Any]) -> None:
+def test_views_and_infos_equal_those_of_a_buffer(options: dict[str, Any]) -> None:
     with stored(with_infos(12), [3, 7]) as dataset:
         buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
         numbers = np.arange(len(buffer))
-        found = dataset.sampler(steps=StepBatches(99, **options), order="stored").draw().to_dict()
-        wanted = buffer.at(numbers, **options).to_dict()
-        assert found.keys() == wanted.keys()
-        assert same(found, wanted)
+        result = dataset.sampler(steps=StepBatches(99, **options), order="stored").draw().to_dict()
+        expected = buffer.at(numbers, **options).to_dict()
+        assert result.keys() == expected.keys()
+        assert same(result, expected)
         drawn = dataset.sampler(windows=WindowBatches(50, 4, burn_in=2, **options), seed=0).draw()
         buffer._draw = lambda n: (drawn.indices[:, 2], np.ones(n, np.float32))  # type: ignore[method-assign]
-        wanted = buffer.sample_sequences(50, 4, burn_in=2, **options).to_dict()
-        assert same(drawn.to_dict(), wanted)
+        expected = buffer.sample_sequences(50, 4, burn_in=2, **options).to_dict()
+        assert same(drawn.to_dict(), expected)
 
 
-def test_infos_of_another_kind_in_each_shard_are_objects() -> None:
+def test_infos_of_mixed_kinds_are_objects() -> None:
     parts = [[{"a": 1, "b": 2.0}] * 4, [{"a": "one"}] * 4, [{}] * 4]
     packs = [
         chunks(1).replace(
@@ -236,17 +203,17 @@ def test_infos_of_another_kind_in_each_shard_are_objects() -> None:
 
 
 @given(num=st.integers(1, 400), seed=st.integers(0, 9), epoch=st.integers(0, 3))
-def test_a_computed_order_has_everything_once(num: int, seed: int, epoch: int) -> None:
+def test_permute_returns_each_number_once(num: int, seed: int, epoch: int) -> None:
     for small in (0, 1 << 16):
         order = ShuffledOrder(num, seed, small)
-        found = order.at(epoch * num, (epoch + 1) * num)
-        assert sorted(found.tolist()) == list(range(num))
+        result = order.at(epoch * num, (epoch + 1) * num)
+        assert sorted(result.tolist()) == list(range(num))
         middle = num // 2
         parts = [order.at(epoch * num, epoch * num + middle), order.at(epoch * num + middle, (epoch + 1) * num)]
-        assert np.concatenate(parts).tolist() == found.tolist()
+        assert np.concatenate(parts).tolist() == result.tolist()
 
 
-def test_a_computed_order_looks_like_chance() -> None:
+def test_permute_looks_random() -> None:
     num = 20_000
     orders = [ShuffledOrder(num, seed, small=0).at(0, num) for seed in range(3)]
     later = ShuffledOrder(num, 0, small=0).at(num, 2 * num)
@@ -261,7 +228,7 @@ def test_a_computed_order_looks_like_chance() -> None:
 
 @pytest.mark.parametrize("order", ["shuffled", "stored", "drawn", "blocks"])
 @pytest.mark.parametrize("what", [{"steps": 7}, {"windows": (5, 4)}, {"episodes": 2}], ids=str)
-def test_a_sampler_that_is_resumed_gives_what_would_have_come(order: str, what: Any) -> None:
+def test_resumed_sampler_continues_exactly(order: str, what: Any) -> None:
     if what == {"episodes": 2} and order == "blocks":
         order = "shuffled"
     with stored(chunks(9), [4]) as dataset:
@@ -270,18 +237,18 @@ def test_a_sampler_that_is_resumed_gives_what_would_have_come(order: str, what: 
             for _ in range(at):
                 first.draw()
             state = json.loads(json.dumps(first.state_dict()))
-            other = dataset.sampler(**what, order=order, seed=8)
-            other.load_state_dict(state)
+            second = dataset.sampler(**what, order=order, seed=8)
+            second.load_state_dict(state)
             copied = pickle.loads(pickle.dumps(first))
             for _ in range(12):
                 batch = first.draw()
-                assert other.draw() == batch
+                assert second.draw() == batch
                 assert copied.draw() == batch
 
 
 @pytest.mark.parametrize("order", ["shuffled", "stored"])
 @pytest.mark.parametrize("size", [1, 4, 45, 60])
-def test_an_epoch_has_every_step_once_and_the_next_one_too(order: str, size: int) -> None:
+def test_each_epoch_has_every_step_once(order: str, size: int) -> None:
     with stored(chunks(9), [4]) as dataset:
         sampler = dataset.sampler(steps=size, order=order, seed=0)
         epochs = [[int(i) for batch in sampler for i in batch.indices] for _ in range(2)]
@@ -290,25 +257,25 @@ def test_an_epoch_has_every_step_once_and_the_next_one_too(order: str, size: int
         assert len(list(sampler)) == len(sampler)
 
 
-def test_a_loop_that_is_left_goes_on_where_it_was() -> None:
+def test_interrupted_loop_continues() -> None:
     with stored(chunks(9)) as dataset:
         sampler = dataset.sampler(steps=10, seed=0)
         first = [next(iter(sampler)) for _ in range(2)]
-        rest = list(sampler)
-        assert len(first) + len(rest) == 5
-        assert sorted(np.concatenate([b.indices for b in (*first, *rest)]).tolist()) == list(range(45))
+        remaining = list(sampler)
+        assert len(first) + len(remaining) == 5
+        assert sorted(np.concatenate([b.indices for b in (*first, *remaining)]).tolist()) == list(range(45))
 
 
-def test_skipped_batches_are_those_that_are_not_drawn() -> None:
+def test_skip_skips_whole_batches() -> None:
     with stored(chunks(9)) as dataset:
-        one, other = (dataset.sampler(steps=10, seed=0) for _ in range(2))
-        drawn = [one.draw() for _ in range(12)]
+        first, second = (dataset.sampler(steps=10, seed=0) for _ in range(2))
+        drawn = [first.draw() for _ in range(12)]
         for k in range(0, 12, 3):
-            other.skip(k and 2)
-            assert other.draw() == drawn[k]
+            second.skip(k and 2)
+            assert second.draw() == drawn[k]
 
 
-def test_draws_are_all_equally_likely_or_by_their_weights() -> None:
+def test_drawn_order_follows_the_weights() -> None:
     pack = chunks(9, extra_model_outputs={"priority": np.arange(54.0) ** 2})
     rng = np.random.default_rng(0)
     with stored(pack, [4]) as dataset:
@@ -316,13 +283,13 @@ def test_draws_are_all_equally_likely_or_by_their_weights() -> None:
         lengths = dataset.metadata["length"]
         offsets = np.cumsum(lengths + pack.lookbacks) - lengths
         rows = np.concatenate([np.arange(o, o + n) for o, n in zip(offsets, lengths, strict=True)])
-        wanted: list[tuple[Any, np.ndarray]] = [
+        expected: list[tuple[Any, np.ndarray]] = [
             (None, np.ones(45)),
             (by_episode, np.repeat(by_episode, lengths)),
             (by_step, by_step),
             ("priority", rows.astype(float) ** 2),
         ]
-        for weights, likely in wanted:
+        for weights, likely in expected:
             sampler = dataset.sampler(steps=1000, order="drawn", weights=weights, seed=1)
             drawn = np.concatenate([sampler.sample(1000).indices for _ in range(40)])
             counts = np.bincount(drawn, minlength=45)
@@ -336,7 +303,7 @@ def test_draws_are_all_equally_likely_or_by_their_weights() -> None:
         assert not counts[4]
 
 
-def test_whole_episodes_are_packs_of_them() -> None:
+def test_episode_batches_are_packs() -> None:
     with stored(chunks(9), [4]) as dataset:
         sampler = dataset.sampler(episodes=4, seed=0)
         packs = list(sampler)
@@ -349,7 +316,7 @@ def test_whole_episodes_are_packs_of_them() -> None:
 # --- what a data set may be ------------------------------------------------------------------------------------------
 
 
-def test_a_part_of_a_data_set_is_drawn_from_alone() -> None:
+def test_sampler_of_a_view_samples_only_the_view() -> None:
     with stored(chunks(9), [4]) as dataset:
         part = dataset.select([7, 0, 3])
         reference = ReferenceSteps(part)
@@ -359,7 +326,7 @@ def test_a_part_of_a_data_set_is_drawn_from_alone() -> None:
             assert same(batch["obs"], reference.column("obs", [reference.steps[i] for i in batch.indices]))
 
 
-def test_episodes_without_a_step_are_never_drawn() -> None:
+def test_sampler_skips_episodes_without_steps() -> None:
     lengths = np.array([0, 0, 3, 0, 1, 0])
     pack = EpisodePack(
         observations=np.arange(10.0), actions=np.arange(4), rewards=np.arange(4.0), lengths=lengths, ids=list("abcdef")
@@ -373,7 +340,7 @@ def test_episodes_without_a_step_are_never_drawn() -> None:
         dataset.sampler(steps=4)
 
 
-def test_a_track_that_was_added_is_its_item_in_older_episodes(tmp_path: Path) -> None:
+def test_sampler_fills_added_track_in_old_episodes(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(chunks(4))
     add_track(tmp_path, "hint", np.array([0.5, 1.5]))
@@ -390,15 +357,15 @@ def test_a_track_that_was_added_is_its_item_in_older_episodes(tmp_path: Path) ->
     assert (old["hint"] == [0.5, 1.5]).all()
 
 
-def test_agents_of_multi_agent_episodes_are_drawn_from_like_episodes(tmp_path: Path) -> None:
+def test_sampler_samples_agents_of_multi_agent_episodes(tmp_path: Path) -> None:
     episode = MultiAgentEpisode(agent_module_ids={"a": "m", "b": "n"})
     episode.add_env_reset(observations={"a": np.zeros(2), "b": np.ones(2)})
     for t in range(1, 7):
-        seen = ["a", "b"] if t % 2 == 0 else ["a"]
+        observed = ["a", "b"] if t % 2 == 0 else ["a"]
         episode.add_env_step(
             actions={"a": t} | ({"b": -t} if t % 2 else {}),
-            observations={agent: np.full(2, t + (agent == "b") / 2) for agent in seen},
-            rewards=dict.fromkeys(seen, t / 4),
+            observations={agent: np.full(2, t + (agent == "b") / 2) for agent in observed},
+            rewards=dict.fromkeys(observed, t / 4),
             terminateds={"__all__": t == 6},
         )
     with EpisodeWriter(tmp_path) as writer:
@@ -413,7 +380,7 @@ def test_agents_of_multi_agent_episodes_are_drawn_from_like_episodes(tmp_path: P
     assert set(batch.module_id) == {"m", "n"}
 
 
-def test_a_data_set_that_grows_is_seen_as_it_was_until_refreshed(tmp_path: Path) -> None:
+def test_sampler_sees_new_episodes_after_refresh(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(chunks(4))
         writer.flush()
@@ -422,76 +389,76 @@ def test_a_data_set_that_grows_is_seen_as_it_was_until_refreshed(tmp_path: Path)
         sampler.draw()
         state = sampler.state_dict()
         writer.add(chunks(9))
-    rest = [batch.indices.tolist() for batch in sampler]
-    assert max(map(max, rest)) < 10
+    remaining = [batch.indices.tolist() for batch in sampler]
+    assert max(map(max, remaining)) < 10
     later = EpisodeDataset(tmp_path).sampler(steps=3, seed=5)
     assert later.num_steps == 55
     later.load_state_dict(state)
-    assert [batch.indices.tolist() for batch in later] == rest
+    assert [batch.indices.tolist() for batch in later] == remaining
     assert later.refresh() == 9
     assert sorted(int(i) for batch in later for i in batch.indices) == list(range(55))
     assert later.refresh() == 0
 
 
-def test_a_pickled_sampler_of_a_data_set_that_grows_knows_what_it_draws_from(tmp_path: Path) -> None:
+def test_pickled_sampler_of_growing_data_set_is_equal(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(chunks(4))
         writer.flush()
         sampler = EpisodeDataset(tmp_path).sampler(steps=3, seed=0)
         pickled = pickle.dumps(sampler)
         writer.add(chunks(9))
-    again = pickle.loads(pickled)
-    assert again.state_dict() == sampler.state_dict()
+    repeated = pickle.loads(pickled)
+    assert repeated.state_dict() == sampler.state_dict()
     resumed = EpisodeDataset(tmp_path).sampler(steps=3)
-    resumed.load_state_dict(pickle.loads(pickle.dumps(again)).state_dict())
+    resumed.load_state_dict(pickle.loads(pickle.dumps(repeated)).state_dict())
     assert [resumed.draw() for _ in range(5)] == [sampler.draw() for _ in range(5)]
-    assert again.refresh() == 9
+    assert repeated.refresh() == 9
 
 
-def test_a_compaction_is_nothing_new_to_a_sampler(tmp_path: Path) -> None:
+def test_refresh_after_compaction_returns_zero(tmp_path: Path) -> None:
     for _ in range(2):
         with EpisodeWriter(tmp_path) as writer:
             writer.add(chunks(4))
-    one, other = (EpisodeDataset(tmp_path).sampler(steps=3, seed=0) for _ in range(2))
-    assert one.draw() == other.draw()
+    first, second = (EpisodeDataset(tmp_path).sampler(steps=3, seed=0) for _ in range(2))
+    assert first.draw() == second.draw()
     compact(tmp_path)
-    assert other.refresh() == 0
-    assert [one.draw() for _ in range(9)] == [other.draw() for _ in range(9)]
+    assert second.refresh() == 0
+    assert [first.draw() for _ in range(9)] == [second.draw() for _ in range(9)]
 
 
-def test_a_state_that_is_none_is_refused_and_changes_nothing() -> None:
+def test_load_state_dict_rejects_wrong_states() -> None:
     with stored(chunks(4)) as dataset:
         sampler, untouched = (dataset.sampler(steps=3, seed=0) for _ in range(2))
         state = sampler.state_dict()
-        more = {"position": -1, "seed": "x", "num": 9, "shards": 7, "kind": "WindowBatches", "order": None}
-        for wrong in (None, {}, *({**state, name: value} for name, value in more.items())):
+        extra = {"position": -1, "seed": "x", "num": 9, "shards": 7, "kind": "WindowBatches", "order": None}
+        for wrong in (None, {}, *({**state, name: value} for name, value in extra.items())):
             with pytest.raises(StateMismatch):
                 sampler.load_state_dict(wrong)  # type: ignore[reportArgumentType]
         assert sampler.draw() == untouched.draw()
 
 
-def test_files_that_are_removed_or_compacted_stay_readable(tmp_path: Path) -> None:
+def test_sampler_reads_removed_files(tmp_path: Path) -> None:
     for _ in range(3):
         with EpisodeWriter(tmp_path) as writer:
             writer.add(chunks(5))
     dataset = EpisodeDataset(tmp_path)
-    one, other = (dataset.sampler(steps=7, seed=0) for _ in range(2))
-    one.draw(), other.draw()
-    state = one.state_dict()
+    first, second = (dataset.sampler(steps=7, seed=0) for _ in range(2))
+    first.draw(), second.draw()
+    state = first.state_dict()
     compact(tmp_path)
     assert len(list(tmp_path.glob("*.arrow"))) == 1
     resumed = EpisodeDataset(tmp_path).sampler(steps=7)
     resumed.load_state_dict(state)
-    wanted = [one.draw() for _ in range(9)]
-    assert [resumed.draw() for _ in range(9)] == wanted
+    expected = [first.draw() for _ in range(9)]
+    assert [resumed.draw() for _ in range(9)] == expected
     for file in tmp_path.iterdir():
         file.unlink()
-    assert [other.draw() for _ in range(9)] == wanted
+    assert [second.draw() for _ in range(9)] == expected
     with pytest.raises(UnreadableData, match="is no data set"):
-        pickle.loads(pickle.dumps(other))
+        pickle.loads(pickle.dumps(second))
 
 
-def test_batches_know_from_which_steps_they_came() -> None:
+def test_batches_have_origins() -> None:
     with stored(chunks(9, ids=[f"e{i}" for i in range(9)]), [4]) as dataset:
         whole = {episode.id_: episode for episode in dataset}
         batch = dataset.sampler(steps=5, seed=0).draw()
@@ -523,7 +490,7 @@ ITEMS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("kind", ITEMS)
 @pytest.mark.parametrize("mmap", [True, False])
-def test_items_of_every_size_lie_where_they_are_looked_for(kind: str, mmap: bool) -> None:
+def test_mapped_column_reads_items_of_every_size(kind: str, mmap: bool) -> None:
     dtype, shape = ITEMS[kind]
     pack = chunks(9)
     rows = int(pack.observation_offsets[-1])
@@ -537,13 +504,13 @@ def test_items_of_every_size_lie_where_they_are_looked_for(kind: str, mmap: bool
             for key in ("obs", "new_obs", "actions"):
                 assert batch[key].dtype == items.dtype
                 assert np.array_equal(batch[key], reference.column(key, steps))
-        what = WindowBatches(45, 5, lookback=3, keys=["obs", "new_obs", "actions"])
-        windows = dataset.sampler(windows=what, order="stored").draw()
+        batches = WindowBatches(45, 5, lookback=3, keys=["obs", "new_obs", "actions"])
+        windows = dataset.sampler(windows=batches, order="stored").draw()
         for key in ("obs", "new_obs", "actions"):
             assert np.array_equal(windows[key], reference.windows(key, reference.steps, 3, 5))
 
 
-def test_threads_that_share_a_sampler_draw_everything_once() -> None:
+def test_sampler_is_thread_safe() -> None:
     with stored(chunks(30), [4]) as dataset:
         sampler = dataset.sampler(steps=5, seed=0)
         batches: list[Any] = []
@@ -587,12 +554,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), WRONG, ids=str)
-def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+def test_sampler_rejects_wrong_options(given: dict[str, Any], message: str) -> None:
     with stored(chunks(6)) as dataset, pytest.raises((InvalidArgument, UnknownKey, WrongType), match=message):
         dataset.sampler(**given)
 
 
-def test_columns_and_steps_that_there_are_not_are_named() -> None:
+def test_unknown_columns_and_steps_are_named() -> None:
     with stored(chunks(6)) as dataset:
         sampler = dataset.sampler(steps=4)
         with pytest.raises(UnknownKey, match="no column 'logp'"):

@@ -27,7 +27,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def frames(path: Path, num: int = 6, length: int = 50, compression: str = "auto", **options: Any) -> EpisodeDataset:
-    """Chunks of frames [64, 64], a few blocks each, in two shards."""
+    """Write chunks of frames [64, 64] with a few blocks each, in two shards."""
     lengths, lookbacks = length - np.arange(num), np.arange(num) % 3
     steps = int((lengths + lookbacks).sum())
     pack = EpisodePack(
@@ -51,7 +51,7 @@ def decoded_by(sampler: Any) -> int:
 
 
 @pytest.mark.parametrize("options", [{}, {"pool_bytes": 1}, {"pool_bytes": 3 * BLOCK}, {"cache": "c"}], ids=str)
-def test_frames_are_those_of_whole_episodes(options: dict[str, Any], tmp_path: Path, small_blocks: None) -> None:
+def test_sampled_frames_equal_the_episodes(options: dict[str, Any], tmp_path: Path, small_blocks: None) -> None:
     dataset = frames(tmp_path / "data")
     reference = ReferenceSteps(dataset)
     if "cache" in options:
@@ -60,8 +60,8 @@ def test_frames_are_those_of_whole_episodes(options: dict[str, Any], tmp_path: P
         rows = [reference.steps[i] for i in batch.indices]
         for key in ("obs", "new_obs", "actions"):
             assert same(batch.to_dict()[key], reference.column(key, rows))
-    what = WindowBatches(8, 6, lookback=2, keys=["obs", "new_obs"])
-    sampler = dataset.sampler(windows=what, seed=0, **options)
+    kind = WindowBatches(8, 6, lookback=2, keys=["obs", "new_obs"])
+    sampler = dataset.sampler(windows=kind, seed=0, **options)
     for _ in range(4):
         batch = sampler.draw()
         rows = [reference.steps[i] for i in batch.indices[:, 2]]
@@ -69,7 +69,7 @@ def test_frames_are_those_of_whole_episodes(options: dict[str, Any], tmp_path: P
             assert same(batch.to_dict()[key], reference.windows(key, rows, 2, 6))
 
 
-def test_a_block_is_decoded_once_an_epoch_but_for_the_last_of_a_run(tmp_path: Path, small_blocks: None) -> None:
+def test_blocks_order_decodes_each_block_once(tmp_path: Path, small_blocks: None) -> None:
     dataset = frames(tmp_path, 20, 60)
     num_blocks = sum(-(-(len(e) + 1 + e.tracks.lookback) // 8) for e in dataset)
     sampler = dataset.sampler(steps=StepBatches(32, keys=["obs"]), seed=0, pool_bytes=40 * BLOCK)
@@ -94,19 +94,19 @@ def test_a_block_is_decoded_once_an_epoch_but_for_the_last_of_a_run(tmp_path: Pa
     at_once=st.integers(1, 5),
     seed=st.integers(0, 5),
 )
-def test_runs_have_every_step_once_and_stay_in_their_blocks(
+def test_runs_of_covers_each_step_once(
     lengths: list[int], lookbacks: list[int], size: int, at_once: int, seed: int
 ) -> None:
-    own, back = np.array(lengths), np.array(lookbacks[: len(lengths)])
-    ends = own.cumsum()
-    starts, stops = runs_of(ends - own, own, back, size)
+    part, back = np.array(lengths), np.array(lookbacks[: len(lengths)])
+    ends = part.cumsum()
+    starts, stops = runs_of(ends - part, part, back, size)
     assert (stops > starts).all()
     assert np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)]).tolist() == list(
         range(ends[-1])
     )
     for a, b in zip(starts, stops, strict=True):
         e = int(ends.searchsorted(a, side="right"))
-        first, last = a - (ends - own)[e] + back[e], b - 1 - (ends - own)[e] + back[e]
+        first, last = a - (ends - part)[e] + back[e], b - 1 - (ends - part)[e] + back[e]
         assert b <= ends[e]
         assert first // size == last // size
     order, num = Blocks(starts, stops, at_once, seed), int(ends[-1])
@@ -117,21 +117,21 @@ def test_runs_have_every_step_once_and_stay_in_their_blocks(
         assert parts == whole.tolist()
 
 
-def test_a_cache_is_made_once_and_again_when_it_is_cut(tmp_path: Path, small_blocks: None) -> None:
+def test_decoded_cache_is_rewritten_only_if_truncated(tmp_path: Path, small_blocks: None) -> None:
     dataset, cache = frames(tmp_path / "data"), tmp_path / "cache"
-    wanted = dataset.sampler(steps=16, seed=0, order="shuffled", cache=cache).draw()
+    expected = dataset.sampler(steps=16, seed=0, order="shuffled", cache=cache).draw()
     files = sorted(cache.iterdir())
     times = [file.stat().st_mtime_ns for file in files]
     assert sum(file.stat().st_size for file in files) == sum(len(e) + 1 + e.tracks.lookback for e in dataset) * 64 * 64
-    assert dataset.sampler(steps=16, seed=0, cache=cache).draw() == wanted
+    assert dataset.sampler(steps=16, seed=0, cache=cache).draw() == expected
     assert [file.stat().st_mtime_ns for file in files] == times
     files[0].unlink()
     files[1].write_bytes(files[1].read_bytes()[:-1])
-    assert dataset.sampler(steps=16, seed=0, cache=cache).draw() == wanted
+    assert dataset.sampler(steps=16, seed=0, cache=cache).draw() == expected
     assert sorted(cache.iterdir()) == files
 
 
-def test_tracks_that_are_compressed_in_some_shards_alone_are_drawn(tmp_path: Path, small_blocks: None) -> None:
+def test_sampler_mixes_compressed_and_plain_shards(tmp_path: Path, small_blocks: None) -> None:
     frames(tmp_path, compression="none")
     dataset = frames(tmp_path, compression="zstd")
     reference = ReferenceSteps(dataset)
@@ -141,7 +141,7 @@ def test_tracks_that_are_compressed_in_some_shards_alone_are_drawn(tmp_path: Pat
         assert same(batch.to_dict()["rewards"], reference.column("rewards", rows))
 
 
-def test_a_block_that_cannot_be_decoded_names_its_file(tmp_path: Path, small_blocks: None) -> None:
+def test_damaged_block_names_its_file(tmp_path: Path, small_blocks: None) -> None:
     dataset = frames(tmp_path)
     (first, _) = sorted(tmp_path.glob("*.arrow"))
     data = bytearray(first.read_bytes())

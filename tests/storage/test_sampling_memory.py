@@ -34,15 +34,15 @@ print(anonymous() - before, dataset.nbytes)
 
 
 def grown(path: Path, num_batches: int) -> tuple[int, int]:
-    """By how many bytes a process grows that draws so many batches, and how many the data have."""
+    """Return the memory growth in bytes of a process that samples, and the size of the data."""
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(path), str(num_batches)], capture_output=True, text=True, check=True
     )
-    found, size = map(int, ran.stdout.split())
-    return found, size
+    result, size = map(int, ran.stdout.split())
+    return result, size
 
 
-def test_vectors_of_many_megabytes_are_drawn_in_a_few(tmp_path: Path) -> None:
+def test_sampling_vectors_needs_little_memory(tmp_path: Path) -> None:
     steps, num = 400, 500
     pack = EpisodePack(
         observations=np.zeros(((steps + 1) * num, 40), np.float32),
@@ -53,12 +53,12 @@ def test_vectors_of_many_megabytes_are_drawn_in_a_few(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         for start in range(0, num, 100):
             writer.add(pack[start : start + 100])
-    found, size = grown(tmp_path, 400)
+    result, size = grown(tmp_path, 400)
     assert size > 32 << 20
-    assert found < 8 << 20
+    assert result < 8 << 20
 
 
-def test_frames_of_many_megabytes_are_drawn_in_the_memory_of_the_pool(tmp_path: Path) -> None:
+def test_sampling_frames_needs_the_pools_memory(tmp_path: Path) -> None:
     ground = np.random.default_rng(0).integers(0, 256, (84, 84), np.uint8)
     steps = 150
     frames = np.broadcast_to(ground, (steps + 1, 84, 84)).copy()
@@ -70,6 +70,6 @@ def test_frames_of_many_megabytes_are_drawn_in_the_memory_of_the_pool(tmp_path: 
             )
             writer.add(pack)
     decoded = 40 * frames.nbytes
-    found, _ = grown(tmp_path, 12)
+    result, _ = grown(tmp_path, 12)
     assert decoded > 40 << 20
-    assert found < 20 << 20  # the pool, a batch of frames before and after, and what is computed ahead
+    assert result < 20 << 20  # the pool, a batch of frames before and after, and what is computed ahead

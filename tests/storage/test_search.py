@@ -1,4 +1,4 @@
-"""Steps and episodes are found by SQL, and what is found is what the episodes say."""
+"""SQL, selections and splits, compared with the episodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from episodes.storage.search import sql_columns
 
 
 def episode(i: int, num: int | None = None, **more: Any) -> SingleAgentEpisode:
-    """Episode i: every number is another one."""
+    """Return episode i with distinct numbers."""
     num = i % 5 if num is None else num
     infos = [
         {"n": t, "word": "x" * t, "deep": {"list": [t]}, **({"odd": float(t)} if t % 2 else {})} for t in range(num + 1)
@@ -62,24 +62,24 @@ def rows(dataset: EpisodeDataset, query: str, **options: Any) -> list[dict[str, 
 
 
 def plain(value: Any) -> Any:
-    """A value as Arrow gives it back: lists, and no numpy."""
+    """Return a value as Arrow returns it: lists, not arrays."""
     value = np.asarray(value)
-    found = value.astype(np.float32 if value.dtype == np.float16 else value.dtype).reshape(-1).tolist()
-    return found if value.ndim else found[0]
+    result = value.astype(np.float32 if value.dtype == np.float16 else value.dtype).reshape(-1).tolist()
+    return result if value.ndim else result[0]
 
 
 def reference(dataset: EpisodeDataset, paths: list[str]) -> dict[str, list[Any]]:
-    """The columns of all steps, one by one, off the episodes."""
+    """Return the columns of all steps, computed from the episodes step by step."""
     columns: dict[str, list[Any]] = {}
-    for number, one in enumerate(dataset):
-        tracks, first = one.tracks.arrays(), one.tracks.lookback
-        for t in range(len(one)):
-            last = t == len(one) - 1
-            told = {"episode": number, "t": t, "terminated": last and one.is_terminated}
-            told |= {"truncated": last and one.is_truncated, "policy_version": one.get_policy_versions()[t]}
-            told |= {path: tracks[path][first + t] for path in paths}
-            told |= {f"next_{path}": tracks[path][first + t + 1] for path in paths if path.startswith("observations")}
-            for name, value in told.items():
+    for number, item in enumerate(dataset):
+        tracks, first = item.tracks.arrays(), item.tracks.lookback
+        for t in range(len(item)):
+            last = t == len(item) - 1
+            text = {"episode": number, "t": t, "terminated": last and item.is_terminated}
+            text |= {"truncated": last and item.is_truncated, "policy_version": item.get_policy_versions()[t]}
+            text |= {path: tracks[path][first + t] for path in paths}
+            text |= {f"next_{path}": tracks[path][first + t + 1] for path in paths if path.startswith("observations")}
+            for name, value in text.items():
                 columns.setdefault(name, []).append(plain(value))
     return columns
 
@@ -90,31 +90,33 @@ def reference(dataset: EpisodeDataset, paths: list[str]) -> dict[str, list[Any]]
     flushed=st.booleans(),
     picked=st.none() | st.lists(st.integers(0, 4), max_size=6),
 )
-def test_the_steps_of_a_table_are_those_of_the_episodes(
+def test_step_table_equals_the_episodes(
     episodes: list[SingleAgentEpisode], compression: str, flushed: bool, picked: list[int] | None
 ) -> None:
     with tempfile.TemporaryDirectory() as path:
         with EpisodeWriter(path, compression=compression) as writer:
-            for one in episodes:
-                writer.add([one])
+            for first in episodes:
+                writer.add([first])
                 if flushed:
                     writer.flush()
         dataset = EpisodeDataset(path)
         if picked is not None:
             dataset = dataset.select([i % len(episodes) for i in picked])
         table = dataset.step_table(decode=True)
-        kinds = {p: a.dtype.kind for one in episodes for p, a in one.to_numpy().tracks.arrays().items() if len(one)}
-        wanted = reference(dataset, [path for path in kinds if path in table.names])
-        for name, values in wanted.items():
+        kinds = {
+            p: a.dtype.kind for first in episodes for p, a in first.to_numpy().tracks.arrays().items() if len(first)
+        }
+        expected = reference(dataset, [path for path in kinds if path in table.names])
+        for name, values in expected.items():
             if kinds.get(name.removeprefix("next_")) not in ("c", "S", "U"):
-                found = table.table([name]).column(name).to_pylist()
-                assert repr(found) == repr(values)  # NaN is NaN
+                result = table.table([name]).column(name).to_pylist()
+                assert repr(result) == repr(values)  # NaN is NaN
         assert table.table(["step"]).column("step").to_pylist() == list(range(dataset.num_steps))
 
 
-def test_a_query_finds_steps_by_numbers_infos_and_flags(tmp_path: Path) -> None:
+def test_sql_selects_by_numbers_infos_and_flags(tmp_path: Path) -> None:
     dataset = made(tmp_path)
-    found = rows(
+    result = rows(
         dataset,
         'select step, episode, t, "observations/at/1" as y, "observations/at"[2] as same, '
         '"next_observations/at/1" as y1, '
@@ -122,8 +124,8 @@ def test_a_query_finds_steps_by_numbers_infos_and_flags(tmp_path: Path) -> None:
         "from steps where terminated order by step",
     )
     ends = [(i, i % 5 - 1) for i in range(12) if i % 2 == 0 and i % 5]
-    assert [(row["episode"], row["t"]) for row in found] == ends
-    for row in found:
+    assert [(row["episode"], row["t"]) for row in result] == ends
+    for row in result:
         whole, t = dataset[row["episode"]], row["t"]
         assert row["y"] == row["same"] == whole.get_observations(t)["at"][1]
         assert row["y1"] == whole.get_observations(t + 1)["at"][1]
@@ -132,26 +134,26 @@ def test_a_query_finds_steps_by_numbers_infos_and_flags(tmp_path: Path) -> None:
         assert row["odd"] == info.get("odd")
 
 
-def test_tracks_of_one_number_a_step_are_not_copied(tmp_path: Path) -> None:
+def test_scalar_tracks_are_not_copied(tmp_path: Path) -> None:
     dataset = made(tmp_path, per_flush=100)
     column = dataset.step_table().table(["rewards"]).column("rewards").chunk(0)
     assert np.shares_memory(column.to_numpy(), dataset.pack().rewards)
 
 
-def test_episodes_are_joined_with_their_steps(tmp_path: Path) -> None:
+def test_sql_joins_episodes_with_steps(tmp_path: Path) -> None:
     dataset = made(tmp_path)
-    found = rows(
+    result = rows(
         dataset,
         'select id, ending, sum(rewards) as told, any_value("return") as known, '
         'any_value("custom_data/level") as level '
         "from steps join episodes using (episode) where \"custom_data/name\" <> 'n3' group by all order by id",
     )
-    assert [row["id"] for row in found] == sorted(f"e{i}" for i in range(12) if i % 5 and i != 3)
-    assert all(row["told"] == row["known"] and row["level"] == int(row["id"][1:]) / 2 for row in found)
-    assert {row["ending"] for row in found} == {"terminated", "cut"}
+    assert [row["id"] for row in result] == sorted(f"e{i}" for i in range(12) if i % 5 and i != 3)
+    assert all(row["told"] == row["known"] and row["level"] == int(row["id"][1:]) / 2 for row in result)
+    assert {row["ending"] for row in result} == {"terminated", "cut"}
 
 
-def test_unfinished_shards_are_searched(tmp_path: Path) -> None:
+def test_sql_reads_unfinished_shards(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path)
     writer.add([episode(4)])
     writer.flush()
@@ -159,7 +161,7 @@ def test_unfinished_shards_are_searched(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_a_table_may_be_read_twice_in_a_query_and_an_empty_one_too(tmp_path: Path) -> None:
+def test_sql_reads_a_table_twice_and_empty_tables(tmp_path: Path) -> None:
     dataset = made(tmp_path)
     twice = "select count(*) as n from steps a join steps b on a.step = b.step + 1"
     assert rows(dataset, twice) == [{"n": dataset.num_steps - 1}]
@@ -168,12 +170,12 @@ def test_a_table_may_be_read_twice_in_a_query_and_an_empty_one_too(tmp_path: Pat
     assert len(dataset[:0].sql("select step from steps").episodes) == 0
 
 
-def test_columns_that_are_too_large_lie_in_a_file_and_are_the_same(tmp_path: Path, monkeypatch: Any) -> None:
+def test_large_columns_spill_to_a_file(tmp_path: Path, monkeypatch: Any) -> None:
     dataset, names = made(tmp_path), ["step", "t", "observations/at/2", "next_observations/at"]
-    wanted = dataset[:].step_table().table(names)
+    expected = dataset[:].step_table().table(names)
     monkeypatch.setattr(sql_columns, "MOST_KEPT", 100)
-    found = dataset[:].step_table().table(names)
-    assert found.equals(wanted)
+    result = dataset[:].step_table().table(names)
+    assert result.equals(expected)
     assert dataset.sql("select max(t) as t from steps").table.to_pylist() == [{"t": 3}]
 
 
@@ -213,30 +215,30 @@ for query in QUERIES:
 
 
 @pytest.mark.parametrize("num", [12, pytest.param(120, marks=pytest.mark.slow)])
-def test_data_larger_than_the_memory_allowed_are_searched(tmp_path: Path, num: int) -> None:
+def test_sql_on_data_larger_than_memory(tmp_path: Path, num: int) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", FLAT, str(tmp_path), str(num)]
-    told = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True).stdout
-    lines = [tuple(map(int, line.split())) for line in told.splitlines()]
-    assert [found for found, _, _ in lines] == [4 * num, 10, 5]
+    text = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True).stdout
+    lines = [tuple(map(int, line.split())) for line in text.splitlines()]
+    assert [result for result, _, _ in lines] == [4 * num, 10, 5]
     for _, megabytes, size in lines:
         assert size > 3.5 * num
         assert megabytes < 32
 
 
-def test_frames_are_read_only_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_sql_reads_frames_only_with_decode(tmp_path: Path) -> None:
     dataset = made(tmp_path)
     assert "observations/frame" not in dataset.sql("select * from steps").table.column_names
     with pytest.raises(InvalidArgument, match=r"'observations/frame' is compressed: give decode=True"):
         dataset.sql('select "observations/frame/3/3" from steps')
-    found = rows(
+    result = rows(
         dataset, 'select episode, max("observations/frame/3/3") as f from steps group by 1 order by 1', decode=True
     )
-    assert found == [{"episode": i, "f": i} for i in range(12) if i % 5]
+    assert result == [{"episode": i, "f": i} for i in range(12) if i % 5]
 
 
-def test_names_of_any_case_are_found_and_those_that_differ_by_it_are_told_apart(tmp_path: Path) -> None:
-    one = SingleAgentEpisode.from_arrays(
+def test_sql_names_ignore_case_unless_ambiguous(tmp_path: Path) -> None:
+    first = SingleAgentEpisode.from_arrays(
         {"Cam.x": np.arange(6.0).reshape(3, 2)},
         np.arange(2),
         np.ones(2),
@@ -244,7 +246,7 @@ def test_names_of_any_case_are_found_and_those_that_differ_by_it_are_told_apart(
         custom_data={"Who": "me", "who": "you"},
     )
     with EpisodeWriter(tmp_path) as writer:
-        writer.add([one])
+        writer.add([first])
     dataset = EpisodeDataset(tmp_path)
     columns = {
         "observations/Cam.x/1": [1.0, 3.0],
@@ -275,7 +277,7 @@ def test_names_of_any_case_are_found_and_those_that_differ_by_it_are_told_apart(
         ("select * from local_table", "local_table"),
     ],
 )
-def test_what_cannot_be_asked_is_told_with_what_there_is(tmp_path: Path, query: str, told: str) -> None:
+def test_wrong_query_lists_columns(tmp_path: Path, query: str, told: str) -> None:
     local_table = pa.table({"secret": [1]})
     with pytest.raises(InvalidArgument, match=told):
         made(tmp_path).sql(query)
@@ -295,16 +297,16 @@ def test_without_duckdb_the_error_names_the_extra(tmp_path: Path, monkeypatch: p
 # --- selections -------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_found_gives_its_episodes_and_windows_around_its_steps(tmp_path: Path) -> None:
+def test_selection_has_episodes_and_windows(tmp_path: Path) -> None:
     dataset = made(tmp_path)
-    found = dataset.sql("select step from steps where rewards > 2.5")
+    result = dataset.sql("select step from steps where rewards > 2.5")
     hits = [(i, t) for i in range(12) for t in range(i % 5) if t + i / 8 > 2.5]
-    assert list(zip(found.numbers.tolist(), found.t.tolist(), strict=True)) == hits
-    assert [one.id_ for one in found.episodes] == [f"e{i}" for i in dict(hits)]
-    windows = found.windows(1, 2)
+    assert list(zip(result.numbers.tolist(), result.t.tolist(), strict=True)) == hits
+    assert [first.id_ for first in result.episodes] == [f"e{i}" for i in dict(hits)]
+    windows = result.windows(1, 2)
     for window, (i, t) in zip(windows, hits, strict=True):
         assert window.equals(episode(i).to_numpy()[max(t - 1, 0) : t + 3])
-    assert dataset.sql("select episode, t from steps where rewards > 2.5").steps.tolist() == found.steps.tolist()
+    assert dataset.sql("select episode, t from steps where rewards > 2.5").steps.tolist() == result.steps.tolist()
     assert len(dataset.sql("select episode from episodes where length = 4").episodes) == 2
     with pytest.raises(InvalidArgument, match="is of episodes: let it select step"):
         dataset.sql("select episode from episodes").windows(1)
@@ -316,30 +318,30 @@ def test_what_was_found_gives_its_episodes_and_windows_around_its_steps(tmp_path
         dataset.sql("select 0 as episode, 3 as t").steps  # noqa: B018
 
 
-def test_a_saved_selection_finds_its_steps_again_and_says_what_changed(tmp_path: Path) -> None:
+def test_loaded_selection_finds_steps_and_lists_changes(tmp_path: Path) -> None:
     dataset, file = made(tmp_path / "data"), tmp_path / "found.json"
-    found = dataset.sql("select step from steps where rewards > 2.5")
-    found.save(file)
-    again = EpisodeDataset(tmp_path / "data").load_selection(file)
-    assert (again.query, again.changes) == (found.query, [])
-    assert again.steps.tolist() == found.steps.tolist()
+    result = dataset.sql("select step from steps where rewards > 2.5")
+    result.save(file)
+    repeated = EpisodeDataset(tmp_path / "data").load_selection(file)
+    assert (repeated.query, repeated.changes) == (result.query, [])
+    assert repeated.steps.tolist() == result.steps.tolist()
     made(tmp_path / "data", 3)
     compact(tmp_path / "data")
     later = EpisodeDataset(tmp_path / "data")[::-1]
-    again = later.load_selection(file)
-    assert sorted(one.id_ for one in again.episodes) == sorted(one.id_ for one in found.episodes)
-    assert [w.get_rewards(0) for w in again.windows()] == [w.get_rewards(0) for w in found.windows()]
-    assert sum(int(change.split(" has ")[1].split()[0]) for change in again.changes) == 3
-    assert all(change.endswith("episodes that the query did not see") for change in again.changes)
+    repeated = later.load_selection(file)
+    assert sorted(first.id_ for first in repeated.episodes) == sorted(first.id_ for first in result.episodes)
+    assert [w.get_rewards(0) for w in repeated.windows()] == [w.get_rewards(0) for w in result.windows()]
+    assert sum(int(change.split(" has ")[1].split()[0]) for change in repeated.changes) == 3
+    assert all(change.endswith("episodes that the query did not see") for change in repeated.changes)
     few = later.select(later.metadata["id"] == "e4").load_selection(file)
     assert len(few) == 1
-    assert f"{len(found) - 1} of {len(found)} hits are in episodes that are gone, or not in this view" in few.changes
+    assert f"{len(result) - 1} of {len(result)} hits are in episodes that are gone, or not in this view" in few.changes
     file.write_text(file.read_text().replace("rewards", "actions"))
     with pytest.raises(UnreadableData, match="not as it was written"):
         later.load_selection(file)
 
 
-def test_a_selection_of_a_shard_that_is_gone_says_so(tmp_path: Path) -> None:
+def test_loaded_selection_names_lost_shards(tmp_path: Path) -> None:
     made(tmp_path / "data", per_flush=100)
     dataset = made(tmp_path / "data", 5, per_flush=100)
     dataset.sql("select step from steps where episode >= 12").save(tmp_path / "found")
@@ -356,7 +358,7 @@ def test_a_selection_of_a_shard_that_is_gone_says_so(tmp_path: Path) -> None:
 # --- the table of episodes --------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_episodes_is_one_of_arrow_pandas_and_polars(tmp_path: Path) -> None:
+def test_metadata_converts_to_arrow_pandas_polars(tmp_path: Path) -> None:
     dataset = made(tmp_path, per_flush=100)
     table = dataset.metadata.to_arrow()
     assert table.column("episode").to_pylist() == list(range(12))
@@ -377,23 +379,23 @@ def test_the_table_of_episodes_is_one_of_arrow_pandas_and_polars(tmp_path: Path)
         dataset.metadata["x"]
 
 
-def test_what_a_query_found_is_a_table_of_arrow_pandas_and_polars(tmp_path: Path) -> None:
+def test_selection_converts_to_arrow_pandas_polars(tmp_path: Path) -> None:
     dataset = made(tmp_path / "data")
-    found = dataset.sql('select step, t, rewards, "observations/at", "infos/word" from steps where rewards > 1')
-    table = pa.table(found)
-    assert table.equals(found.table)
+    result = dataset.sql('select step, t, rewards, "observations/at", "infos/word" from steps where rewards > 1')
+    table = pa.table(result)
+    assert table.equals(result.table)
     assert table.num_rows
-    assert found.to_pandas()["rewards"].tolist() == table["rewards"].to_pylist()
-    for frame in (found.to_polars(), polars.DataFrame(found)):
+    assert result.to_pandas()["rewards"].tolist() == table["rewards"].to_pylist()
+    for frame in (result.to_polars(), polars.DataFrame(result)):
         assert frame["infos/word"].to_list() == table["infos/word"].to_pylist()
         assert frame.columns == table.column_names
-    found.save(tmp_path / "found")
+    result.save(tmp_path / "found")
     loaded = dataset.load_selection(tmp_path / "found")
     with pytest.raises(EpisodeStateError, match="ask again"):
         loaded.to_polars()
 
 
-def test_facts_of_many_kinds_are_columns_where_they_are_all_of_one(tmp_path: Path) -> None:
+def test_custom_data_of_one_kind_are_columns(tmp_path: Path) -> None:
     facts = [
         {"a": 1, "b": "x", "c": True, "d": [1], "e": 1 << 70, "f": np.float32(0.5)},
         {},
@@ -403,17 +405,17 @@ def test_facts_of_many_kinds_are_columns_where_they_are_all_of_one(tmp_path: Pat
         for i, custom in enumerate(facts):
             writer.add([episode(i, custom_data=custom)])
     table = EpisodeDataset(tmp_path).metadata.to_arrow()
-    found = {name: table.column(name).to_pylist() for name in table.column_names if name.startswith("custom_data/")}
-    assert found["custom_data/a"] == [1, None, 2.5]
-    assert found["custom_data/c"] == [True, None, None]
-    assert found["custom_data/f"][:2] == [0.5, None]
-    assert found.keys() == {"custom_data/a", "custom_data/c", "custom_data/f"}
+    result = {name: table.column(name).to_pylist() for name in table.column_names if name.startswith("custom_data/")}
+    assert result["custom_data/a"] == [1, None, 2.5]
+    assert result["custom_data/c"] == [True, None, None]
+    assert result["custom_data/f"][:2] == [0.5, None]
+    assert result.keys() == {"custom_data/a", "custom_data/c", "custom_data/f"}
 
 
 # --- splits -----------------------------------------------------------------------------------------------------------
 
 
-def test_splits_part_the_data_set_and_what_is_written_later_has_its_place(tmp_path: Path) -> None:
+def test_splits_assign_later_episodes_too(tmp_path: Path) -> None:
     dataset = made(tmp_path, 400, per_flush=100)
     dataset.add_splits({"train": 0.75, "test": 0.25}, seed=3)
     assert dataset.splits == ["train", "test"]
@@ -422,23 +424,25 @@ def test_splits_part_the_data_set_and_what_is_written_later_has_its_place(tmp_pa
     assert train | test == set(dataset.metadata["id"])
     assert 60 < len(test) < 140
     made(tmp_path, 40)  # the same ids again
-    again = EpisodeDataset(tmp_path)
-    assert set(again.split("test").metadata["id"]) == test
-    assert [*again[5:9].split("train").metadata["id"]] == [id_ for id_ in again[5:9].metadata["id"] if id_ in train]
-    again.add_splits({"few": ["e3", "e5"]})
-    assert set(again.split("few").metadata["id"]) == {"e3", "e5"}
-    assert again.splits == ["train", "test", "few"]
+    repeated = EpisodeDataset(tmp_path)
+    assert set(repeated.split("test").metadata["id"]) == test
+    assert [*repeated[5:9].split("train").metadata["id"]] == [
+        id_ for id_ in repeated[5:9].metadata["id"] if id_ in train
+    ]
+    repeated.add_splits({"few": ["e3", "e5"]})
+    assert set(repeated.split("few").metadata["id"]) == {"e3", "e5"}
+    assert repeated.splits == ["train", "test", "few"]
     with pytest.raises(UnknownKey, match="no split 'valid'; there are: train, test, few"):
-        again.split("valid")
+        repeated.split("valid")
     wrongs: list[Any] = [{"a": 0.7, "b": 0.4}, {"a": 0.0}, {}, {"": 0.5}, {3: 0.5}, {"one": "e3"}, {"none": None}]
     for wrong in wrongs:
         with pytest.raises(InvalidArgument):
-            again.add_splits(wrong)
-    again.add_splits({"half": np.float32(0.5)})
-    assert 0 < len(again.split("half")) < len(again)
+            repeated.add_splits(wrong)
+    repeated.add_splits({"half": np.float32(0.5)})
+    assert 0 < len(repeated.split("half")) < len(repeated)
 
 
-def test_damaged_splits_are_told_and_put_aside(tmp_path: Path) -> None:
+def test_damaged_splits_raise_and_are_repaired(tmp_path: Path) -> None:
     made(tmp_path).add_splits({"train": 0.5})
     file = tmp_path / "splits.json"
     file.write_text(file.read_text().replace("0.5", "0.6"))
@@ -451,11 +455,11 @@ def test_damaged_splits_are_told_and_put_aside(tmp_path: Path) -> None:
     assert EpisodeDataset(tmp_path, verify=True).splits == []
 
 
-def test_chunks_and_agents_that_belong_together_are_in_one_split(tmp_path: Path) -> None:
+def test_split_keeps_chunks_and_agents_together(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         for i in range(60):
             agents = [{"agent_id": name, "multi_agent_episode_id": f"m{i}"} for name in "ab"]
-            writer.add([episode(2 * i + k, 2, **told) for k, told in enumerate(agents)])
+            writer.add([episode(2 * i + k, 2, **text) for k, text in enumerate(agents)])
     dataset = EpisodeDataset(tmp_path)
     dataset.add_splits({"train": 0.5, "test": 0.5})
     parts = [set(dataset.split(name).metadata["multi_agent_episode_id"]) for name in ("train", "test")]

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episodes import EpisodePack, SingleAgentEpisode
-from episodes.errors import EpisodeError, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import writer as writing
 
@@ -22,7 +21,7 @@ SPACE = spaces.Discrete(5)
 
 
 def one(number: int, **more: Any) -> SingleAgentEpisode:
-    """A flat, finished episode of one to three steps."""
+    """Return a flat, finalized episode of one to three steps."""
     steps = number % 3 + 1
     arguments = {
         "observations": np.full((steps + 1, 2), number, np.float32),
@@ -74,7 +73,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
 
 
 @given(names=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=12))
-def test_whatever_comes_one_by_one_comes_back_in_order(names: list[str]) -> None:
+def test_episodes_added_one_by_one_keep_their_order(names: list[str]) -> None:
     added = [KINDS[name](number) for number, name in enumerate(names)]
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "SMALL_BYTES", 2000)
@@ -83,16 +82,16 @@ def test_whatever_comes_one_by_one_comes_back_in_order(names: list[str]) -> None
             for episodes in added:
                 writer.add(episodes)
         dataset = EpisodeDataset(path)
-        wanted = [one(0), *(SingleAgentEpisode.from_state(e.get_state()).to_numpy() for part in added for e in part)]
-        assert len(dataset) == len(wanted)
-        for found, episode in zip(dataset, wanted, strict=True):
+        expected = [one(0), *(SingleAgentEpisode.from_state(e.get_state()).to_numpy() for part in added for e in part)]
+        assert len(dataset) == len(expected)
+        for result, episode in zip(dataset, expected, strict=True):
             if not len(episode):
                 episode.action_space = SPACE  # it had none, and gets the data set's
-                found.extra_model_outputs = {}
-            assert found.equals(episode)
+                result.extra_model_outputs = {}
+            assert result.equals(episode)
 
 
-def test_a_thousand_small_episodes_are_few_record_batches(tmp_path: Path) -> None:
+def test_small_episodes_share_record_batches(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         for number in range(1000):
             writer.add([one(number)])
@@ -101,7 +100,7 @@ def test_a_thousand_small_episodes_are_few_record_batches(tmp_path: Path) -> Non
     assert dataset.metadata["id"].tolist() == [f"e{number}" for number in range(1000)]
 
 
-def test_what_waits_is_a_copy(tmp_path: Path) -> None:
+def test_queued_episode_is_a_copy(tmp_path: Path) -> None:
     rewards, observations = np.ones(2), np.zeros((3, 2), np.float32)
     with EpisodeWriter(tmp_path) as writer:
         writer.add([one(1)])
@@ -111,7 +110,7 @@ def test_what_waits_is_a_copy(tmp_path: Path) -> None:
     assert not EpisodeDataset(tmp_path)[1].get_observations().any()
 
 
-def test_a_flush_writes_what_waits(tmp_path: Path) -> None:
+def test_flush_writes_queued_episodes(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path)
     for number in range(5):
         writer.add([one(number)])
@@ -121,36 +120,3 @@ def test_a_flush_writes_what_waits(tmp_path: Path) -> None:
     assert len(EpisodeDataset(tmp_path)) == 5
     assert " 0 bytes waiting" in repr(writer)
     writer.close()
-
-
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "another shape": (lambda: [one(0, observations=np.zeros((2, 3), np.float32))], "track 'observations' holds"),
-    "another dtype": (lambda: [one(0, rewards=np.zeros(1, np.float32))], "track 'rewards' holds float64"),
-    "another output": (lambda: [one(0, extra_model_outputs={"v": np.zeros(1)})], "'extra_model_outputs/logp' is there"),
-    "another space": (lambda: [one(0, action_space=spaces.Discrete(6))], "action_space: the data set has"),
-    "no episode": (lambda: [one(0), 3], "not a int"),
-    "one that is not reset": (lambda: [one(0), SingleAgentEpisode()], "call add_env_reset"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_at_once_though_others_wait(tmp_path: Path, name: str) -> None:
-    make, message = REFUSED[name]
-    with EpisodeWriter(tmp_path) as writer:
-        writer.add([one(0)])
-        writer.add([one(1)])
-        with pytest.raises(EpisodeError, match=message):
-            writer.add(make())
-        writer.add([one(2)])
-    assert [e.id_ for e in EpisodeDataset(tmp_path)] == ["e0", "e1", "e2"]
-
-
-@pytest.mark.parametrize("whose", ["id_", "agent_id", "module_id"])
-def test_an_id_that_no_file_holds_is_refused_at_once_and_loses_none_that_wait(tmp_path: Path, whose: str) -> None:
-    with EpisodeWriter(tmp_path / "data") as writer:
-        writer.add([one(0)])
-        for odd in ([one(1, **{whose: "\ud800"})], EpisodePack.from_episodes([one(1, **{whose: "\ud800"})])):
-            with pytest.raises(WrongType, match="lone surrogate"):
-                writer.add(odd)
-        writer.add([one(2, id_="\U0001f642")])
-    assert [episode.id_ for episode in EpisodeDataset(tmp_path / "data")] == ["e0", "\U0001f642"]

@@ -1,4 +1,4 @@
-"""Statistics of tracks are those of numpy, merge, are kept with the data set, and are read once a shard."""
+"""Statistics of tracks equal numpy's, merge, and are computed once per shard."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from episodes.storage.search.statistics import TrackStatistics
 
 
 def alike(found: TrackStatistics, wanted: np.ndarray) -> None:
-    """Whether the statistics are those of items [n, ...] of a few numbers."""
-    there = ~np.isnan(wanted)
-    assert found.count.tolist() == there.sum(0).tolist()
-    assert found.num_nan.tolist() == (~there).sum(0).tolist()
+    """Check that the statistics are those of items [n, ...] of a few numbers."""
+    is_number = ~np.isnan(wanted)
+    assert found.count.tolist() == is_number.sum(0).tolist()
+    assert found.num_nan.tolist() == (~is_number).sum(0).tolist()
     for place in np.ndindex(wanted.shape[1:]):
         values = wanted[(slice(None), *place)]
         values = values[~np.isnan(values)]
@@ -44,43 +44,43 @@ NUMBERS = st.floats(-1e6, 1e6).filter(lambda x: x == 0 or abs(x) > 1e-6) | st.ju
     items=arrays.arrays(np.float64, st.tuples(st.integers(0, 40), st.integers(1, 3)), elements=NUMBERS),
     cuts=st.lists(st.integers(0, 40), max_size=3),
 )
-def test_statistics_of_parts_merge_to_those_of_all(items: np.ndarray, cuts: list[int]) -> None:
-    first, *others = (
+def test_merged_statistics_equal_those_of_all(items: np.ndarray, cuts: list[int]) -> None:
+    first, *further = (
         TrackStatistics.of(part) for part in np.split(items, sorted(min(cut, len(items)) for cut in cuts))
     )
-    for other in others:
-        first = first.merged(TrackStatistics.from_json(other.to_json()))
+    for second in further:
+        first = first.merged(TrackStatistics.from_json(second.to_json()))
     alike(first, items)
     whole = TrackStatistics.of(items)
     assert all(a.bins.tolist() == b.bins.tolist() for a, b in zip(first.sketches, whole.sketches, strict=True))
     assert all(a.counts.tolist() == b.counts.tolist() for a, b in zip(first.sketches, whole.sketches, strict=True))
 
 
-def test_infinities_and_huge_numbers_have_the_mean_that_numpy_gives_them() -> None:
+def test_statistics_of_infinite_and_huge_values() -> None:
     items = np.array(
         [[1.0, np.inf, -np.inf, np.inf, 1e308], [2.0, 3.0, 4.0, -np.inf, 1e308], [3.0, np.nan, 5.0, 6.0, 1.0]]
     )
     whole, first = TrackStatistics.of(items), TrackStatistics.of(items[:1])
     for part in (items[1:2], np.full((1, 5), np.nan), items[2:]):
         first = first.merged(TrackStatistics.of(part))
-    for found in (whole, first):
-        np.testing.assert_array_equal(found.mean[:4], [2.0, np.inf, -np.inf, np.nan])
-        np.testing.assert_array_equal(found.std[:4], [np.std([1, 2, 3]), np.nan, np.nan, np.nan])
-        assert found.max.tolist() == [3.0, np.inf, 5.0, np.inf, 1e308]
+    for result in (whole, first):
+        np.testing.assert_array_equal(result.mean[:4], [2.0, np.inf, -np.inf, np.nan])
+        np.testing.assert_array_equal(result.std[:4], [np.std([1, 2, 3]), np.nan, np.nan, np.nan])
+        assert result.max.tolist() == [3.0, np.inf, 5.0, np.inf, 1e308]
     for wrong in (-0.1, 1.1, np.nan):
         with pytest.raises(InvalidArgument, match="share"):
             whole.quantile(wrong)
 
 
-def test_quantiles_of_whole_numbers_are_whole_and_of_many_numbers_near() -> None:
+def test_quantiles_are_whole_or_near() -> None:
     assert TrackStatistics.of(np.array([[1], [2], [2], [200]])).quantile(0.5) == 2
     assert TrackStatistics.of(np.array([1.0, 0.0, 1.0])).quantile(0.5) == 1.0
     many = np.random.default_rng(0).normal(size=200_000)
     for share in (0.01, 0.3, 0.9):
         np.testing.assert_allclose(Sketch.of(many).quantile(share), np.quantile(many, share), rtol=1 / 128)
-    told = TrackStatistics.of(np.array([np.inf, 1.0, -np.inf]))
-    assert (told.min, told.max, told.count) == (-np.inf, np.inf, 3)
-    assert np.isnan(told.std)
+    text = TrackStatistics.of(np.array([np.inf, 1.0, -np.inf]))
+    assert (text.min, text.max, text.count) == (-np.inf, np.inf, 3)
+    assert np.isnan(text.std)
 
 
 def episode(i: int, num: int) -> SingleAgentEpisode:
@@ -100,9 +100,7 @@ def written(path: Path, numbers: range) -> EpisodeDataset:
     return EpisodeDataset(path)
 
 
-def test_statistics_of_a_data_set_are_those_of_its_pack_and_are_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_set_statistics_equal_numpy_and_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     counted = statistics.of_batch
 
@@ -114,12 +112,12 @@ def test_statistics_of_a_data_set_are_those_of_its_pack_and_are_read_once(
     dataset = written(tmp_path, range(12))
     for num_read in (12, 0):
         read.clear()
-        found, pack = EpisodeDataset(tmp_path).statistics(), dataset.pack()
+        result, pack = EpisodeDataset(tmp_path).statistics(), dataset.pack()
         assert sum(read) == num_read
-        alike(found["observations/at"], pack.observations["at"])
-        alike(found["rewards"], pack.rewards)
+        alike(result["observations/at"], pack.observations["at"])
+        alike(result["rewards"], pack.rewards)
         frames = pack.observations["frame"]
-        assert (found["observations/frame"].count, found["observations/frame"].mean) == (frames.size, frames.mean())
+        assert (result["observations/frame"].count, result["observations/frame"].mean) == (frames.size, frames.mean())
     dataset = written(tmp_path, range(12, 16))
     read.clear()
     alike(dataset.statistics()["rewards"], dataset.pack().rewards)
@@ -131,7 +129,7 @@ def test_statistics_of_a_data_set_are_those_of_its_pack_and_are_read_once(
     alike(EpisodeDataset(tmp_path).statistics()["rewards"], dataset.pack().rewards)
 
 
-def test_items_of_a_lookback_are_in_no_statistics(tmp_path: Path) -> None:
+def test_statistics_leave_out_lookbacks(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         whole = episode(0, 9)
         chunk = SingleAgentEpisode(
@@ -141,18 +139,18 @@ def test_items_of_a_lookback_are_in_no_statistics(tmp_path: Path) -> None:
             len_lookback_buffer=3,
         ).to_numpy()
         writer.add([chunk])
-    found = EpisodeDataset(tmp_path).statistics()
-    assert found["rewards"].count == 6
-    assert found["observations/at"].count.tolist() == [7, 7, 7]
+    result = EpisodeDataset(tmp_path).statistics()
+    assert result["rewards"].count == 6
+    assert result["observations/at"].count.tolist() == [7, 7, 7]
 
 
-def test_a_data_set_without_steps_has_statistics_of_what_it_has(tmp_path: Path) -> None:
+def test_statistics_of_data_set_without_steps(tmp_path: Path) -> None:
     dataset = written(tmp_path, range(1))
     assert dataset.statistics()["observations/at"].count.tolist() == [1, 1, 1]
     assert dataset[:0].statistics() == {}
 
 
-def test_a_disk_that_takes_nothing_keeps_no_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_on_read_only_disk_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **options: object) -> None:
         raise OSError(30, "Read-only file system")
 

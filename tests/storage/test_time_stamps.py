@@ -1,4 +1,4 @@
-"""Items at times around a step are those of a search through the whole episode."""
+"""Windows by time, compared with a search through the whole episode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FPS = 10
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> EpisodeDataset:
-    """Chunks of 1 to 8 steps, some with a lookback; `time` is uneven, growing in each."""
+    """Write chunks of 1 to 8 steps, some with a lookback, and with an uneven, increasing `time`."""
     lengths, lookbacks, rng = np.arange(1, 9), np.arange(8) % 3, np.random.default_rng(0)
     steps = int((lengths + lookbacks).sum())
     pack = EpisodePack(
@@ -42,10 +42,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> EpisodeDataset:
 
 
 @given(steps=st.lists(st.integers(-9, 9), min_size=1, max_size=4), observed=st.booleans())
-def test_even_times_are_steps(dataset: EpisodeDataset, steps: list[int], observed: bool) -> None:
+def test_time_windows_with_fps_equal_steps(dataset: EpisodeDataset, steps: list[int], observed: bool) -> None:
     name, column = ("observation", "obs") if observed else ("action", "actions")
-    what = TimeWindows(50, {name: [k / FPS for k in steps]}, fps=FPS)
-    batch = dataset.sampler(windows=what, order="stored").draw().to_dict()
+    kind = TimeWindows(50, {name: [k / FPS for k in steps]}, fps=FPS)
+    batch = dataset.sampler(windows=kind, order="stored").draw().to_dict()
     places = [(e, t) for e in range(len(dataset)) for t in range(len(dataset[e]))]
     for row, (e, t) in enumerate(places):
         episode = dataset[e]
@@ -64,25 +64,27 @@ def test_even_times_are_steps(dataset: EpisodeDataset, steps: list[int], observe
 
 
 @given(times=st.lists(st.floats(-1, 1), min_size=1, max_size=4), tolerance=st.floats(0.08, 0.2))
-def test_uneven_times_are_the_nearest_steps(dataset: EpisodeDataset, times: list[float], tolerance: float) -> None:
-    what = TimeWindows(50, {"action": times}, timestamps="time", tolerance=tolerance)
-    batch = dataset.sampler(windows=what, order="stored").draw()
+def test_time_windows_by_timestamps_equal_a_search(
+    dataset: EpisodeDataset, times: list[float], tolerance: float
+) -> None:
+    kind = TimeWindows(50, {"action": times}, timestamps="time", tolerance=tolerance)
+    batch = dataset.sampler(windows=kind, order="stored").draw()
     row = 0
     for episode in dataset:
         stamps = episode.tracks.extra["time"].whole()
         for t in range(len(episode)):
             for k, delta in enumerate(times):
-                wanted = stamps[t + episode.tracks.lookback] + delta
-                off = np.abs(stamps - wanted)
+                expected = stamps[t + episode.tracks.lookback] + delta
+                off = np.abs(stamps - expected)
                 action = batch["actions"][row, k] - episode.tracks.actions.whole()[0]
                 assert off[action] == off.min()
                 assert batch["actions_is_pad"][row, k] == (off.min() > tolerance)
             row += 1
 
 
-def test_a_part_of_an_observation_is_named_with_dots(dataset: EpisodeDataset) -> None:
-    what = TimeWindows(4, {"observation.joints.left": [-0.1, 0.0], "observation.camera": [0.0]}, fps=FPS)
-    batch = dataset.sampler(windows=what, seed=0).draw()
+def test_time_windows_name_nested_parts_with_dots(dataset: EpisodeDataset) -> None:
+    kind = TimeWindows(4, {"observation.joints.left": [-0.1, 0.0], "observation.camera": [0.0]}, fps=FPS)
+    batch = dataset.sampler(windows=kind, seed=0).draw()
     assert batch["obs.joints.left"].shape == (4, 2, 2)
     assert batch["obs.camera"].shape == (4, 1)
     assert not batch["obs.camera_is_pad"].any()
@@ -111,7 +113,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("times", "options", "message"), WRONG, ids=str)
-def test_times_that_there_are_not_are_refused(
+def test_time_windows_reject_wrong_times(
     dataset: EpisodeDataset, times: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((InvalidArgument, UnknownKey), match=message):

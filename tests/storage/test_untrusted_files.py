@@ -29,7 +29,7 @@ def episode(i: int, num_steps: int = 3) -> SingleAgentEpisode:
 
 
 def written(path: Path, numbers: range, **options: object) -> Path:
-    """A data set of one shard for each flush of one episode, with `shard_bytes=1`."""
+    """Write a data set of episodes that are flushed one by one."""
     with EpisodeWriter(path, **options) as writer:  # type: ignore[arg-type]
         for i in numbers:
             writer.add([episode(i)])
@@ -38,7 +38,7 @@ def written(path: Path, numbers: range, **options: object) -> Path:
 
 
 def ids(path: Path) -> list[int]:
-    return [int(found.id_) for found in EpisodeDataset(path)]
+    return [int(result.id_) for result in EpisodeDataset(path)]
 
 
 # --- locks -------------------------------------------------------------------------------------------------------
@@ -46,12 +46,12 @@ def ids(path: Path) -> list[int]:
 
 def test_seal_in_other_pid_namespace_takes_nothing(tmp_path: Path) -> None:
     command = f"from episodes.storage import seal; print(seal({str(tmp_path)!r}))"
-    other = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", command]
+    second = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", command]
     with EpisodeWriter(tmp_path) as writer:
         for i in range(4):
             writer.add([episode(i)])
         writer.flush()
-        done = subprocess.run(other, capture_output=True, text=True, cwd=ROOT, check=True)
+        done = subprocess.run(second, capture_output=True, text=True, cwd=ROOT, check=True)
         assert done.stdout.strip() == "0"
         assert seal(tmp_path) == 0
         for i in range(4, 8):
@@ -127,18 +127,18 @@ while time.monotonic() < until:
     command = [sys.executable, "-c", program, str(path)]
     kinds = ("compact", "compact", "a", "b")
     workers = [subprocess.Popen([*command, kind, str(seconds)], cwd=ROOT) for kind in kinds]
-    lock, seen, failures = threading.Lock(), set[str](), list[str]()
+    lock, observed, failures = threading.Lock(), set[str](), list[str]()
 
     def read() -> None:
         while any(worker.poll() is None for worker in workers):
             with lock:
-                before = set(seen)
-            found = EpisodeDataset(path).metadata["id"].tolist()
+                before = set(observed)
+            result = EpisodeDataset(path).metadata["id"].tolist()
             with lock:
-                seen.update(found)
-            if missing := before - set(found):
+                observed.update(result)
+            if missing := before - set(result):
                 failures.append(f"{len(missing)} of {len(before)} are missing")
-            if len(found) != len(set(found)):
+            if len(result) != len(set(result)):
                 failures.append("an episode is there twice")
 
     readers = [threading.Thread(target=read) for _ in range(2)]
@@ -149,7 +149,7 @@ while time.monotonic() < until:
     assert [worker.wait() for worker in workers] == [0] * 4
     assert not failures
     dataset = EpisodeDataset(path, verify=True)
-    assert seen <= set(dataset.metadata["id"].tolist())
+    assert observed <= set(dataset.metadata["id"].tolist())
 
 
 def test_readers_see_no_fewer_episodes_while_compacting(tmp_path: Path) -> None:

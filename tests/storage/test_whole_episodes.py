@@ -42,18 +42,18 @@ def test_whole_episode_columns_equal_a_loop(chunks: list[Any], random: Any) -> N
     table |= {name: table[name].astype(dtype) for name, dtype in dtypes.items()}
     columns = {name: make() for name, make in columns_of_whole_episodes(table, None, None).items()}
     for i, row in enumerate(rows):
-        episode = sorted((other for other in rows if other[:2] == row[:2]), key=lambda other: other[3:5])
-        assert columns["episode_length"][i] == sum(other[4] for other in episode)
-        assert columns["episode_return"][i] == sum(other[5] for other in episode)
+        episode = sorted((second for second in rows if second[:2] == row[:2]), key=lambda second: second[3:5])
+        assert columns["episode_length"][i] == sum(second[4] for second in episode)
+        assert columns["episode_return"][i] == sum(second[5] for second in episode)
         follows, t = True, 0
-        for other in episode:
-            follows, t = follows and other[3] == t, other[3] + other[4]
-        ended = [other[6] or other[7] for other in episode]
+        for second in episode:
+            follows, t = follows and second[3] == t, second[3] + second[4]
+        ended = [second[6] or second[7] for second in episode]
         assert columns["is_complete"][i] == (follows and ended[-1] and not any(ended[:-1]))
 
 
 def chunked(path: Path) -> EpisodeDataset:
-    """Episode 0 in three chunks, 1 in one, 2 without its beginning; custom data of several kinds."""
+    """Write episode 0 in three chunks, episode 1 in one, and episode 2 without its beginning, with custom data."""
     with EpisodeWriter(path, shard_bytes=1) as writer:
         for number, bounds in enumerate(([0, 4, 7, 10], [0, 6], [3, 9])):
             for start, stop in pairwise(bounds):

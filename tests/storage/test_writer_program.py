@@ -21,8 +21,8 @@ from episodes.storage import EpisodeDataset, EpisodeWriter
 
 def episode(i: int, **changes: Any) -> SingleAgentEpisode:
     steps = i % 4 + 1
-    given = {"observations": np.arange(steps + 1.0), "actions": np.arange(steps), "rewards": np.ones(steps)}
-    return SingleAgentEpisode.from_arrays(**(given | {"id_": f"e{i}"} | changes))
+    arguments = {"observations": np.arange(steps + 1.0), "actions": np.arange(steps), "rewards": np.ones(steps)}
+    return SingleAgentEpisode.from_arrays(**(arguments | {"id_": f"e{i}"} | changes))
 
 
 def growing(i: int) -> SingleAgentEpisode:
@@ -68,7 +68,7 @@ CALLS = st.lists(
 
 
 def state(writer: EpisodeWriter, path: Path) -> tuple[str, dict[str, int]]:
-    """What a user can see of a writer: its representation, and the files with their sizes."""
+    """Return the visible state of a writer: its representation, and the sizes of the files."""
     files = {file.name: file.stat().st_size for file in path.iterdir()} if path.exists() else {}
     return repr(writer), files
 
@@ -77,7 +77,7 @@ def state(writer: EpisodeWriter, path: Path) -> tuple[str, dict[str, int]]:
 @given(CALLS)
 def test_writer_is_unchanged_by_rejected_calls(calls: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as cleanup:
-        path, wanted = Path(folder) / "data", list[SingleAgentEpisode]()
+        path, expected = Path(folder) / "data", list[SingleAgentEpisode]()
         writer = EpisodeWriter(path, action_space=spaces.Discrete(7))
         cleanup.callback(writer.close)
         for i, (kind, name) in enumerate(calls):
@@ -86,8 +86,8 @@ def test_writer_is_unchanged_by_rejected_calls(calls: list[tuple[str, str]]) -> 
             elif kind == "add":
                 added = GOOD[name](i)
                 writer.add(added)
-                wanted += [added] if isinstance(added, SingleAgentEpisode) else list(added)
-            elif wanted or name not in ("shape", "dtype", "output"):  # the first episodes may be of any kind
+                expected += [added] if isinstance(added, SingleAgentEpisode) else list(added)
+            elif expected or name not in ("shape", "dtype", "output"):  # the first episodes may be of any kind
                 before = state(writer, path)
                 with pytest.raises(EpisodeError):
                     writer.add(BAD[name](i))
@@ -100,7 +100,7 @@ def test_writer_is_unchanged_by_rejected_calls(calls: list[tuple[str, str]]) -> 
         writer.close()
         assert state(writer, path) == before
         dataset = EpisodeDataset(path, verify=True)
-        assert [found.id_ for found in dataset] == [one.id_ for one in wanted]
-        for found, one in zip(dataset, wanted, strict=True):
-            np.testing.assert_array_equal(found.get_observations(), one.get_observations())
-            assert dict(found.custom_data) == dict(one.custom_data)
+        assert [result.id_ for result in dataset] == [first.id_ for first in expected]
+        for result, first in zip(dataset, expected, strict=True):
+            np.testing.assert_array_equal(result.get_observations(), first.get_observations())
+            assert dict(result.custom_data) == dict(first.custom_data)
