@@ -120,7 +120,7 @@ def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) ->
 
 def _texts(series: Series) -> tuple[Markup, Table]:
     """Return the beginning of the first text of a series, and a table of its first and last texts."""
-    if series.array.dtype.kind not in "US" or series.array.ndim != 1:
+    if series.array.dtype.kind not in "US" or series.array.ndim != 1 or len(series.array) == 0:
         return Markup(""), Table((), ())
     has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
     chosen = (

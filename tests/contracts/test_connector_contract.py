@@ -84,6 +84,7 @@ CASES = [
     case("learner", lambda: learner.AddPolicyVersions(), before=padded),
     case("learner", lambda: learner.ComputeReturnsToGo(gamma=0.9)),
     case("learner", lambda: learner.ComputeReturnsToGo(gamma=0.9), before=padded),
+    case("learner", learner.NormalizeRewards, rowwise=False),
     case("learner", learner.GeneralizedAdvantageEstimation, policy=mlp),
     case("learner", lambda: learner.GeneralizedAdvantageEstimation(normalize=True), policy=mlp, rowwise=False),
     case("learner", learner.VTrace, policy=mlp, action_space=CHOICE),

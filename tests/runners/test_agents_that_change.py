@@ -112,7 +112,7 @@ class Unlike(Sized):
 
 
 def test_agents_that_observe_unlike_things_are_named_where_one_module_is_to_act_for_both() -> None:
-    told = r"module 'default_policy': agent 'b' observes arrays of shape \[3\], agent 'a' of \[2\]; map agents that"
+    told = r"module 'default_policy': agent 'b' observes arrays of shape \[3\], agent 'a' of \[2\]; map agents with"
     with MultiAgentEnvRunner(Unlike, First()) as runner, pytest.raises(ShapeMismatch, match=told):
         runner.sample(num_timesteps=2)
     policies = {"a": First(), "b": First()}
