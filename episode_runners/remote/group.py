@@ -168,7 +168,7 @@ class RayRunnerGroup(Closeable):
 
         Args:
             num_timesteps, num_episodes: steps or episodes of all runners together, divided evenly. Exactly one is
-            given.
+                given.
             explore, random_actions: as in a runner's `sample`.
 
         Raises:

@@ -482,8 +482,8 @@ class EpisodeReplayBuffer(SampleCounts):
             - `seq_lens`, int [B]: number of columns from column `lookback` to the last step.
             - `indices`, int64 [B, W]: step indices, -1 for padding.
             - `weights`, float32 [B]: importance weights.
-            - `state_in` [B, ...]: recurrent state before column `lookback`, zeros at the beginning of an episode. Only
-              if there is an extra model output "state_out".
+            - `state_in` [B, ...]: recurrent state before column `lookback`, zeros at the beginning of an episode.
+                Only if there is an extra model output "state_out".
 
         Raises:
             EpisodeStateError: no steps are stored, or none at which a sequence may begin.

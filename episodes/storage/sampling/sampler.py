@@ -88,7 +88,7 @@ class Sampler:
 
     Args:
         dataset: the data set.
-        what: the kind of batches: `StepBatches`, `WindowBatches`, `TimeWindows` or `EpisodeBatches`.
+        kind: the kind of batches: `StepBatches`, `WindowBatches`, `TimeWindows` or `EpisodeBatches`.
         order, weights, seed, collate, pool_bytes, cache: see `EpisodeDataset.sampler`.
 
     Attributes:
