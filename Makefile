@@ -1,4 +1,4 @@
-# Each target makes the environment it needs: plain `python3 -m venv`, then pip, pinned by constraints.txt.
+# Each target creates the environment that it needs with `python3 -m venv` and pip. constraints.txt pins the versions.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -17,11 +17,11 @@ demo: $(READY)
 test: $(READY) browser
 	$(PYTEST) $(ARGS)
 
-# What takes minutes: whole runs of learning, Atari and MuJoCo.
+# Tests that take minutes: whole training runs, Atari and MuJoCo.
 slow: $(READY)
 	$(PYTEST) -m slow $(ARGS)
 
-# Each algorithm on its task, five seeds each: the table of the README. Some hours; ARGS='"PPO Cart" --seeds 1' is a minute.
+# Train each algorithm on its task with five seeds: the table in docs/benchmarks.md. It takes hours; ARGS='"PPO Cart" --seeds 1' a minute.
 learn: $(READY)
 	$(BIN)/python -m benchmarks.solving --write solving.md $(ARGS)
 
@@ -32,8 +32,8 @@ check: $(READY) browser
 	$(BIN)/lint-imports
 	$(PYTEST) $(ARGS)
 
-# The page of a data set is tried in a browser: Debian's Chromium where there is none. Without one its tests are skipped.
-# Nobody is there to answer questions, and whoever installs something else is waited for.
+# The tests of the page of a data set need a browser. Install Debian's Chromium if there is none. Without a browser these tests are skipped.
+# apt-get runs without questions, and waits if another process holds its lock.
 browser:
 	@which chromium chromium-browser google-chrome 2>/dev/null | grep -q . \
 		|| $(APT) install chromium </dev/null >/dev/null 2>&1 \
@@ -44,7 +44,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Writes the list of public names that the tests compare with.
+# Write the list of public names that the tests compare with.
 api: $(READY)
 	$(BIN)/python -m tests.test_house
 
