@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,7 +104,12 @@ def logging_rows(size: Size) -> Timed:
 
     logger, steps = CSVLogger(tempfile.mkdtemp()), iter(range(10**9))
     row = {f"metric_{k}": k / 7 for k in range(12)}
-    return Timed(lambda: logger.log("update", row, next(steps)), clock=cpu_seconds)
+
+    def run() -> None:
+        logger.log("update", row, next(steps))
+
+    weakref.finalize(run, logger.close)
+    return Timed(run, clock=cpu_seconds)
 
 
 # --- lineage ----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
 def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
     """Return splits by name, from a share of the episodes or a list of ids for each name.
 
-    >>> made({"train": 0.75, "test": 0.25}, seed=0)["test"]
+    >>> parse_splits({"train": 0.75, "test": 0.25}, seed=0)["test"]
     {'from': 0.75, 'to': 1.0, 'seed': 0}
 
     Raises:
