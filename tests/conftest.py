@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +25,8 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, suppress
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background processes so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)

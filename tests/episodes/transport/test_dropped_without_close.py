@@ -68,7 +68,8 @@ def test_dropped_endpoints_are_released_with_a_warning(case: str, tmp_path: Path
     make_keys(tmp_path)
     check = "wait_for(before)\nprint('released')\n"
     code = SETUP + CASES[case] + "\n" + check
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy starts none of its own
+    environment = {**os.environ, **one_thread, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=SECONDS, env=environment
     )
