@@ -24,7 +24,7 @@ class Memory(nn.Module, ABC):
     Args:
         space: space of the observations.
         hidden_sizes: sizes of the encoder's hidden layers.
-        size: size of the recurrent state.
+        state_size: size of the recurrent state.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class LinkedRun:
 
         Args:
             reservation: where the steps and rows are written.
-            behind: tails before these rows.
+            tails: tails before these rows.
             boundaries: boundaries after these rows.
             opened: table entries of new episodes.
             ring: ring that the steps are written to.
@@ -173,7 +173,7 @@ class LinkedRows:
 
         Args:
             rows: classification of the rows.
-            behind: tails before these rows.
+            tails: tails before these rows.
             last_lies_apart: whether last observations are not in the rows (same-step autoreset).
         """
         stepped, ended = rows

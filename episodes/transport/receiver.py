@@ -546,7 +546,7 @@ class EpisodeReceiver(Endpoint):
         """Remove a message from the queue, journal its sender's progress, and schedule its acknowledgement.
 
         Args:
-            found: the result for the caller, or None if the message was rejected.
+            result: the result for the caller, or None if the message was rejected.
             into_batch: keep the result for `sample`, not for `recv`.
         """
         peer, head, parts, nbytes, connection = self._queue[index]
