@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from connectors.actor import ActingState, Actor, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
@@ -25,6 +24,7 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.policy import Policy
 from connectors.rewriting import ObservationRewriter
 from connectors.trace import Trace
+from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from connectors.rollout import RolloutBuffer, episodes_to_rollout, rollout_to_episodes
@@ -71,18 +71,16 @@ __all__ = [
 ConnectorPipelineV2 = ConnectorPipeline
 ConnectorV2 = Connector
 
-_ROLLOUTS = {  # imported when asked for: tensordict takes longer to import than all else here
-    "BlockEdge": "connectors.rollout.episodes",
-    "RolloutBuffer": "connectors.rollout.buffer",
-    "add_advantages": "connectors.rollout.buffer",
-    "episodes_to_rollout": "connectors.rollout.episodes",
-    "iterate_minibatches": "connectors.rollout.buffer",
-    "rollout_to_episodes": "connectors.rollout.episodes",
-    "transition_view": "connectors.rollout.buffer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ROLLOUTS:
-        raise AttributeError(f"module 'connectors' has no attribute {name!r}")
-    return getattr(importlib.import_module(_ROLLOUTS[name]), name)
+# Names that are imported when first used, because tensordict is slow to import
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "BlockEdge": "connectors.rollout.episodes",
+        "RolloutBuffer": "connectors.rollout.buffer",
+        "add_advantages": "connectors.rollout.buffer",
+        "episodes_to_rollout": "connectors.rollout.episodes",
+        "iterate_minibatches": "connectors.rollout.buffer",
+        "rollout_to_episodes": "connectors.rollout.episodes",
+        "transition_view": "connectors.rollout.buffer",
+    },
+)

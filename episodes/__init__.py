@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from episodes.batch import Batch
@@ -37,43 +37,34 @@ __all__ = [
     "EpisodeError",
 ]
 
-_HOMES = {  # of names that are imported when first used, so that the command line starts quickly
-    "ActStateBatch": "episodes.batch",
-    "Batch": "episodes.batch",
-    "BatchWithAdvantages": "episodes.batch",
-    "BatchWithReturns": "episodes.batch",
-    "Columns": "episodes.columns",
-    "DEFAULT_AGENT_ID": "episodes.columns",
-    "DEFAULT_MODULE_ID": "episodes.columns",
-    "DistBatch": "episodes.batch",
-    "EpisodeError": "episodes.errors",
-    "EpisodePack": "episodes.pack",
-    "ModelOutputBatch": "episodes.batch",
-    "MultiAgentEpisode": "episodes.multi_agent",
-    "ObsBatch": "episodes.batch",
-    "OngoingEpisodes": "episodes.recorder",
-    "PolicyBox": "episodes.tracks.policy_box",
-    "PrioBatch": "episodes.batch",
-    "RolloutBatch": "episodes.batch",
-    "SingleAgentEpisode": "episodes.single_agent",
-    "VectorRecorder": "episodes.recorder",
-    "discounted_returns": "episodes.returns",
-    "gae": "episodes.returns",
-    "n_step_returns": "episodes.returns",
-    "pack_agents": "episodes.multi_agent",
-    "unpack_agents": "episodes.multi_agent",
-    "vtrace": "episodes.returns",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        globals()[name] = value = getattr(import_module(_HOMES[name]), name)
-        return value
-    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):  # `import episodes` gives `episodes.errors` too
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# Names that are imported when first used, so that the command line starts quickly
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ActStateBatch": "episodes.batch",
+        "Batch": "episodes.batch",
+        "BatchWithAdvantages": "episodes.batch",
+        "BatchWithReturns": "episodes.batch",
+        "Columns": "episodes.columns",
+        "DEFAULT_AGENT_ID": "episodes.columns",
+        "DEFAULT_MODULE_ID": "episodes.columns",
+        "DistBatch": "episodes.batch",
+        "EpisodeError": "episodes.errors",
+        "EpisodePack": "episodes.pack",
+        "ModelOutputBatch": "episodes.batch",
+        "MultiAgentEpisode": "episodes.multi_agent",
+        "ObsBatch": "episodes.batch",
+        "OngoingEpisodes": "episodes.recorder",
+        "PolicyBox": "episodes.tracks.policy_box",
+        "PrioBatch": "episodes.batch",
+        "RolloutBatch": "episodes.batch",
+        "SingleAgentEpisode": "episodes.single_agent",
+        "VectorRecorder": "episodes.recorder",
+        "discounted_returns": "episodes.returns",
+        "gae": "episodes.returns",
+        "n_step_returns": "episodes.returns",
+        "pack_agents": "episodes.multi_agent",
+        "unpack_agents": "episodes.multi_agent",
+        "vtrace": "episodes.returns",
+    },
+)

@@ -35,13 +35,15 @@ def test_import_of_episodes_is_light() -> None:
     assert not {f"episodes.{name}" for name in LAZY} & modules
 
 
-def test_lazy_names_behave_like_imported_names() -> None:
-    import episodes
-
-    assert set(episodes.__all__) <= set(dir(episodes))
-    assert episodes.VectorRecorder is importlib.import_module("episodes.recorder").VectorRecorder
-    with pytest.raises(AttributeError, match="module 'episodes' has no attribute 'Episode'"):
-        episodes.Episode  # type: ignore[attr-defined]  # noqa: B018
+@pytest.mark.parametrize("package", ["episodes", "connectors", "connectors.learner", "episode_learners"])
+def test_lazy_names_behave_like_imported_names(package: str) -> None:
+    module = importlib.import_module(package)
+    assert set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is vars(module)[name]
+    assert importlib.import_module("episodes").replay is importlib.import_module("episodes.replay")
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Episode'"):
+        module.Episode  # noqa: B018
 
 
 def test_public_names_equal_the_list() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.batch_items import BatchItems
@@ -23,6 +23,7 @@ from connectors.tensors import NumpyToTensor
 from connectors.views.flatten import FlattenObservations
 from connectors.views.frame_stacking import FrameStacking
 from connectors.views.previous_steps import PrevActionsPrevRewards
+from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
@@ -73,10 +74,7 @@ FrameStackingLearner = FrameStacking
 GeneralAdvantageEstimation = GeneralizedAdvantageEstimation
 LearnerConnectorPipeline = LearnerPipeline
 
-
-def __getattr__(name: str) -> Any:
-    if name != "EpisodesToRolloutBuffer":  # imported when asked for: tensordict takes longer to import than all else
-        raise AttributeError(f"module 'connectors.learner' has no attribute {name!r}")
-    from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
-
-    return EpisodesToRolloutBuffer
+# tensordict is slow to import.
+__getattr__, __dir__ = lazy_names(
+    __name__, {"EpisodesToRolloutBuffer": "connectors.learner.episodes_to_rollout_buffer"}
+)

@@ -25,7 +25,7 @@ from episode_learners.algorithms.algorithm import (
 )
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import rows_of, shuffled
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -89,8 +89,7 @@ class BC(Algorithm):
         policy, actor = split_actor(policy)
         check_interface(policy, type(self).__name__, _ASKED)
         config = config or BCConfig()
-        make, norm = adam(config.learning_rate), config.max_gradient_norm
-        optimizer = FlatOptimizer(policy.parameters(), make, max_norm=norm)
+        optimizer = adam_optimizer(policy.parameters(), config)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
         self._given = pipeline

@@ -14,7 +14,7 @@ from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import after
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from episode_learners.policies.q_policies import QPolicy
@@ -82,7 +82,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
                 "use R2D2"
             )
         config = config or DQNConfig()
-        optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
+        optimizer = adam_optimizer(policy.parameters(), config)
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"policy": policy}}
         super().__init__(policy, config, actor, pipeline, optimizers={"policy": optimizer}, **options)
         self.num_gradient_steps = 0

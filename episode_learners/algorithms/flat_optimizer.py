@@ -14,9 +14,10 @@ from torch.optim import Adam
 from torch.optim.adam import adam as functional_adam
 from torch.optim.optimizer import Optimizer
 
+from episode_learners.algorithms.config import AlgorithmConfig
 from episodes.errors import InvalidArgument, StateMismatch
 
-__all__ = ["FlatOptimizer", "Snapshot", "adam", "copied", "views_of"]
+__all__ = ["FlatOptimizer", "Snapshot", "adam_optimizer", "copied", "views_of"]
 
 Snapshot = tuple[Tensor, dict[str, Any]]
 _TINY = 1e-6  # added to the norm that gradients are divided by, as torch.nn.utils.clip_grad_norm_ does
@@ -187,9 +188,22 @@ class FlatOptimizer:
         self.optimizer.load_state_dict(deepcopy(state))  # it would keep the tensors that it is given
 
 
-def adam(learning_rate: float, eps: float = 1e-8) -> Callable[[list[Tensor]], Optimizer]:
-    """Return a function that makes an Adam optimizer of a list of one tensor."""
-    return partial(FlatAdam, lr=learning_rate, eps=eps, fused=True)
+def adam_optimizer(
+    parameters: Iterable[nn.Parameter],
+    config: AlgorithmConfig,
+    *,
+    learning_rate: float | None = None,
+    eps: float = 1e-8,
+) -> FlatOptimizer:
+    """Return an Adam optimizer of parameters with the settings of an algorithm's configuration.
+
+    Args:
+        config: its `learning_rate` and `max_gradient_norm` apply.
+        learning_rate: a learning rate instead of the configuration's.
+        eps: see `torch.optim.Adam`.
+    """
+    make = partial(FlatAdam, lr=learning_rate or config.learning_rate, eps=eps, fused=True)
+    return FlatOptimizer(parameters, make, max_norm=config.max_gradient_norm)
 
 
 class FlatAdam(Adam):

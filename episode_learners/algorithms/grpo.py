@@ -18,7 +18,7 @@ from connectors.rollout.buffer import add_sequence_returns
 from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, split_actor, stored_inputs
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import check_sees_rollouts, selected, shuffled, steps_of_rollout
 from episode_learners.algorithms.ppo import clipped_policy_loss
 from episode_learners.policies.policy import Policy
@@ -98,7 +98,7 @@ class GRPO(Algorithm):
         if module_of(policy).is_recurrent:
             raise InvalidArgument(f"GRPO trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or GRPOConfig()
-        optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
+        optimizer = adam_optimizer(policy.parameters(), config)
         targets = {"reference": policy if reference is None else reference} if config.kl_coefficient else None
         super().__init__(policy, {"policy": optimizer}, targets=targets, scheduler=scheduler, seed=seed, actor=actor)
         self.config, self.group_of = config, group_of

@@ -23,7 +23,7 @@ from episode_learners.algorithms.algorithm import (
 )
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import after, shuffled
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -93,7 +93,7 @@ class IMPALA(Algorithm):
         if module_of(policy).is_recurrent:
             raise InvalidArgument(f"IMPALA trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or IMPALAConfig()
-        optimizer = FlatOptimizer(policy.parameters(), adam(config.learning_rate), max_norm=config.max_gradient_norm)
+        optimizer = adam_optimizer(policy.parameters(), config)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
         self.pipeline = pipeline or learner_pipeline(

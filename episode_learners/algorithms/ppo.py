@@ -31,7 +31,7 @@ from episode_learners.algorithms.algorithm import (
 )
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import check_sees_rollouts, rows_of, selected, shuffled, steps_of_rollout
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -117,8 +117,7 @@ class PPO(Algorithm):
         policy, actor = split_actor(policy)
         config = config or PPOConfig()
         check_interface(policy, type(self).__name__, _ASKED)
-        make = adam(config.learning_rate, eps=1e-5)
-        optimizer = FlatOptimizer(policy.parameters(), make, max_norm=config.max_gradient_norm)
+        optimizer = adam_optimizer(policy.parameters(), config, eps=1e-5)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
         self.pipeline = pipeline or ppo_pipeline(policy if actor is None else actor, config)

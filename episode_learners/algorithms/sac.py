@@ -15,7 +15,7 @@ from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_learners.algorithms.flat_optimizer import FlatOptimizer, adam
+from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from episode_learners.policies.soft_actor_critic import SACPolicy, lowest_of, values_of
 from episodes.columns import Columns
@@ -83,9 +83,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
             trained["temperature"] = iter([log_temperature])
         rates = {"actor": config.actor_learning_rate, "temperature": config.temperature_learning_rate}
         optimizers = {
-            name: FlatOptimizer(
-                parameters, adam(rates.get(name) or config.learning_rate), max_norm=config.max_gradient_norm
-            )
+            name: adam_optimizer(parameters, config, learning_rate=rates.get(name))
             for name, parameters in trained.items()
         }
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"critics": policy.critics}}

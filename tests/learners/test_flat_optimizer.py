@@ -11,9 +11,10 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from episode_learners import FlatOptimizer, TargetNetwork
-from episode_learners.algorithms.flat_optimizer import adam
+from episode_learners.algorithms.flat_optimizer import FlatAdam
 from episodes.errors import InvalidArgument, StateMismatch
 
+FLAT_ADAM = partial(FlatAdam, lr=0.05, fused=True)
 ADAM = partial(Adam, lr=0.05, fused=True)
 
 
@@ -33,7 +34,7 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.1])
-@pytest.mark.parametrize("make", [ADAM, adam(0.05), partial(SGD, lr=0.1, momentum=0.9)])
+@pytest.mark.parametrize("make", [ADAM, FLAT_ADAM, partial(SGD, lr=0.1, momentum=0.9)])
 def test_weights_become_what_they_become_with_a_tensor_each(make, max_norm):
     ours, theirs = network(), network()
     flat, apart = FlatOptimizer(ours.parameters(), make, max_norm=max_norm), make(list(theirs.parameters()))
@@ -110,7 +111,7 @@ def test_restoring_a_snapshot_takes_steps_back_moments_too():
 
 def test_a_gradient_that_is_not_finite_moves_nothing():
     module = network()
-    flat = FlatOptimizer(module.parameters(), adam(0.05), max_norm=1.0)
+    flat = FlatOptimizer(module.parameters(), FLAT_ADAM, max_norm=1.0)
     loss_of(module, 0).backward()
     flat.step()
     before, state = flat.vector.clone(), deepcopy(flat.state_dict())
