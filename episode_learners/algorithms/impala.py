@@ -23,6 +23,7 @@ from episode_learners.algorithms.algorithm import (
 )
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.explained_variance import explained_variance
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import after, shuffled
 from episode_learners.policies.policy import Policy
@@ -138,6 +139,8 @@ class IMPALA(Algorithm):
         loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
         measured = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         measured["ratio"] = (ratio * share).sum()
+        with torch.no_grad():
+            measured["explained_variance"] = explained_variance(values, targets, mask)
         return loss, {name: value.detach() for name, value in measured.items()}
 
 

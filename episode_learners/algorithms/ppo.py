@@ -31,6 +31,7 @@ from episode_learners.algorithms.algorithm import (
 )
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.explained_variance import explained_variance
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import check_sees_rollouts, rows_of, selected, shuffled, steps_of_rollout
 from episode_learners.policies.policy import Policy
@@ -96,6 +97,9 @@ class PPOConfig(EpochConfig):
 class PPO(Algorithm):
     """Proximal policy optimization from episodes that the current policy has just sampled.
 
+    The metric `explained_variance` compares the values before an update with their targets. It needs the column
+    "vf_preds", which `ppo_pipeline` adds.
+
     Args:
         policy: a policy with `action_dist_inputs` and `vf_preds` among its outputs, and the members of
             `episode_learners.Policy`.
@@ -157,8 +161,12 @@ class PPO(Algorithm):
         measured: list[Measured] = []
         columns = self._loss_columns(batch)
         num_steps = _num_steps(columns)
+        fit: Measured = {}  # the same for all minibatches, so that the host waits once for all metrics
+        if Columns.VF_PREDS in batch:  # other pipelines may omit it
+            values, targets = batch[Columns.VF_PREDS], batch[Columns.VALUE_TARGETS]
+            fit["explained_variance"] = explained_variance(values, targets, batch.get(Columns.LOSS_MASK))
         for _ in range(self.config.num_epochs):
-            epoch = [self._gradient_step(minibatch) for minibatch in self._epoch(columns, num_steps)]
+            epoch = [self._gradient_step(minibatch) | fit for minibatch in self._epoch(columns, num_steps)]
             measured += epoch
             if self.config.max_kl is not None and means(epoch)["kl"] > self.config.max_kl:
                 break
@@ -237,7 +245,7 @@ def ppo_pipeline(
         gamma=config.gamma,
         lambda_=config.lambda_,
         normalize=config.standardize_advantages,
-        with_values=config.value_clip is not None,
+        with_values=True,
     )
     policy, actor = split_actor(policy)
     inputs = stored_inputs(policy, actor)

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from episode_learners.__main__ import main
 from episode_learners.loggers import CSVLogger
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.inspect.page_server import PageServer
 from episodes.inspect.training_page import CSVFile, RunFiles
+from tests.inspection.test_looking_page import SHORT
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, plain, served, tab, write
 
 __all__ = ["browser", "tab"]  # fixtures
@@ -93,6 +95,20 @@ def test_training_page_follows_runs_and_links_to_episodes(tmp_path: Path, tab: T
             assert tab.texts("#episodes h2 >> nth=1")[0].startswith("best episodes")
             page.get_by_role("link", name="e8").nth(1).click()
             page.locator("#episode h2", has_text="e8").wait_for()
+
+
+@WITH_BROWSER
+def test_training_page_of_a_ppo_run_has_the_main_curves(tmp_path: Path, tab: Tab) -> None:
+    (tmp_path / "short.toml").write_text(SHORT)
+    run = tmp_path / "run"
+    assert main(["train", "--config", str(tmp_path / "short.toml"), "--quiet", "--logdir", str(run)]) == 0
+    with served(run) as server:
+        page = tab.open(server.url)
+        names = {f"update/{name}" for name in ("loss", "policy_loss", "value_loss", "kl", "explained_variance")}
+        names |= {"train/mean_return", "test/mean_return", "train/steps_per_second"}
+        drawn = page.evaluate("[...document.querySelectorAll('#curves > figure')].map((one) => one.dataset.metric)")
+        assert names <= set(drawn)
+        assert page.locator("figure[data-metric='update/explained_variance'] path.curve").get_attribute("d")
 
 
 @WITH_BROWSER
