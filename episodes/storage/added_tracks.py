@@ -1,4 +1,4 @@
-"""`add_track`: add an extra model output to an existing data set."""
+"""Add an extra model output, with one default value per step, to an existing data set on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import pyarrow on first use, and convert numpy arrays to list columns and back without copies."""
+"""Lazy import of pyarrow, and conversion between numpy arrays and Arrow list columns without copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_BYTES = 2**31 - 1  # limit of a column of strings, which has int32 offsets
 
 @cache
 def pyarrow() -> Any:
-    """Return the module `pyarrow`, with `pyarrow.ipc`. Raise `MissingExtra` if it is not installed."""
+    """Return the module `pyarrow`, with `pyarrow.ipc` imported. Raise `MissingExtra` if it is not installed."""
     with needing("arrow", "episodes on disk need pyarrow"):
         import pyarrow
         import pyarrow.ipc
@@ -25,7 +25,7 @@ def pyarrow() -> Any:
 
 @contextmanager
 def as_unreadable_data(source: str) -> Iterator[None]:
-    """Context manager that turns errors of damaged data into an `UnreadableData` that names the source."""
+    """Return a context manager that turns errors of damaged files into `UnreadableData` with the name `source`."""
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
     damages = (*damages, MemoryError, RecursionError, AttributeError)
     try:
@@ -37,7 +37,7 @@ def as_unreadable_data(source: str) -> Iterator[None]:
 
 @cache
 def value_type(dtype: np.dtype) -> Any:
-    """Return the Arrow type for values of a dtype: its own type for numbers, uint8 for the bytes of all others."""
+    """Return the Arrow type that stores a numpy dtype: the same number type, or uint8 (raw bytes) for other dtypes."""
     arrow = pyarrow()
     natural = dtype.kind in "iuf" and dtype.itemsize <= 8 and dtype.isnative
     return arrow.from_numpy_dtype(dtype) if natural else arrow.uint8()
@@ -45,13 +45,13 @@ def value_type(dtype: np.dtype) -> Any:
 
 @cache
 def values_per_item(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """Return the number of Arrow values per item of a track."""
+    """Return how many Arrow values store one array item of this dtype and shape."""
     count = int(np.prod(shape, dtype=np.int64))
     return count * (1 if value_type(dtype) != pyarrow().uint8() or dtype == np.uint8 else dtype.itemsize)
 
 
 def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
-    """Return a list column whose list i has rows `offsets[i]` to `offsets[i + 1]` of the array [rows, ...], flattened.
+    """Return an Arrow list column whose list i is rows `offsets[i]` to `offsets[i + 1]` of `array`, flattened.
 
     The column shares the array's memory. It has a copy if `own` is True or the array is not contiguous.
     """
@@ -65,7 +65,10 @@ def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
 
 
 def text_column(texts: Any) -> Any:
-    """Return a column of strings or None. ASCII strings of one length, such as ids, take a tenth of Arrow's time."""
+    """Return an Arrow column of strings or None.
+
+    ASCII strings of one length, such as ids, take a tenth of Arrow's time.
+    """
     arrow = pyarrow()
     if isinstance(texts, np.ndarray) and texts.dtype.kind == "U" and texts.dtype.isnative and texts.dtype.itemsize:
         codes = np.ascontiguousarray(texts).view(np.uint32)
@@ -78,7 +81,7 @@ def text_column(texts: Any) -> Any:
 
 
 def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.ndarray) -> Any:
-    """Return a column whose list i has the documents `offsets[i]` to `offsets[i + 1]`.
+    """Return an Arrow column of lists of byte strings; list i has the strings `offsets[i]` to `offsets[i + 1]`.
 
     Document k is `data[bounds[k]:bounds[k + 1]]`.
     """
@@ -95,7 +98,7 @@ def _to_lists(type_: Any, offsets: np.ndarray, values: Any) -> Any:
 
 
 def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int, name: str) -> np.ndarray:
-    """Return the values of a list column as an array [num_rows, *shape], a view.
+    """Return the values of an Arrow list column as a numpy view [num_rows, *shape].
 
     Raises:
         UnreadableData: bytes are missing.
@@ -107,7 +110,7 @@ def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int
 
 
 def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bytes (uint8), document bounds and list offsets of a column that `documents_column` made."""
+    """Return the raw bytes (uint8), string bounds and list offsets of a column from `documents_column`."""
     _, lists, _, bounds, data = column.buffers()
     num_lists, num_documents = len(column), len(column.values)
     content = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
@@ -118,7 +121,7 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def check_offsets(column: Any, expected: np.ndarray, name: str) -> None:
-    """Raise `UnreadableData` unless the lists of a column have the offsets `expected` [n + 1]."""
+    """Raise `UnreadableData` unless the lists of an Arrow column have the offsets `expected` [n + 1]."""
     offsets = _numbers(column.buffers()[1], np.dtype(np.int64), len(expected), name)
     if len(column) != len(expected) - 1 or not np.array_equal(offsets, expected):
         raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")

@@ -1,4 +1,4 @@
-"""Check the header of an Arrow IPC message before Arrow allocates memory.
+"""Validate the header of an Arrow record batch in a file before Arrow allocates memory for the batch.
 
     0xFFFFFFFF | size of the header | header (a flatbuffer) | body
 
@@ -19,7 +19,7 @@ _COMPRESSION = 3  # of a RecordBatch
 
 
 def check_message(data: Any, at: int) -> bool:
-    """Return True if a record batch begins at byte `at` of a shard, and False at the end of its stream.
+    """Return True if an Arrow record batch begins at byte `at` of the file, and False at the end of the stream.
 
     Raises:
         UnreadableData: something else is stored there, the batch is longer than the file, or its body is compressed:
@@ -49,7 +49,7 @@ def check_message(data: Any, at: int) -> bool:
 
 
 def _field(data: Any, table: int, number: int) -> int | None:
-    """Return the position of a table's field, or None if the table lacks the field."""
+    """Return the byte position of field `number` of a flatbuffer table, or None if the table lacks the field."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if not 0 <= vtable < len(data):
         raise UnreadableData(f"no table at byte {table}")

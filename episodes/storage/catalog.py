@@ -1,4 +1,4 @@
-"""List the shards of a data set: from the files of its directory, the manifests of writers, and the commits.
+"""List the Arrow files (shards) of a data set from its directory, its writers' manifests, and its commits.
 
     NAME.manifest         one for each writer: a line when a shard of it begins and when it ends
     commit-000001.json    one for each compaction, merge or repair: the shards it made, and those that they replace
@@ -35,7 +35,7 @@ Place = tuple[str, int]  # a made shard, and the row in it
 
 
 def checked_name(name: Any, source: str) -> str:
-    """Return the name of a writer or shard that a file contains. Raise `UnreadableData` if it may be a path."""
+    """Return a writer's or shard's name read from a file. Raise `UnreadableData` if it could be a path."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UnreadableData(f"{source}: {name!r} is no name of a writer or shard")
     return name
@@ -49,7 +49,7 @@ def _checked_count(value: Any, source: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """File of a shard, and its place in the order of shards.
+    """Path, name and sort key of one Arrow file (shard) of a data set.
 
     Attributes:
         name: of the shard.
@@ -65,13 +65,13 @@ class ShardFile:
 
     @property
     def sealed(self) -> bool:
-        """Whether the shard is finished."""
+        """Whether the writer has finished this Arrow file."""
         return not self.path.name.endswith(UNFINISHED)
 
 
 @dataclass(slots=True)
 class Manifest:
-    """Shards of one writer, according to the writer's manifest file.
+    """List of the Arrow files that one writer created, as stored in the writer's manifest file.
 
     A live writer holds a lock on the file. `lock` says so in the file; without it (the file system has no locks, or the
     writer is of an earlier version) the host and the process id tell whether the writer may be alive.
@@ -89,7 +89,7 @@ class Manifest:
 
     @staticmethod
     def of(data: bytes, source: str) -> Manifest:
-        """Return the manifest of a file's bytes. Raise `UnreadableData`, with the source, if it is damaged."""
+        """Return the manifest decoded from a file's bytes. Raise `UnreadableData` if they are damaged."""
         first, *lines = (
             verify_json(line, source) for line in data.split(b"\n")[:-1]
         )  # what comes after is half a line
@@ -107,7 +107,7 @@ class Manifest:
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Append a line with a shard's number of episodes to the file.
+        """Append a line with a shard's state and number of episodes to the manifest file.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.
@@ -124,7 +124,7 @@ class Manifest:
             sync(path)
 
     def _write(self, path: Path) -> None:
-        """Write the whole file."""
+        """Write the whole manifest file, and lock the file."""
 
         def make_text(is_locked: bool) -> str:
             self.lock = is_locked
@@ -136,21 +136,21 @@ class Manifest:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the file has to be written again, since a line could not be added."""
+        """Whether the manifest file must be rewritten, because appending a line failed."""
         return bool(self.shards) and not self._is_complete
 
     def release(self) -> None:
-        """Release the lock: nothing more will be written."""
+        """Release the lock on the manifest file. Nothing is written to the file afterwards."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
     def path(self, directory: Path) -> Path:
-        """Return the path of its file."""
+        """Return the path of the manifest file in `directory`."""
         return directory / (self.writer + MANIFEST)
 
     def of_shards(self, names: Container[str]) -> bytes:
-        """Return the file's bytes with only the shards `names`."""
+        """Return the bytes of the manifest file with only the shards `names`."""
         lines = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
         return "".join(map(signed_line, lines)).encode()
 
@@ -165,7 +165,7 @@ class Manifest:
         return {"shard": shard, **self.shards[shard]}
 
     def is_abandoned(self, directory: Path) -> bool:
-        """Return True if the writer has certainly ended: its file is not locked any more."""
+        """Return True if the writer process has certainly ended, as its manifest file is no longer locked."""
         if self.lock:
             return not is_locked(self.path(directory))
         return self.host == socket.gethostname() and process_start_id(self.pid) != self.started
@@ -173,7 +173,10 @@ class Manifest:
 
 @lru_cache(maxsize=1)
 def _own_start(pid: int) -> str:
-    """Return the start of this process. The argument keeps a forked process from using its parent's value."""
+    """Return `process_start_id` of the current process.
+
+    The argument keeps a forked process from using its parent's cached value.
+    """
     return process_start_id(pid)
 
 
@@ -194,7 +197,7 @@ def process_start_id(pid: int) -> str:
 
 @dataclass(slots=True)
 class Commit:
-    """Replacement of shards.
+    """Replacement of some Arrow files of a data set by new ones, stored as one JSON file.
 
     Attributes:
         made: the new shards by name, with `order`, `episodes`, and `data_set` if it was merged from that data set.
@@ -208,7 +211,7 @@ class Commit:
 
     @staticmethod
     def of(data: bytes, source: str) -> Commit:
-        """Return the commit of a file's bytes. Raise `UnreadableData`, with the source, if it is damaged."""
+        """Return the commit decoded from a file's bytes. Raise `UnreadableData` if they are damaged."""
         value, commit = verify_json(data, source), Commit()
         for name, made in value["made"].items():
             order = checked_name(made["order"], source)
@@ -225,7 +228,7 @@ class Commit:
         return commit
 
     def put(self, directory: Path, number: int) -> None:
-        """Write the commit file: from then on the commit counts.
+        """Write the commit file with this number, which makes the replacement of files effective.
 
         Raises:
             FileExistsError: another process wrote a commit with this number.
@@ -236,7 +239,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Catalog:
-    """Shards of a directory, according to its files.
+    """All current Arrow files of a data set directory, with lost, replaced and leftover files.
 
     A commit may only make shards with new names, and every replaced shard points to one that the same commit made. So
     a chain of replacements ends, whatever the files contain.
@@ -256,7 +259,7 @@ class Catalog:
 
     @staticmethod
     def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
-        """Return the catalog of a directory.
+        """Return the catalog of a directory from its manifests, commits and Arrow files.
 
         Args:
             directory: has the manifests and commits.
@@ -275,7 +278,7 @@ class Catalog:
         return catalog
 
     def _read(self, name: str, take: Any) -> None:
-        """Add a small file by `take`, or note a problem if the file is damaged."""
+        """Read a manifest or commit file and pass its bytes to `take`, or record a problem if the file is damaged."""
         try:
             take(read_file(self.directory / name), str(self.directory / name))
         except FileNotFoundError:  # it was removed meanwhile, with its shards
@@ -321,7 +324,7 @@ class Catalog:
         self.problems += [f"{self.directory}: shard {name} is lost; its writer made it" for name in self.lost]
 
     def place(self, name: str) -> Place | None:
-        """Return the shard that has the rows of shard `name` now, and the row where they begin, or None."""
+        """Return the shard that now stores the rows of shard `name`, and the index of their first row, or None."""
         row = 0
         while name in self.replaced:
             target = self.replaced[name]
@@ -341,17 +344,17 @@ def _commit_number(name: str) -> int:
 
 
 def _newest_commit(names: Iterable[str]) -> int:
-    """Return the highest number of a commit, damaged ones included, or 0."""
+    """Return the highest commit number among the file names, damaged files included, or 0."""
     return max(0, 0, *map(_commit_number, names))
 
 
 def list_names(directory: Path) -> list[str]:
-    """Return the names of the files in a directory, none if there is no such directory."""
+    """Return the names of the files in a directory, or an empty list if there is no such directory."""
     return [entry.name for entry in os.scandir(directory)] if directory.is_dir() else []
 
 
 def newest_commit(directory: Path) -> int:
-    """Return the number of the newest commit in a directory now, or 0."""
+    """Return the highest commit number in a directory at present, or 0."""
     return _newest_commit(list_names(directory))
 
 

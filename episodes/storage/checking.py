@@ -1,4 +1,4 @@
-"""Check a data set for damage, and repair it as far as possible."""
+"""Check a data set on disk for damaged and lost files, and repair it as far as possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from episodes.storage.shards import ShardRead, read_shard
 
 @dataclass(slots=True)
 class CheckReport:
-    """Result of `check`.
+    """Result of checking a data set: counts, problems found, and repairs.
 
     Attributes:
         episodes: number of readable episodes.
@@ -81,7 +81,7 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
 
 
 def _problems(read: ShardRead) -> list[str]:
-    """Return the problems of a shard, as texts."""
+    """Return the problems of one Arrow file, as texts: damaged record batches, a damaged end or footer."""
     path = read.file.path
     problems = [f"{path}: record batch {at} is damaged: {', '.join(columns)}" for at, columns in read.damaged().items()]
     if read.damage:
@@ -111,7 +111,7 @@ def _keep_aside(file: Path, report: CheckReport) -> None:
 
 
 def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
-    """Rename damaged manifests and commits, and return the new catalog."""
+    """Rename damaged manifest and commit files to `*.damaged`, and return the catalog of the other files."""
     for file in catalog.damaged:
         _keep_aside(file, report)
     return finish_commits(catalog.directory) if catalog.damaged else catalog

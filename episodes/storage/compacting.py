@@ -1,4 +1,4 @@
-"""Replace shards of a data set: join small shards, finish shards of killed writers, merge data sets.
+"""Join small Arrow files of a data set, finish files of killed writers, and merge data sets.
 
 New shards are written next to the old ones, and count as soon as a commit file names them (see `catalog`). A process
 that is killed before has changed nothing. A process that is killed after it leaves old files, which the next one
@@ -113,7 +113,7 @@ def merge(target: str | Path, *sources: str | Path) -> int:
 
 
 def finish_commits(directory: Path) -> Catalog:
-    """Complete interrupted commits of a directory (rename and remove files), and return its catalog."""
+    """Complete the interrupted commits of a directory, and return its catalog of Arrow files."""
     catalog, changed = Catalog.of(directory), False
     for name in catalog.made:
         waiting = directory / (name + MADE)
@@ -137,7 +137,10 @@ def finish_commits(directory: Path) -> Catalog:
 
 
 def write_commit(catalog: Catalog, commit: Commit) -> bool:
-    """Write a commit and return True, or remove the new shards and return False if another process was faster."""
+    """Write a commit file and return True, or return False if another process committed first.
+
+    In the latter case the new shards are removed.
+    """
     sync(catalog.directory)
     try:
         commit.put(catalog.directory, catalog.newest_commit + 1)
@@ -153,7 +156,7 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Write and return the commit that `propose` fills in. If another process was faster, propose again."""
+    """Write and return a commit filled in by `propose`, with retries if other processes commit first."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = finish_commits(directory), Commit()
@@ -172,7 +175,7 @@ def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit],
 
 
 def _open_directory(path: str | Path) -> tuple[Path, Header]:
-    """Return the directory of a data set and its header. Raise `UnreadableData` without a data set."""
+    """Return the directory of a data set and its header. Raise `UnreadableData` if there is no data set."""
     directory = local_path(path)
     header = read_header(directory)
     if header is None:
@@ -181,7 +184,7 @@ def _open_directory(path: str | Path) -> tuple[Path, Header]:
 
 
 def _is_left(catalog: Catalog, file: ShardFile) -> bool:
-    """Return True if the writer of an unfinished shard has certainly ended, or went on with another shard."""
+    """Return True if no writer can still append to an unfinished Arrow file."""
     manifest: Manifest | None = catalog.manifests.get(file.name.rpartition("-")[0])
     if manifest is None:
         return False
@@ -189,7 +192,7 @@ def _is_left(catalog: Catalog, file: ShardFile) -> bool:
 
 
 def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
-    """Yield groups of neighbouring shards of one layout, each at most `SHARD_BYTES` large together."""
+    """Yield groups of adjacent Arrow files of equal schema, each group at most `SHARD_BYTES` in total."""
     group: list[ShardRead] = []
     for file in files:
         read = read_shard(file)
@@ -208,7 +211,7 @@ def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
 
 
 def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
-    """Yield lists of record batches to join, at most `BATCH_BYTES` each unless a single one is larger."""
+    """Yield lists of record batches to be joined, each at most `BATCH_BYTES` unless a single batch is larger."""
     waiting: list[Any] = []
     size = 0
     for read in group:
@@ -223,14 +226,14 @@ def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
 
 
 def intact_batches(read: ShardRead) -> Iterator[list[Any]]:
-    """Yield each intact record batch of a shard, as a list with one item."""
+    """Yield each record batch with correct checksums of an Arrow file, as a list with one item."""
     return ([(read, stored)] for stored in read.batches if not stored.damaged())
 
 
 def replace_shards(
     directory: Path, header: Header, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]
 ) -> None:
-    """Write a shard of these parts, and note in the commit that it replaces the shards of the group."""
+    """Write one Arrow file with the record batches `parts`, and record in `commit` that it replaces `group`."""
     name, episodes = f"{writer_name()}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:
@@ -262,7 +265,7 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
 
 
 def _copy_shard(directory: Path, commit: Commit, file: ShardFile) -> None:
-    """Copy a shard of another data set into the directory, and add it to the commit."""
+    """Copy an Arrow file of another data set into the directory, and add it to the commit."""
     if not file.sealed:
         raise UnreadableData(f"{file.path} is not finished; seal({str(file.path.parent)!r}) it first")
     read = read_shard(file)

@@ -1,4 +1,4 @@
-"""Compressed tracks: the rows of each episode in blocks that can be decompressed separately."""
+"""Compressed array columns: each episode's rows in zstd blocks that can be decompressed separately."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ BLOCK_BYTES = 1 << 18
 
 
 def rows_per_block(field: TrackField) -> int:
-    """Return the number of rows in a block. The last block of an episode may have fewer."""
+    """Return the number of rows per compressed block. The last block of an episode may have fewer."""
     item_bytes = np.dtype(field.dtype).itemsize * int(np.prod(field.shape, dtype=np.int64))
     return max(1, BLOCK_BYTES // max(item_bytes, 1))
 
 
 @cache
 def codec() -> Any:
-    """Return Arrow's zstd codec at its fastest level."""
+    """Return Arrow's zstd codec at compression level 1."""
     return pyarrow().Codec("zstd", compression_level=1)
 
 
 def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> Any:
-    """Return a list column whose list i has the compressed rows `offsets[i]` to `offsets[i + 1]`, as blocks."""
+    """Return an Arrow column whose list i has rows `offsets[i]` to `offsets[i + 1]` as compressed blocks."""
     starts, stops, lists = _blocks(offsets, num_rows)
     array, compress = np.ascontiguousarray(array), codec().compress
     rows = array.reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((len(array), 0), np.uint8)
@@ -40,7 +40,7 @@ def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> 
 
 
 def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first row of each block [k], the row after its last [k], and each episode's first block [n + 1]."""
+    """Return the first row and the stop row of each block [k] each, and each episode's first block [n + 1]."""
     sizes = np.diff(offsets)
     counts = -(-sizes // num_rows)
     place = ranges(np.zeros_like(counts), counts)
@@ -51,7 +51,7 @@ def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray,
 
 @dataclass(frozen=True, slots=True)
 class CompressedTrack:
-    """Rows of a compressed track of a record batch, decompressed when read."""
+    """Array column of a record batch that is stored compressed, and decompressed on access."""
 
     name: str
     field: TrackField
@@ -62,7 +62,7 @@ class CompressedTrack:
 
     @staticmethod
     def of(column: Any, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
-        """Return the track of a `compressed_column`. Raise `UnreadableData` if its blocks do not match the rows."""
+        """Return the array stored in a `compressed_column`. Raise `UnreadableData` if blocks and rows do not match."""
         data, bounds, lists = documents_of(column, name)
         num_blocks = int((-(-np.diff(offsets) // num_rows)).sum())
         if num_blocks != len(bounds) - 1:
@@ -73,7 +73,7 @@ class CompressedTrack:
         return CompressedTrack(name, field, data, bounds, starts, stops)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows [k] of the track as an array [k, *shape]. Only the blocks with these rows are decompressed."""
+        """Return the given rows [k] as an array [k, *shape]. Only blocks with these rows are decompressed."""
         out = self.field.empty(len(rows))
         if not out.size:
             return out
@@ -101,6 +101,6 @@ class CompressedTrack:
 
 
 def _span(rows: np.ndarray) -> slice | np.ndarray:
-    """Return consecutive rows as a slice, which copies faster, and other rows unchanged."""
+    """Return consecutive row numbers as a slice, which copies faster, and other row numbers unchanged."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == len(rows) - 1 and (np.diff(rows) == 1).all() else rows

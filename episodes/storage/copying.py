@@ -1,4 +1,4 @@
-"""`copy`: write some episodes of a data set to a new one."""
+"""Copy the episodes of a data set that meet a condition to a new data set."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
 
 
 def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
-    """Copy to a temporary directory, and upload that."""
+    """Copy episodes to a temporary directory, and upload it to the remote path `target`."""
     if NAME in RemoteDirectory(target).sizes():
         raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str
 
 
 def condition(text: str) -> Callable[[Table], np.ndarray]:
-    """Return a function from a table to a mask, bool [n], for a condition on its columns.
+    """Compile a condition on episode columns into a function from a table to a mask, bool [n].
 
     Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`.
 
@@ -96,13 +96,13 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
 
 
 class _Named(NamedTuple):
-    """A table, and the columns that the names of an expression denote."""
+    """Table of episodes, with the column that each name in a parsed condition refers to."""
 
     table: Table
     columns: dict[str, str]
 
     def column(self, name: str) -> np.ndarray:
-        """Return the column of a name. `InvalidArgument` lists the columns of the table."""
+        """Return the column for a name in the condition. Raise `InvalidArgument` if there is no such column."""
         column = self.columns.get(name, name)
         if column not in self.table:
             raise InvalidArgument(f"there is no column {column!r}; there are {', '.join(self.table)}")
@@ -110,7 +110,7 @@ class _Named(NamedTuple):
 
 
 def _with_names(text: str) -> tuple[str, dict[str, str]]:
-    """Return the text with Python names in place of other column names, and the columns by Python name.
+    """Replace column names that are not Python names by generated names, and return the text and the mapping.
 
     They are `return`, and `custom_data/KEY`, whose key is in quotes if it is no Python name.
     """
@@ -158,7 +158,7 @@ _COMBINE = {
 
 
 def _value(node: Any, table: _Named) -> Any:
-    """Return the value of an expression: an array [n] or a scalar."""
+    """Evaluate a parsed condition, and return an array [n] or a scalar."""
     of = _COMBINE.get(type(getattr(node, "op", None)))
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):

@@ -1,4 +1,4 @@
-"""`EpisodeDataset`: a read-only sequence of the episodes of a data set."""
+"""Read-only sequence of the episodes of a data set on disk or in remote storage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Table = Mapping[str, np.ndarray]
 
 
 class EpisodeDataset(Sequence[SingleAgentEpisode]):
-    """Read-only sequence of the episodes in a data set directory, or in a part of one.
+    """Read-only sequence of the episodes of a data set, or of a part of a data set.
 
     `dataset[i]` is an episode whose arrays are views of the mapped file; compressed tracks are decompressed. Slices,
     `select` and `split` return data sets that share the files. `pack` returns episodes as one pack. Episodes that are
@@ -106,7 +106,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read the shards `known`, wherever their rows are stored now, or all shards if `known` is None."""
+        """Read all Arrow files of the data set, or only the files that now store the rows of the shards `known`."""
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -137,7 +137,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             self._opened = self._numbers = _numbers_of(known, catalog, self._shards)
 
     def _put(self, shard: ShardRead, verify: bool) -> list[str]:
-        """Add a shard's record batches, and return the problems with it as texts."""
+        """Add the record batches of one Arrow file, and return its problems as texts."""
         file, source = shard.file, str(shard.file.path)
         self._shards.append((file.name, shard.num_episodes))
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
@@ -182,14 +182,15 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return map(self.__getitem__, range(len(self)))
 
     def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode:
-        """Return `dataset[index][start:stop]`; of compressed tracks, only the blocks with these steps are
-        decompressed.
+        """Return steps `start` to `stop` of the episode at `index`, like `dataset[index][start:stop]`.
+
+        Of compressed tracks, only the blocks with these steps are decompressed.
         """
         batch, row = self._place(index)
         return batch.episode(row, slice(start, stop))
 
     def _place(self, index: int) -> tuple[StoredBatch, int]:
-        """Return the record batch with an episode, and the episode's row in the batch."""
+        """Return the record batch that stores the episode at `index`, and the row of the episode."""
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -245,11 +246,11 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._view(self._picked(which(self.metadata) if callable(which) else which))
 
     def snapshot(self) -> list[tuple[str, int]]:
-        """Return the name of each shard that the data set has read, and its number of episodes."""
+        """Return the name and the number of episodes of each Arrow file that the data set has read."""
         return list(self._shards if self._known is None else self._known)
 
     def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
-        """Return the data set as it was at a snapshot, or the present data set.
+        """Return the data set as it was when `snapshot` was taken, or reopened as it is at present.
 
         Args:
             snapshot: the value of `snapshot()`; None for the present state. Compactions since then do not matter.
@@ -265,9 +266,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return dataset
 
     def stored_batches(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
-        """Return all record batches of the directory, the numbers of this data set's episodes in them [n], and the
-        header.
-        """
+        """Return all record batches, the episode numbers [n] of this data set in them, and the header."""
         self._here = [stored.here for stored in self._batches]  # keeps the mappings: samplers read them by address
         return self._here, self._all_numbers(), self._header
 
@@ -339,7 +338,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return EpisodePack.concat([self._pack(numbers[start:stop]) for start, stop in runs])
 
     def _runs(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """Return the ranges of `numbers` that are in one record batch each."""
+        """Split episode numbers into ranges that are stored in one record batch each, and return the ranges."""
         if not len(numbers):
             return []
         of = np.searchsorted(self._starts, numbers, side="right")
@@ -399,7 +398,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return parts
 
     def load_selection(self, path: str | Path) -> Selection[Self]:
-        """Return a selection that `Selection.save` wrote. Its `changes` list how the data set differs from then.
+        """Load a selection of steps that `Selection.save` wrote, with the later changes of the data set.
 
         Raises:
             UnreadableData: the file is damaged.
@@ -409,7 +408,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Selection(self, saved.query, None, changes, (numbers, t))
 
     def add_splits(self, shares: Mapping[str, Any], *, seed: int = 0) -> None:
-        """Define and store named parts of the data set: `add_splits({"train": 0.8, "test": 0.2})`.
+        """Define and store named parts of the data set, such as a training and a test set.
 
         Chunks of one episode, and agents of one multi-agent episode, are always in the same split. Episodes that are
         written later are assigned too.
@@ -427,11 +426,11 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def splits(self) -> list[str]:
-        """Names of the splits."""
+        """Names of the stored splits, such as "train" and "test"."""
         return [*read_splits(self._files.directory)]
 
     def split(self, name: str) -> Self:
-        """Return a data set of the episodes in a split.
+        """Return a data set of the episodes in the split `name`.
 
         Raises:
             UnknownKey: there is no such split; the message lists the splits.
@@ -466,7 +465,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def metadata(self) -> EpisodeTable:
-        """Table with one row for each chunk, as columns [n] by name, see `EpisodeTable`.
+        """Table with one row per chunk and columns such as `id`, `length` and `return`, each [n].
 
         - `id`, `agent_id`, `module_id`, `multi_agent_episode_id`: objects.
         - `t_started`, `length` (steps), `return`, `terminated`, `truncated`, `lookback`: of the chunk. A chunk that is
@@ -513,7 +512,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def stored_header(self) -> Header:
-        """Header: the spaces, tracks and metadata that all episodes share."""
+        """Header of the data set: the spaces, array schemas and metadata that all episodes share."""
         return self._header
 
     @property
@@ -543,7 +542,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the stored columns of the whole directory, compressed tracks as they are stored."""
+        """Size in bytes of the stored columns of the whole directory, as compressed on disk."""
         return sum(stored.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -577,7 +576,7 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read all shards, or only the shards that now hold the rows of the shards `known`, and the header.
+    """Read all Arrow files, or only the files that now store the rows of the shards `known`.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing or was missing in the listing before too.
@@ -607,7 +606,7 @@ def _read_all(
 
 
 def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shard of each episode, by index, and its row in the shard, int64 [n] each."""
+    """Return the index of each episode's Arrow file in `shards`, and its row in the file, int64 [n] each."""
     sizes = np.array([num for _, num in shards], np.int64)
     ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, numbers, side="right")
@@ -615,9 +614,7 @@ def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tupl
 
 
 def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, shards: list[tuple[str, int]]) -> np.ndarray | None:
-    """Return the numbers of the episodes of the shards `known` among the episodes of the shards `shards`, or None for
-    all.
-    """
+    """Return the numbers that the episodes of the shards `known` have among all episodes, or None for all."""
     starts = dict(zip([name for name, _ in shards], np.cumsum([0, *(num for _, num in shards)]).tolist(), strict=False))
     sizes, parts = dict(shards), []
     for name, num in known:

@@ -1,4 +1,4 @@
-"""Access to the files of a data set: in a local directory, or through `remote.mirror`."""
+"""Interface to the files of a data set, in a local directory or in remote storage."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from episodes.storage.shards import ShardRead, read_shard
 
 
 class Files(Protocol):
-    """Files of a data set."""
+    """Interface to the files of a local or remote data set."""
 
     @property
     def path(self) -> Path | str:
-        """Path or URL of the data set, as given by the user."""
+        """Path or URL of the data set, as passed by the user."""
         ...
 
     @property
     def directory(self) -> Path:
-        """Local directory with the small files, as of the last `refresh`."""
+        """Local directory with the JSON files of the data set, as of the last `refresh`."""
         ...
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the data set is remote, and so cannot be written to."""
+        """Whether the data set is remote, and therefore read-only."""
         ...
 
     def refresh(self) -> Catalog:
-        """Return the catalog of the present files."""
+        """List the files again, and return the catalog of the current Arrow files."""
         ...
 
     def has_new_commit(self, catalog: Catalog) -> bool:
-        """Return True if shards may have been replaced since the directory was listed for `catalog`."""
+        """Return True if Arrow files may have been replaced since `catalog` was created."""
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read the shards, with None for each shard that was sealed or replaced since the catalog was made."""
+        """Read the given Arrow files, with None for each file that was renamed or replaced meanwhile."""
         ...
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the record batches of a shard."""
+        """Return the record batches of one Arrow file that was read."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Facts of episodes as plain columns, one row per chunk."""
+"""Metadata of episodes (ids, lengths, endings, ...) as Arrow and numpy columns with one row per chunk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _
 
 @cache
 def row_fields() -> list[Any]:
-    """Return the Arrow fields of the row columns, in order."""
+    """Return the Arrow fields of the columns with one value per chunk, in order: ids, length, return, ..."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
     types[Kind.VERSIONS] = pa.large_list(pa.int64())
@@ -48,12 +48,12 @@ def row_fields() -> list[Any]:
 
 @cache
 def optional_names() -> frozenset[str]:
-    """Return the columns that older files may lack. A missing column counts as null."""
+    """Return the names of metadata columns that older files may lack. A missing column counts as null."""
     return frozenset(name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _names(fact, kind))
 
 
 def num_columns(names: Sequence[str]) -> int:
-    """Return the number of row columns among the names of a shard's columns."""
+    """Return how many of a shard's column names belong to the columns with one value per chunk."""
     known = _known_names()
     return sum(name in known for name in names)
 
@@ -65,18 +65,20 @@ def _known_names() -> frozenset[str]:
 
 @cache
 def _names_of_facts() -> list[str]:
-    """Return the columns of facts with one value per episode."""
+    """Return the names of metadata columns with one value per chunk."""
     return [name for fact, kind in FACTS.items() if kind is not Kind.VERSIONS for name in _names(fact, kind)]
 
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:
-    """Return the columns of a fact."""
+    """Return the column names that store the metadata field `fact` of an episode."""
     return _NAMES.get(kind, (fact.rstrip("_"),))
 
 
 def row_columns(pack: EpisodePack) -> list[Any]:
-    """Return the row columns of a pack. Raise `WrongType`, with the key, for custom data or an id that msgpack cannot
-    encode.
+    """Return the Arrow columns of a pack's metadata, with one value per chunk.
+
+    Raises:
+        WrongType: custom data or an id cannot be encoded as msgpack; the message names the key.
     """
     pa = pyarrow()
     other_ids: dict[int, dict[str, Any]] = {}
@@ -102,7 +104,7 @@ def row_columns(pack: EpisodePack) -> list[Any]:
 
 
 def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any]]) -> Any:
-    """Return a column of the ids that are strings or None, and put other ids into `other_ids` by row."""
+    """Return an Arrow column of the ids that are strings or None. Other ids are put into `other_ids` by row."""
     pa = pyarrow()
     if ids is None:
         return _nulls(num, pa.string())
@@ -141,7 +143,7 @@ def _encode(value: Any, name: str) -> bytes:
 
 
 def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
-    """Return a column of bytes, with nulls in the rows that have none."""
+    """Return an Arrow column of byte strings, with null in the other rows."""
     pa = pyarrow()
     documents = dict(by_row)
     if not documents:
@@ -151,7 +153,7 @@ def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """Facts of n chunks as arrays [n] by name. Ids are objects, and None if missing."""
+    """Metadata of n chunks as arrays [n] by column name. Ids are Python objects, None if missing."""
 
     columns: dict[str, np.ndarray]
     versions: VersionColumn | None
@@ -159,8 +161,10 @@ class EpisodeRows:
 
     @staticmethod
     def of(batch: Any) -> EpisodeRows:
-        """Return the rows of a record batch or table. Raise `UnreadableData` or an Arrow error if columns are
-        inconsistent.
+        """Return the chunk metadata stored in an Arrow record batch or table.
+
+        Raises:
+            UnreadableData: columns are inconsistent. Arrow raises errors of its own.
         """
         batch = _with_optional_columns(batch)
         _check(batch)
@@ -182,7 +186,7 @@ class EpisodeRows:
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> EpisodeRows:
-        """Return the rows of all record batches."""
+        """Return the chunk metadata of several record batches, concatenated."""
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
         whole = [_with_optional_columns(batch).select(names) for batch in batches]
@@ -199,7 +203,7 @@ class EpisodeRows:
         return self.columns["lookback"]
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
-        """Return the facts in the form that `EpisodePack` stores."""
+        """Return the metadata in the form that `EpisodePack` stores, with these spaces."""
         values = {}
         for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
             if kind is Kind.VERSIONS:
@@ -212,18 +216,18 @@ class EpisodeRows:
         return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
 
     def table(self, index: Any) -> dict[str, np.ndarray]:
-        """Return the public columns of the rows that an index selects."""
+        """Return the columns of the selected chunks, as arrays by name."""
         return {name: column[index] for name, column in self.columns.items()}
 
     def facts_of(self, index: Any) -> list[dict[str, Any] | None]:
-        """Return the custom data of the rows that an index selects."""
+        """Return the `custom_data` dicts of the selected chunks."""
         if self.custom_data is None:
             return []
         return [self.custom_data[i] for i in np.arange(len(self.lengths))[index].tolist()]
 
 
 def _check(batch: Any) -> None:
-    """Raise an error if offsets are invalid, or a column without nulls has some."""
+    """Raise an error if offsets of an Arrow batch are invalid, or a required column has nulls."""
     names = [field.name for field in row_fields()]
     batch.select(names).validate(full=True)
     for name in ("t_started", "length", "lookback", "return", "terminated", "truncated"):
@@ -232,7 +236,7 @@ def _check(batch: Any) -> None:
 
 
 def _with_optional_columns(batch: Any) -> Any:
-    """Return the record batch or table with nulls in the columns that it lacks, see `optional_names`."""
+    """Return the record batch or table, with missing optional columns added as nulls."""
     missing = optional_names().difference(batch.schema.names)
     if not missing:
         return batch
@@ -245,7 +249,7 @@ _BOUNDS = ("policy_version_min", "policy_version_max")
 
 
 def _versions_of(batch: Any) -> VersionColumn | None:
-    """Return the policy versions of the rows of a record batch or table, or None if none are known."""
+    """Return the policy versions of the chunks in a record batch or table, or None if no version is stored."""
     versions, begins = (batch.column(name) for name in _NAMES[Kind.VERSIONS])
     if versions.null_count == len(versions):
         return None
@@ -254,7 +258,7 @@ def _versions_of(batch: Any) -> VersionColumn | None:
 
 
 def _lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of a list column, concatenated, and where each row begins and ends among them [n + 1]."""
+    """Return the concatenated values of an Arrow list column, and the bounds [n + 1] of its lists."""
     array = column.combine_chunks() if isinstance(column, pyarrow().ChunkedArray) else column
     bounds = array.offsets.to_numpy()
     return array.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
@@ -269,7 +273,7 @@ _READ = {Kind.ENDING: codes_of}
 
 
 def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:
-    """Replace the id columns by copies with the ids that are no strings."""
+    """Insert ids that are not strings into copies of the id columns."""
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}
     for i, document in enumerate(documents_by_row):
@@ -279,7 +283,7 @@ def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[byt
 
 
 class CustomData(Sequence[dict[str, Any] | None]):
-    """Custom data of a record batch's episodes, decoded when read."""
+    """Sequence of the `custom_data` dicts of a record batch's episodes, decoded when read."""
 
     __slots__ = ("column",)
 

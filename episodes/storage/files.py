@@ -1,4 +1,4 @@
-"""Read, map, write and replace files, so that a killed process leaves no half-written file behind."""
+"""Read, map, write and replace files such that a killed process leaves no half-written file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 
 def local_path(path: str | Path) -> Path:
-    """Return the path. Raise `InvalidArgument` for a URL."""
+    """Return the path of a local directory. Raise `InvalidArgument` for a URL."""
     scheme, separator, _ = str(path).partition("://")
     if separator and scheme.isalnum():
         raise InvalidArgument(
@@ -66,7 +66,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
-    """Return the bytes of a file, uint8 [size]: mapped, or read into memory.
+    """Return the bytes of a file, uint8 [size], memory-mapped or read into memory.
 
     The mapping is private: a write into it (by torch, in place) changes pages of this process, and never the file. No
     memory is reserved for that, so the file may be larger than the memory. A mapping needs no file descriptor.
@@ -90,7 +90,7 @@ def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
 
 
 def _map(descriptor: int, size: int) -> np.ndarray:
-    """Map a file privately, uint8 [size]."""
+    """Map a file privately, and return its bytes, uint8 [size]."""
     libc = _libc()
     if libc is None:
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), np.uint8)
@@ -106,7 +106,7 @@ def _map(descriptor: int, size: int) -> np.ndarray:
 
 
 class _Mapping:
-    """Mapped file, which is unmapped when the last array that views it is freed.
+    """Memory-mapped file that is unmapped when the last array that views it is freed.
 
     Python's own `mmap` keeps a file descriptor for each mapping, so a process could not map more than 1,000 files.
     """
@@ -124,7 +124,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @cache
 def _libc() -> Any:
-    """Return the C library with typed `mmap` and `munmap`, or None if the system has no such calls."""
+    """Return the C library with typed `mmap` and `munmap`, or None if the system has no `mmap`."""
     if not hasattr(mmap, "MAP_PRIVATE"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -135,7 +135,7 @@ def _libc() -> Any:
 
 
 def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
-    """Write a file that appears at once, complete, and replaces an existing file.
+    """Write a text file atomically. An existing file is replaced unless `new` is True.
 
     Raises:
         FileExistsError: the file exists, and `new` is True.
@@ -156,7 +156,7 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
 
 
 def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
-    """Write a file like `put`, locked before it has its name. Return the descriptor that holds the lock.
+    """Write a file atomically like `put`, with an exclusive lock, and return the descriptor of the lock.
 
     Args:
         path: of the file.
@@ -182,18 +182,21 @@ def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append to a file all of the text, or raise `OSError`."""
+    """Append the whole text to a file. Raise `OSError` on failure."""
     _write(os.fspath(path), os.O_APPEND, text)
 
 
 def _draft_of(path: Path) -> str:
-    """Return a name, next to the path, that is unique among drafts."""
+    """Return a unique name for a temporary file in the directory of `path`."""
     folder, name = os.path.split(os.fspath(path))
     return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
 def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
-    """Write to a file that `flags` open. Python's file objects would make three times as many system calls."""
+    """Open a file with the `os.open` flags `flags`, and write the text.
+
+    Python's file objects would make three times as many system calls.
+    """
     descriptor = os.open(path, os.O_WRONLY | flags | _BINARY, 0o666)
     try:
         _write_all(descriptor, text)
@@ -210,7 +213,7 @@ def _write_all(descriptor: int, text: str) -> None:
 
 
 def _link(draft: str, final: str) -> None:
-    """Give the draft its final name. Raise `FileExistsError` if there is such a file."""
+    """Rename the finished temporary file `draft` to `final`. Raise `FileExistsError` if `final` exists."""
     try:
         os.link(draft, final)
     except FileExistsError:
@@ -224,7 +227,7 @@ _WORTH_RESERVING = 1 << 21  # bytes; one system call takes 50 us
 
 
 def reserve(descriptor: int, start: int, size: int) -> None:
-    """Reserve disk space for a large write, which then takes a quarter less time on ext4.
+    """Reserve disk space for a large write, which makes the write faster on ext4.
 
     Without such a system call, or without space, nothing happens: the write raises the error.
     """
@@ -234,8 +237,9 @@ def reserve(descriptor: int, start: int, size: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """Return the system's fallocate64, or None. Python's `posix_fallocate` writes to each block if a file system lacks
-    it.
+    """Return the system call `fallocate64`, or None if the system lacks the call.
+
+    Python's `posix_fallocate` writes to each block if a file system lacks the call.
     """
     if sys.platform != "linux":
         return None
@@ -249,7 +253,9 @@ def _fallocate() -> Any:
 
 @contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Context manager with a draft directory, which gets the name `target` in the end, or is removed after an error.
+    """Context manager with a temporary directory that is renamed to `target` on success.
+
+    After an error the temporary directory is removed.
 
     Raises:
         InvalidArgument: the target exists.
@@ -265,7 +271,10 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_beside(target: Path) -> Iterator[Path]:
-    """Context manager with a temporary directory on the target's disk. Drafts of killed processes are removed first."""
+    """Context manager with a temporary directory next to `target`, on the same disk.
+
+    Temporary directories of killed processes are removed first.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
         if not is_locked(left):
@@ -283,7 +292,7 @@ def draft_beside(target: Path) -> Iterator[Path]:
 
 
 def sync(file: Path) -> None:
-    """Wait until the file, and its name in its directory, are on the disk."""
+    """Flush a file, and its name in its directory, to disk (fsync)."""
     _sync(file)
     _sync(file.parent)
 

@@ -1,4 +1,4 @@
-"""`episodes.json`: the facts that all episodes of a data set share, written once by the first writer."""
+"""`episodes.json`: the spaces, array schemas and metadata that all episodes of a data set share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT, VERSION = "rl-episodes", 1
 
 
 class TrackKnowledge(IntEnum):
-    """Degree to which a header knows the tracks of episodes. It never decreases."""
+    """Part of the array schema that a header contains: nothing, only observations, or all."""
 
     NOTHING = 0  # no episode was written
     OBSERVATIONS = 1  # no episode has a step
@@ -56,7 +56,7 @@ class Header:
     id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON value of the file. Raise `WrongType`, with the name of a fact that cannot be written."""
+        """Return the contents as a JSON value. Raise `WrongType` if an attribute cannot be represented."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -70,7 +70,7 @@ class Header:
         }
 
     def check_given(self, header: Header) -> None:
-        """Raise `InvalidArgument` if the facts given to another writer differ."""
+        """Raise `InvalidArgument` if the spaces, `env_spec` or metadata of another writer differ."""
         for name in ("observation_space", "action_space", "env_spec"):
             stored, value = getattr(self, name), getattr(header, name)
             if value is not None and stored != value and not (name == "env_spec" and _have_equal_json(stored, value)):
@@ -81,8 +81,9 @@ class Header:
             raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {header.metadata}; leave it out")
 
     def check_tracks(self, tracks: Fields, has_steps: bool) -> None:
-        """Raise `TrackMismatch` unless episodes with these tracks fit; of episodes without steps only observations are
-        compared.
+        """Raise `TrackMismatch` unless arrays with the schema `tracks` fit into the data set.
+
+        If there are no steps, only observations are compared.
         """
         stored, new = self.tracks, tracks
         if not has_steps or not self.knows_steps:
@@ -92,7 +93,7 @@ class Header:
 
     @property
     def known(self) -> TrackKnowledge:
-        """Degree to which the tracks are known."""
+        """Part of the array schema that is known so far: nothing, only observations, or all."""
         return (
             TrackKnowledge.ALL
             if self.knows_steps
@@ -102,7 +103,7 @@ class Header:
         )
 
     def learning(self, header: Header) -> Header:
-        """Return this header, with the tracks of the other one, and its spaces if this header has none."""
+        """Return this header with the array schema of `header`, and with its spaces if none are stored."""
         learned = replace(self, tracks=header.tracks, structure=header.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned
@@ -114,12 +115,16 @@ class Header:
 
     @property
     def knows_steps(self) -> bool:
-        """Whether actions, rewards and extra model outputs are known."""
+        """Whether the dtypes and shapes of actions, rewards and extra model outputs are known."""
         return self.structure is not None
 
 
 def read_header(directory: Path) -> Header | None:
-    """Return the header of a data set, or None without one. Raise `UnreadableData` for a damaged or newer header."""
+    """Return the header of a data set, or None if there is no `episodes.json`.
+
+    Raises:
+        UnreadableData: the header is damaged, or of a newer format version.
+    """
     try:
         text = read_file(directory / NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -128,7 +133,11 @@ def read_header(directory: Path) -> Header | None:
 
 
 def header_of(text: bytes, file: str) -> Header:
-    """Return the header of a file's bytes. Raise `UnreadableData`, with the file's name, for a damaged or newer one."""
+    """Return the header decoded from the bytes of `episodes.json`.
+
+    Raises:
+        UnreadableData: the header is damaged, or of a newer format version; the message names the file.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -162,7 +171,7 @@ def _checked_id(id_: Any) -> str | None:
 
 
 def create_or_load_header(directory: Path, header: Header) -> Header:
-    """Write the header unless the directory has one, and return the header on disk.
+    """Write `episodes.json` unless the directory has one, and return the header on disk.
 
     An existing header is only completed: with the tracks of steps, and before the first episode with the spaces.
 
@@ -186,7 +195,7 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
 
 
 def put_header(directory: Path, header: Header, *, new: bool) -> bool:
-    """Write the header and return True, or return False if it must be `new` and another writer's exists."""
+    """Write `episodes.json` and return True. With `new`, return False if the file exists already."""
     value = header.to_json()
     parts = {name: sorted_json(part) for name, part in value.items()}
     whole = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))  # as `sorted_json` writes the value
@@ -211,12 +220,12 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
 
 
 def _have_equal_json(spec: EnvSpec | str | None, other: EnvSpec | str | None) -> bool:
-    """Return True if two specs have the same JSON."""
+    """Return True if two environment specs have the same JSON."""
     return _spec_to_json(spec) == _spec_to_json(other)
 
 
 def to_storable_spec(spec: EnvSpec | None) -> EnvSpec | str | None:
-    """Return the spec, or only its id if JSON cannot represent the spec, for example a class as its entry point."""
+    """Return the environment spec, or only its id if JSON cannot represent the spec."""
     try:
         _spec_to_json(spec)
     except WrongType:
@@ -229,7 +238,7 @@ def _spec_from_json(value: Any) -> EnvSpec | str | None:
 
 
 def _metadata_to_json(metadata: dict[str, Any]) -> Any:
-    """Return the metadata as JSON, or as msgpack in base64 if JSON would change some value."""
+    """Return user metadata as JSON, or as base64 of msgpack if JSON cannot represent it exactly."""
     if not metadata:
         return {"json": {}}
     document = msgpack_codec.encode(metadata, "metadata")

@@ -1,4 +1,4 @@
-"""Infos as columns of a shard: typed for numbers and arrays of one dtype and shape, else one msgpack document per info.
+"""Arrow columns for info dicts: typed for numbers and equal arrays, else msgpack.
 
 A path whose values change their dtype or shape between batches becomes documents from then on. So a writer begins at
 most two shards for each path.
@@ -28,7 +28,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 @dataclass(frozen=True, slots=True)
 class InfoField:
-    """Schema of the values of one path.
+    """Schema of the values under one key path of the infos.
 
     Attributes:
         dtype: of the values; None for documents.
@@ -54,7 +54,7 @@ class InfoField:
         return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}
 
     def column_types(self, path: str) -> dict[str, Any]:
-        """Return the names and Arrow types of the path's columns."""
+        """Return the names and Arrow types of the columns that store this key path."""
         arrow = pyarrow()
         if self.dtype is None:
             return {_values(path): arrow.large_list(arrow.large_binary())}
@@ -74,12 +74,12 @@ def _present(path: str) -> str:
 
 
 def columns_of(infos: Infos) -> dict[str, Column]:
-    """Return the infos' columns by path. Raise `WrongType`, with the key, for a value that msgpack cannot encode."""
+    """Return the infos as columns by key path. Raise `WrongType`, with the key, if msgpack cannot encode a value."""
     return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
 
 
 def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
-    """Return the known fields extended by the columns, or `known` itself if nothing changes."""
+    """Return the info schemas `known` extended by the schemas of `columns`, or `known` itself if nothing changes."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
     fields = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
     changed = {path: field for path, field in fields.items() if known.get(path) != field}
@@ -87,7 +87,7 @@ def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
 
 
 def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, own: bool) -> list[Any]:
-    """Return the Arrow columns of all fields, one list per episode. A path that is not in `columns` has no values."""
+    """Return Arrow columns with one list of info values per episode, for each key path in `fields`."""
     num_rows, result = int(offsets[-1]), []
     for path, field in fields.items():
         if field.dtype is None:
@@ -114,7 +114,7 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
 
 
 def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
-    """Return the infos of a record batch as views of its columns. `offsets` [n + 1] belong to the observations.
+    """Return the infos stored in an Arrow record batch, as views of its columns.
 
     Raises:
         UnreadableData: the number of infos differs from that of observations.

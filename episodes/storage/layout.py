@@ -1,4 +1,4 @@
-"""Write a pack as an Arrow record batch, and read a record batch as a pack.
+"""Convert a pack of episodes to an Arrow record batch and back.
 
 The columns are those of `episode_rows`, one list column per track, and those of the infos. The metadata of the shard's
 Arrow schema describes them, so a shard can be read without other files.
@@ -40,7 +40,7 @@ _KEY = b"rl-episodes"  # key in the Arrow schema's metadata
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Columns of a shard.
+    """Columns of an Arrow file: dtype and shape of each array, and how arrays are nested.
 
     Attributes:
         structure: how tracks are nested, see `structure_of`.
@@ -54,15 +54,17 @@ class Layout:
 
     @property
     def is_flat(self) -> bool:
-        """Whether no track is nested."""
+        """Whether no observation, action or extra output is a nested structure."""
         parts = dict(self.structure["dict"]) if self.structure else {}
         extra = [part for _, part in parts.pop("extra_model_outputs", {"dict": []})["dict"]]
         return all(isinstance(part, str) for part in (*parts.values(), *extra))
 
     @staticmethod
     def from_schema(schema: Any) -> Layout:
-        """Return the layout that an Arrow schema describes. Raise `UnreadableData` if the schema is not one of
-        episodes.
+        """Return the layout stored in the metadata of an Arrow schema.
+
+        Raises:
+            UnreadableData: the schema is not one of an episode file.
         """
         try:
             document = (schema.metadata or {})[_KEY]
@@ -76,7 +78,7 @@ class Layout:
         return layout
 
     def schema(self) -> Any:
-        """Return the Arrow schema."""
+        """Return the Arrow schema of a file with this layout."""
         value = {
             "structure": self.structure,
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
@@ -85,7 +87,7 @@ class Layout:
         return _schema_of(json.dumps(value).encode(), _row_names())
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], own: bool) -> Any:
-        """Return the pack as a record batch, which shares the pack's memory unless `own` is True."""
+        """Return a pack of episodes as an Arrow record batch. It shares the pack's memory unless `own` is True."""
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
             array = pack.tracks[path]
@@ -112,7 +114,10 @@ def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
-    """Return the Arrow schema of a layout, given as JSON in `document`, with the row columns `row_names` (0.1 ms)."""
+    """Return the Arrow schema of a layout given as JSON bytes, with the metadata columns `row_names`.
+
+    Building it takes 0.1 ms.
+    """
     arrow, layout = pyarrow(), _layout_of(document)
     blocks = arrow.large_list(arrow.large_binary())
     types = {
@@ -127,7 +132,7 @@ def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
 
 
 class StoredBatch:
-    """Record batch that is read as a pack.
+    """Arrow record batch of episodes, readable as a pack or as single episodes.
 
     In its pack, a compressed track is replaced by row numbers. So an index, slice or selection selects row numbers, and
     only the selected rows are decompressed in the end.
@@ -150,22 +155,22 @@ class StoredBatch:
 
     @property
     def here(self) -> StoredBatch:
-        """This batch. A remote batch returns the downloaded one."""
+        """The local record batch: this one, or the downloaded copy of a remote one."""
         return self
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the columns."""
+        """Size in bytes of the record batch."""
         return self.batch.nbytes
 
     @property
     def fields(self) -> Fields:
-        """Fields of the tracks in the shard, by path."""
+        """Dtype, shape and compression of each stored array, by path."""
         return self._layout.tracks
 
     @property
     def info_paths(self) -> Collection[str]:
-        """Paths of the infos."""
+        """Key paths of the stored infos."""
         return self._layout.infos.keys()
 
     @property
@@ -175,7 +180,7 @@ class StoredBatch:
 
     @property
     def written(self) -> Collection[str]:
-        """Paths of the tracks in the shard, without tracks that were added to the data set later."""
+        """Paths of the arrays stored in the file, without arrays that were added to the data set later."""
         return self._layout.tracks.keys()
 
     @cached_property
@@ -184,7 +189,7 @@ class StoredBatch:
 
     @cached_property
     def compressed(self) -> dict[str, CompressedTrack]:
-        """Compressed tracks, by path."""
+        """Compressed array columns, by path."""
         result = {}
         for path, field in self._layout.tracks.items():
             if field.compression == "zstd":
@@ -193,7 +198,7 @@ class StoredBatch:
         return result
 
     def _offsets(self, observed: bool) -> np.ndarray:
-        """Return where the items of each episode begin and end, int64 [n + 1]: of observations or of steps."""
+        """Return the item bounds of each episode, int64 [n + 1], counted in observations or in steps."""
         return self._observed_offsets if observed else self._stepped_offsets
 
     @cached_property
@@ -208,7 +213,7 @@ class StoredBatch:
 
     @cached_property
     def whole(self) -> EpisodePack:
-        """Pack of all episodes: views of the batch, with row numbers in place of compressed tracks."""
+        """Pack of all episodes: views of the record batch, with row numbers in place of compressed arrays."""
         with as_unreadable_data(self.source):
             return self._make_pack()
 
@@ -246,7 +251,7 @@ class StoredBatch:
         return pack
 
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
-        """Return episode i, or a slice of its steps. Arrays are views, unless they are compressed."""
+        """Return episode i, or a slice of its steps, as views where arrays are not compressed."""
         episode = self.whole[i]
         if steps is not None:
             episode = episode[steps]
@@ -255,7 +260,7 @@ class StoredBatch:
         return episode
 
     def pack(self, numbers: np.ndarray) -> EpisodePack:
-        """Return the episodes `numbers` [k] as a pack. Consecutive ones are views, unless they are compressed."""
+        """Return the episodes `numbers` [k] as a pack: a view if they are consecutive and not compressed."""
         first, last = int(numbers[0]), int(numbers[-1])
         in_a_row = last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
         picked = self.whole
@@ -268,7 +273,7 @@ class StoredBatch:
         return EpisodePack.of(picked.columns.map_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
     def decoded(self, path: str, array: np.ndarray) -> np.ndarray:
-        """Return the rows of a compressed track for their row numbers, and other arrays unchanged."""
+        """Return the decompressed rows for an array of row numbers, or the array itself if it is not compressed."""
         if path not in self.compressed:
             return array
         with as_unreadable_data(self.source):

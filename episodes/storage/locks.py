@@ -1,4 +1,4 @@
-"""Locks on files and directories, which the system releases when their process ends, however it ends.
+"""Locks on files and directories that the operating system releases when a process ends.
 
 They are flock(2) locks: they work between processes in different PID namespaces and containers, and on NFS between
 machines. A file system may lack them, and so does Windows. A forked process shares its parent's locks until it ends.
@@ -18,7 +18,10 @@ except ImportError:  # Windows
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting, until all its descriptors are closed. Return False if that is impossible."""
+    """Lock an open file without waiting, and return False if that is impossible.
+
+    The lock is held until all descriptors of the file are closed.
+    """
     if fcntl is None:
         return False
     try:
@@ -30,7 +33,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Context manager that locks a file or directory, and yields whether it could."""
+    """Context manager that tries to lock a file or directory, and yields True if it succeeded."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield try_lock(descriptor, shared=shared)
@@ -39,7 +42,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if another process or object may hold a lock on the path, or locks do not work."""
+    """Return True if another process may hold a lock on the path, or if the system has no locks."""
     try:
         with locked(path, shared=path.is_file()) as could:  # NFS refuses an exclusive lock on a file opened for reading
             return not could

@@ -1,4 +1,4 @@
-"""`RecordEpisodes`: an environment wrapper that writes its episodes to a data set."""
+"""Environment wrapper that writes every episode to a data set on disk."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _chunk_steps(chunk_steps: int | None, space: spaces.Space, num_envs: int) ->
 
 
 def _item_bytes(space: Any) -> int:
-    """Return the approximate size in bytes of an item of a space."""
+    """Return the approximate size in bytes of one item of a Gymnasium space."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         return sum(map(_item_bytes, parts.values() if isinstance(parts, dict) else parts)) or 1
@@ -196,7 +196,7 @@ def _item_bytes(space: Any) -> int:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of a value whose memory an environment or policy may reuse."""
+    """Return a copy of a value whose memory the environment or policy may reuse."""
     if type(value) is np.ndarray:
         return value.copy()
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""Shards: the Arrow files of a data set. Each has one writer, and can be read before it is finished.
+"""Write and read shards: the single Arrow files of a data set, finished or unfinished.
 
     ARROW1.. | schema | batch | batch | ... | end of stream | footer | ARROW1
 
@@ -34,12 +34,12 @@ _NAME, _SUM, _DATA_SET = b"rl-episodes.shard", b"rl-episodes.sum", b"rl-episodes
 
 
 def writer_name() -> str:
-    """Return a unique name. Names sort by the time at which writers began."""
+    """Return a unique writer name. Names sort by creation time."""
     return f"{time.time_ns():016x}-{os.getpid():x}-{os.urandom(4).hex()}"
 
 
 class ShardWriter:
-    """Writer of one shard, which is called `*.arrow.partial` until it is sealed.
+    """Writer of one Arrow file, which is called `*.arrow.partial` until it is sealed.
 
     After a failed write (a full disk) it takes no more batches. Its complete batches stay readable, also for processes
     that have mapped the file, since nothing is ever cut off.
@@ -83,11 +83,11 @@ class ShardWriter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the file in bytes."""
+        """Current size of the file in bytes."""
         return self._sink.tell()
 
     def write(self, batch: Any) -> None:
-        """Append a record batch, which then survives the end of this process."""
+        """Append a record batch of episodes, which then survives a killed process."""
         try:
             self.append(batch)
         except BaseException:
@@ -97,7 +97,10 @@ class ShardWriter:
         self.num_episodes += batch.num_rows
 
     def abandon(self) -> None:
-        """Close the file as it is, without a footer. Nothing more is written to it, also not by Arrow's destructors."""
+        """Close the file without a footer, so that nothing more is written.
+
+        Arrow's destructors cannot write either.
+        """
         if self._file is None or self._file.closed:
             return
         nowhere = os.open(os.devnull, os.O_WRONLY)  # not `open`, which is gone when the interpreter exits
@@ -110,18 +113,18 @@ class ShardWriter:
         self.abandon()
 
     def append(self, batch: Any) -> None:
-        """Append a record batch. An error may leave a part of the batch."""
+        """Append a record batch with its checksums. After an error a part of it may be in the file."""
         sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
         reserve(self._file.fileno(), self.nbytes, pyarrow().ipc.get_record_batch_size(batch))
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
         self._sink.flush()
 
     def sync(self) -> None:
-        """Wait until the file is on the disk."""
+        """Flush the file to disk (fsync)."""
         sync(self.path)
 
     def seal(self) -> None:
-        """Write the footer and give the file its final name.
+        """Write the footer of the Arrow file, and rename it to its final name.
 
         Raises:
             UnreadableData: the file is not there any more.
@@ -139,23 +142,29 @@ class ShardWriter:
 
 
 def _arrow_path(path: Path) -> str | bytes:
-    """Return the path in a form for Arrow, which encodes text as UTF-8, though a directory's name may differ."""
+    """Return the path in a form that Arrow accepts.
+
+    Arrow encodes text as UTF-8, but a directory's name may have another encoding.
+    """
     return os.fsencode(path) if os.name == "posix" else str(path)
 
 
 @cache
 def _options() -> Any:
-    """Return Arrow's write options. Without this cache, Arrow would read environment variables each time."""
+    """Return Arrow's IPC write options, cached.
+
+    Without this cache, Arrow would read environment variables each time.
+    """
     return pyarrow().ipc.IpcWriteOptions()
 
 
 def _place(name: str, batch: int) -> bytes:
-    """Return bytes that identify a batch, which are part of its first checksum."""
+    """Return bytes that identify a record batch by file name and number, for its first checksum."""
     return f"{name}:{batch}".encode()
 
 
 def _with_checksum(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
-    """Return the schema with the shard's name, the id of its data set, and a checksum of its metadata."""
+    """Return the Arrow schema with the file's name, the data set id and a checksum in its metadata."""
     metadata = {**schema.metadata, _NAME: name.encode()}
     metadata.pop(_DATA_SET, None)
     if data_set is not None:
@@ -170,7 +179,7 @@ def _sum(metadata: dict[bytes, bytes], sum_name: str) -> str:
 
 @dataclass(slots=True)
 class ShardBatch:
-    """Record batch of a shard with its stored checksums."""
+    """Record batch read from an Arrow file, with its stored checksums."""
 
     batch: Any
     place: bytes  # see `_place`
@@ -178,7 +187,11 @@ class ShardBatch:
     sums: bytes
 
     def damaged(self) -> list[str]:
-        """Return the names of the damaged columns. Raise `MissingExtra` if the checksum's package is not installed."""
+        """Return the names of columns with wrong checksums.
+
+        Raises:
+            MissingExtra: the checksum's package is not installed.
+        """
         try:
             return damaged_columns(
                 self.batch, num_columns(self.batch.schema.names), self.place, self.algorithm, self.sums
@@ -189,7 +202,7 @@ class ShardBatch:
 
 @dataclass(slots=True)
 class ShardRead:
-    """Contents of a shard as far as it could be read.
+    """Readable contents of an Arrow file, and the reason if a part is unreadable.
 
     Attributes:
         file: of the shard.
@@ -211,18 +224,19 @@ class ShardRead:
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes that were read."""
+        """Number of episodes that were read from the file."""
         return sum(stored.batch.num_rows for stored in self.batches)
 
     def damaged(self) -> dict[int, list[str]]:
-        """Return the names of damaged columns, by batch number."""
+        """Return the names of columns with wrong checksums, by record batch number."""
         damaged = {number: batch.damaged() for number, batch in enumerate(self.batches)}
         return {number: columns for number, columns in damaged.items() if columns}
 
     @property
     def damage(self) -> str:
-        """Description of the damage, or "" for an intact shard. A shard that ends with its last complete batch is
-        intact.
+        """Description of the file's damage, or "" if the file is intact.
+
+        A shard that ends with its last complete batch is intact.
         """
         if self.file.sealed and self.problem:
             return self.problem
@@ -234,7 +248,7 @@ class ShardRead:
 def read_shard(
     file: ShardFile, *, mapped: bool = True, layout_of: Callable[[Any], Any] = Layout.from_schema
 ) -> ShardRead:
-    """Return the complete record batches of a shard, as views of the mapped file.
+    """Read the complete record batches of an Arrow file, as views of the mapped file.
 
     Args:
         file: of the shard.
@@ -258,7 +272,7 @@ def read_shard(
 
 
 def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
-    """Read batches until one is incomplete, and check the end of a finished shard."""
+    """Read record batches until the first incomplete one, and validate the end of a finished file."""
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
@@ -284,7 +298,7 @@ def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) 
 
 
 def _ends_at(data: Any, whole: int) -> bool:
-    """Return True if only the end of the stream and a footer follow from byte `whole` on."""
+    """Return True if only the end-of-stream mark and a footer follow from byte `whole` on."""
     tail = data.slice(max(data.size - len(_END) - 4, 0)).to_pybytes()
     if len(tail) < len(_END) + 4 or not tail.endswith(_END):
         return False
@@ -292,7 +306,7 @@ def _ends_at(data: Any, whole: int) -> bool:
 
 
 def checked_name(schema: Any) -> str:
-    """Return the shard's name in a schema. Raise `UnreadableData` if the schema's checksum is wrong."""
+    """Return the file name stored in an Arrow schema. Raise `UnreadableData` if the schema's checksum is wrong."""
     metadata = schema.metadata or {}
     sum_name, _, stored_sum = metadata.get(_SUM, b"").decode(errors="replace").partition(":")
     try:
@@ -304,7 +318,7 @@ def checked_name(schema: Any) -> str:
 
 
 def data_set_of(schema: Any) -> str | None:
-    """Return the id of the data set that a shard with this schema was written for, or None."""
+    """Return the data set id stored in an Arrow schema, or None."""
     data_set = (schema.metadata or {}).get(_DATA_SET)
     return None if data_set is None else data_set.decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""Small episodes that are added one by one are copied and queued, to be packed together."""
+"""Queue of small episodes that a writer packs and writes together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks import Tracks
 
 
 class SmallEpisodes:
-    """Queue of small episodes of one kind, which is known to fit into the data set.
+    """Queue of small episodes with equal dtypes and shapes that are written together.
 
     A pack and a record batch for each episode would cost ten times as much as copying its arrays. Only episodes that
     cannot fail later are queued: finished, flat, with the dtypes and shapes of the kind, without custom data, and with
@@ -31,7 +31,10 @@ class SmallEpisodes:
         self._queue: list[tuple[EpisodeFacts, Tracks, dict[str, np.ndarray]]] = []
 
     def take(self, episodes: Sequence[Any], limit: int) -> bool:
-        """Add the episodes if all are of the kind and smaller than `limit` bytes together, and return True if so."""
+        """Queue copies of the episodes and return True, or return False if an episode is too large or differs.
+
+        All episodes must be of the kind, and smaller than `limit` bytes together.
+        """
         if self.kind is None or type(episodes) is not list:
             return False
         nbytes, copies = 0, []
@@ -52,7 +55,10 @@ class SmallEpisodes:
         return True
 
     def accept_like(self, episodes: Sequence[Any]) -> None:
-        """Accept only episodes of the kind of `episodes[0]` from now on, or none if that is not plain enough."""
+        """Accept only episodes with the dtypes, shapes and spaces of `episodes[0]` from now on.
+
+        If that episode has nested arrays, custom data or Python objects, no episode is accepted.
+        """
         arrays = _plain_arrays(episodes[0]) if type(episodes) is list else None
         tracks = [] if arrays is None else episodes[0].tracks.all()
         is_flat = arrays is not None and all(track.field.path in arrays for track in tracks if track is not tracks[1])
@@ -62,11 +68,11 @@ class SmallEpisodes:
         return len(self._queue)
 
     def pack(self) -> EpisodePack | None:
-        """Return the queued episodes as one pack, or None without episodes."""
+        """Return the queued episodes as one pack, or None if the queue is empty."""
         return EpisodePack.from_episodes([_episode(*item) for item in self._queue]) if self._queue else None
 
     def clear(self) -> None:
-        """Remove the queued episodes."""
+        """Remove all episodes from the queue."""
         self._queue, self.nbytes = [], 0
 
 
@@ -84,7 +90,7 @@ def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:
 
 
 def _is_utf8(text: str) -> bool:
-    """Return False for a text with lone surrogates, which no file can hold."""
+    """Return True if a text can be encoded as UTF-8, that is, has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -98,5 +104,5 @@ def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _episode(facts: EpisodeFacts, tracks: Tracks, arrays: dict[str, np.ndarray]) -> SingleAgentEpisode:
-    """Return the episode whose arrays are `arrays`, by path."""
+    """Return an episode with the metadata `facts` and the arrays `arrays`, given by path."""
     return SingleAgentEpisode.of(facts, tracks.map_arrays(lambda path, _: arrays[path]), {})

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON values, and back."""
+"""Convert Gymnasium spaces to JSON values and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def to_json(space: spaces.Space | None, name: str) -> Json | None:
-    """Return the space as a JSON value. Raise `WrongType`, with the part of the space that JSON cannot represent.
+    """Return a Gymnasium space as a JSON value. Raise `WrongType` if JSON cannot represent a part of it.
 
     >>> to_json(spaces.Discrete(2), "action_space")
     {'type': 'Discrete', 'n': 2, 'start': 0, 'dtype': '<i8'}
@@ -37,7 +37,7 @@ def to_json(space: spaces.Space | None, name: str) -> Json | None:
 
 
 def from_json(value: Json | None) -> spaces.Space | None:
-    """Return the space of a value that `to_json` returned."""
+    """Return the Gymnasium space described by a JSON value from `to_json`."""
     if value is None:
         return None
     kind = value["type"]
@@ -51,7 +51,7 @@ def from_json(value: Json | None) -> spaces.Space | None:
 
 
 def _array(array: np.ndarray) -> Json:
-    """Return an array as JSON: one number if all are equal, as bounds mostly are."""
+    """Return an array as JSON, shortened to one number if all its elements are equal."""
     array = np.asarray(array, order="C")
     body = array.reshape(-1)[:1] if array.size and (array == array.reshape(-1)[0]).all() else array
     data = base64.b64encode(body.tobytes()).decode()

@@ -1,4 +1,4 @@
-"""Schema of the tracks of a data set: dtypes, item shapes, compression and nesting."""
+"""Dtype, item shape, compression and nesting of the arrays in a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to
 
 @dataclass(frozen=True, slots=True)
 class TrackField:
-    """Schema of one track.
+    """Dtype, item shape and compression of one array column in a data set.
 
     Attributes:
         dtype: of the items, as numpy writes it.
@@ -34,7 +34,7 @@ class TrackField:
 
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
-        """Return the field of an array [rows, ...]. Raise `WrongType` for Python objects and structured items."""
+        """Return the schema of an array [rows, ...]. Raise `WrongType` for object and structured dtypes."""
         if array.dtype.kind in "OV" or not array.dtype.itemsize:
             raise WrongType(
                 f"track {path!r} has dtype {array.dtype}: a track on disk holds numbers, bools, times or strings of a "
@@ -54,7 +54,7 @@ class TrackField:
         return value if self.fill is None else value | {"fill": self.fill}
 
     def alike(self, field: TrackField) -> bool:
-        """Return True if both have equal dtypes and item shapes. Texts of any length are equal."""
+        """Return True if dtype and item shape are equal. Strings of all lengths count as one dtype."""
         same = self.dtype == field.dtype or (self.is_text and field.is_text)
         return same and self.shape == field.shape
 
@@ -67,11 +67,11 @@ class TrackField:
         return np.dtype(self.dtype).kind == "U" and np.dtype(self.dtype).isnative
 
     def empty(self, num_rows: int = 0) -> np.ndarray:
-        """Return zeros [num_rows, *shape]."""
+        """Return an array of zeros [num_rows, *shape]."""
         return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
 
     def filled(self, num_rows: int) -> np.ndarray:
-        """Return `num_rows` times the item `fill`, in the memory of one item."""
+        """Return the default item repeated, [num_rows, *shape], without copies of the item."""
         item = np.frombuffer(bytes.fromhex(self.fill or ""), np.dtype(self.dtype)).reshape(self.shape)
         return np.broadcast_to(item, (num_rows, *self.shape))
 
@@ -83,12 +83,12 @@ Fields = dict[str, TrackField]
 
 
 def fields_of(pack: EpisodePack, compression: str) -> Fields:
-    """Return the fields of the pack's tracks by path."""
+    """Return the schema of each array of a pack, by path."""
     return {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
 
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
-    """Return the pack with text as wide as in the current shard, and its fields.
+    """Return the pack with string arrays as wide as in the current file, and its schemas by path.
 
     Longer text gets twice the width, so that ever longer text starts only a few shards.
     """
@@ -108,18 +108,18 @@ def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> 
 
 
 def columns_of(pack: EpisodePack) -> dict[str, Any]:
-    """Return the pack's columns as one nested value, whose leaves in order are its tracks."""
+    """Return the observations, actions, rewards and extra outputs of a pack as one dict."""
     names = ("observations", "actions", "rewards", "extra_model_outputs")
     return {name: getattr(pack, name) for name in names}
 
 
 def observation_fields(fields: Fields) -> Fields:
-    """Return the fields of observations."""
+    """Return only the schemas of observation arrays."""
     return {path: field for path, field in fields.items() if is_observed(path)}
 
 
 def is_flat(pack: EpisodePack) -> bool:
-    """Return True if no column of the pack is nested."""
+    """Return True if observations, actions and extra outputs of the pack are plain arrays, not nested."""
     observations, _, actions, _, extra = pack.columns
     if type(observations.whole()) is not np.ndarray or type(actions.whole()) is not np.ndarray:
         return False
@@ -127,12 +127,15 @@ def is_flat(pack: EpisodePack) -> bool:
 
 
 def is_observed(path: str) -> bool:
-    """Return True if a track has one row per observation, not per step."""
+    """Return True if the array at `path` has one row per observation instead of one per step."""
     return path.split("/", 1)[0] == "observations"
 
 
 def check_same(stored: Fields, new: Fields, label: str) -> None:
-    """Raise `TrackMismatch`, with the first track that differs, unless both have the same tracks."""
+    """Raise `TrackMismatch` unless both have arrays of the same paths, dtypes and shapes.
+
+    The message names the first that differs.
+    """
     for path in (*stored, *new):
         if path not in new or path not in stored:
             side, other_side = ("there", "not among those given") if path in stored else ("given", "not there")
@@ -148,7 +151,7 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
 
 
 def structure_of(value: Any, prefix: str = "") -> Any:
-    """Return how a value is nested, as JSON: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
+    """Describe as JSON how a value is nested: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
     if nested.is_leaf(value):
         return prefix
     parts = [
@@ -164,7 +167,7 @@ def structure_of(value: Any, prefix: str = "") -> Any:
 
 
 def assemble(structure: Any, leaves: Mapping[str, Any]) -> Any:
-    """Return the nested value of a structure with the leaves, given by path."""
+    """Return the nested value described by `structure`, with the leaves given by path."""
     if isinstance(structure, str):
         return leaves[structure]
     if "tuple" in structure:

@@ -1,4 +1,4 @@
-"""`EpisodeWriter`: write episodes to a data set."""
+"""Write episodes to a data set on disk."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
 
 
 class _Addition(NamedTuple):
-    """A record batch that fits into the data set, with its header and layout."""
+    """Arrow record batch that a writer is about to queue or write, with its schema."""
 
     header: Header
     layout: Layout
@@ -176,7 +176,7 @@ class EpisodeWriter:
         self._small.accept_like(episodes)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
-        """Return the pack as a record batch. The writer is unchanged, also if the pack is rejected."""
+        """Return the pack converted to an Arrow record batch. The writer itself is not changed."""
         header, pack, tracks = self._fitted(pack)
         pack, tracks = with_common_text_width(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
@@ -275,8 +275,10 @@ class EpisodeWriter:
         return EpisodePack.from_episodes(episodes)
 
     def _fitted(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
-        """Return the header, pack and track fields with which the pack is written. Raise an error if the pack does not
-        fit.
+        """Return the header, pack and array schemas with which a pack will be written.
+
+        Raises:
+            TrackMismatch, InvalidArgument: the pack does not fit into the data set.
         """
         tracks, has_steps = fields_of(pack, self._compression), bool(pack.offsets[-1])
         self._header.check_tracks(tracks, has_steps)
@@ -291,7 +293,7 @@ class EpisodeWriter:
         return replace(header, tracks=observation_fields(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
-        """Return how the pack's tracks are nested, or the stored structure if only the order of keys differs."""
+        """Describe the nesting of the pack's arrays, with the stored order of keys if only the order differs."""
         if header.knows_steps and not self._header.knows_steps:
             return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
@@ -319,20 +321,24 @@ class EpisodeWriter:
     # --- files -------------------------------------------------------------------------------------------------
 
     def _put_header(self, header: Header) -> None:
-        """Write the header, unless the data set has an equal one. Raise an error for another writer's other header."""
+        """Write `episodes.json` if it is missing or lacks the tracks.
+
+        Raises:
+            InvalidArgument, TrackMismatch: another writer has written a header that differs.
+        """
         if not self._is_there or header.tracks != self._header.tracks:
             self._header, self._is_there = create_or_load_header(self.path, header), True
             self._manifest.data_set = self._header.id
 
     def _begin_if_other(self, addition: _Addition) -> None:
-        """Finish the current shard if the addition has another layout, which the next shard gets."""
+        """Finish the current file and start another one if the addition has another Arrow schema."""
         if addition.layout != self._layout:
             self._commit()
             self._seal()
             self._layout, self._schema = addition.layout, addition.schema
 
     def _pack_small(self) -> None:
-        """Turn the queued small episodes into a record batch, which is queued or written like others."""
+        """Convert the queued small episodes to one record batch, and queue or write that."""
         pack = self._small.pack()
         if pack is not None:
             addition = self._prepare(pack)
@@ -342,7 +348,7 @@ class EpisodeWriter:
             self._take(addition)
 
     def _take(self, addition: _Addition) -> None:
-        """Queue or write a record batch, in another shard if its layout is another one."""
+        """Queue a small record batch, or write a large one at once."""
         self._begin_if_other(addition)
         if not addition.is_small:
             self._commit()
@@ -354,7 +360,7 @@ class EpisodeWriter:
             self._commit()
 
     def _commit(self) -> None:
-        """Write the queued record batches together. They stay queued if that fails."""
+        """Write all queued record batches as one. After an error all stay queued."""
         if not self._waiting:
             return
         if len(self._waiting) == 1:
@@ -383,7 +389,7 @@ class EpisodeWriter:
             self._seal()
 
     def _check_directory(self) -> None:
-        """Raise `UnreadableData` if the directory no longer has the data set of this writer."""
+        """Raise `UnreadableData` if the directory no longer contains the data set of this writer."""
         header = read_header(self.path)
         if header is None or header.id != self._header.id:
             raise UnreadableData(
@@ -392,7 +398,7 @@ class EpisodeWriter:
             )
 
     def _seal(self) -> None:
-        """Finish the shard. If that fails, it stays unfinished, with all its record batches."""
+        """Finish the current Arrow file. If that fails, it stays unfinished with all its record batches."""
         shard, self._shard = self._shard, None
         if shard is not None:
             try:
@@ -401,7 +407,7 @@ class EpisodeWriter:
                 self._tell(shard, is_open=False)
 
     def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
-        """Write the shard's state to the manifest. If that fails, `close` tries again."""
+        """Record the file's state in the writer's manifest. If that fails, `close` tries again."""
         try:
             if self._manifest.is_damaged:
                 self._check_directory()
@@ -412,7 +418,7 @@ class EpisodeWriter:
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
-    """Return a pack of episodes without steps with the data set's step tracks, all empty."""
+    """Return a pack of episodes without steps, with empty action, reward and extra output arrays."""
     empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
     columns = assemble(header.structure, pack.tracks | empty)
     return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})

@@ -1,4 +1,4 @@
-"""Ledgers: which rows each update of a training run learned from, and where two runs differ."""
+"""Ledgers: logs of the batch rows that each training update used, for comparing two runs."""
 
 from episodes.storage.ledger.difference import Difference, difference
 from episodes.storage.ledger.ledger import Ledger

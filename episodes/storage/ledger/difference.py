@@ -1,4 +1,4 @@
-"""`difference`: the first update and row at which two runs differ."""
+"""Find the first update and batch row at which two training runs differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.storage.ledger.ledger_reader import LedgerReader, LedgerUpdate
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """First difference of two ledgers.
+    """First difference between the ledgers of two training runs.
 
     Attributes:
         update: number of the update.
@@ -39,7 +39,7 @@ class Difference:
 
 
 def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Difference | None:
-    """Return the first difference of two runs, or None if all updates are equal, row by row.
+    """Return the first difference between two training runs, or None if all updates are equal row by row.
 
     Episodes are compared by the order in which a run learned from them, by time and by content, not by id.
 
@@ -84,7 +84,7 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
 
 
 def _describe_row(update: LedgerUpdate, row: int, ledger: LedgerReader) -> str:
-    """Return the episode, time and content of a row, as text."""
+    """Describe a batch row as text: its episode, time and content hash."""
     episode = int(update.episode[row])
     step = "a step that is not known" if episode == UNKNOWN else f"t={update.t[row]} of episode {ledger.ids[episode]}"
     return f"{step}, content {update.content[row]:016x}"

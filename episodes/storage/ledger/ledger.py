@@ -1,4 +1,4 @@
-"""`Ledger`: what each update of a training run learned from, row by row, for comparing runs later.
+"""Log of the data that each update of a training run used, row by row, for comparing runs.
 
     update | module | weights | settings | named        | episode [n] | t [n] | content [n]
     1      |        | 9a3f..  | 77c1..   | ["5f0c", ..] | 0 0 1 ..    | 0 1 0 | hashes of the rows
@@ -35,7 +35,7 @@ _MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since t
 
 
 def schema() -> Any:
-    """Return the Arrow schema of a shard."""
+    """Return the Arrow schema of a ledger file."""
     pa = pyarrow()
     numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
     lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}
@@ -43,7 +43,7 @@ def schema() -> Any:
 
 
 class _Note(NamedTuple):
-    """Row of the schema."""
+    """Record of one training update, one row of a ledger file."""
 
     update: int
     module: str
@@ -56,7 +56,7 @@ class _Note(NamedTuple):
 
 
 class Ledger:
-    """Log of what each update of a training run learned from. Threads may share it.
+    """Log of the batch rows that each update of a training run used. It may be shared by threads.
 
     The directory is created with the first note. `flush` makes notes survive a killed process. A ledger that is dropped
     without `close` loses only notes that were not flushed, with a `ResourceWarning`.
@@ -102,7 +102,7 @@ class Ledger:
         settings: Mapping[str, Any] | None = None,
         module: str = "",
     ) -> None:
-        """Record what an update learned from, and its result.
+        """Record the batch of a training update, and a hash of the weights after the update.
 
         Args:
             update: its number. A number that is not higher than the last one's shows that the run was resumed.
@@ -129,7 +129,7 @@ class Ledger:
                 self.flush()
 
     def _steps(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's episode number and time, and append the ids of new episodes to `named`."""
+        """Return the episode number and time of each batch row, and append the ids of new episodes to `named`."""
         episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
         try:
             origin: Origin = batch.origin
@@ -155,7 +155,7 @@ class Ledger:
         return self._numbers[id_]
 
     def flush(self, *, fsync: bool = False) -> None:
-        """Write queued notes, so that they survive a killed process, and with `fsync` a crash of the machine."""
+        """Write queued records, so that they survive a killed process, and with `fsync` a crash of the machine."""
         with self._lock:
             if self._waiting:
                 if self._shard is None:
@@ -169,7 +169,7 @@ class Ledger:
                 self.close()
 
     def close(self) -> None:
-        """Write queued notes, and finish the shard. Later notes start another one."""
+        """Write queued records, and finish the file. Later records start another file."""
         with self._lock:
             if self._waiting:
                 self.flush()
@@ -196,12 +196,12 @@ class Ledger:
 
 
 def _text(value: Any) -> str:
-    """Return a name that Arrow can store, with lone surrogates escaped."""
+    """Return a string that Arrow can store, with lone surrogates escaped."""
     return str(value).encode(errors="backslashreplace").decode()
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
-    """Return the steps [B], or of sequences [B, W] the first step that is no padding (-1 if all are)."""
+    """Return the step index of each row [B], or of sequences [B, W] the first step that is not padding."""
     if numbers.ndim == 1 or not numbers.size:
         return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]

@@ -1,4 +1,4 @@
-"""`LedgerReader`: the updates of a ledger."""
+"""Read the recorded training updates of a ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage.shards import read_shard
 
 
 class LedgerUpdate(NamedTuple):
-    """Record of one update.
+    """Record of one training update: hashes of its weights and batch rows, and their episodes and times.
 
     Attributes:
         update: its number.
@@ -40,7 +40,7 @@ class LedgerUpdate(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Location of an update."""
+    """Location of an update's record: file, record batch and row."""
 
     update: int
     shard: int
@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class LedgerReader(Sequence[LedgerUpdate]):
-    """Updates of a ledger in order, as of the time when it was opened.
+    """Read-only sequence of the updates recorded in a ledger, as of the time when it was opened.
 
     If updates were repeated after a checkpoint was resumed, the last ones are read.
 
@@ -77,7 +77,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         self._in_shard = [np.full(len(names) + 1, UNKNOWN, np.int64) for names in self._names]
 
     def _valid_places(self) -> list[_Place]:
-        """Return the locations of the valid updates, without updates that a resumed run replaced."""
+        """Return the locations of all valid updates, without updates that a resumed run replaced."""
         standing: dict[str, list[_Place]] = {}
         for shard, batches in enumerate(self._shards):
             for number, batch in enumerate(batches):
@@ -115,7 +115,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         )
 
     def _numbered(self, shard: int, episode: np.ndarray) -> np.ndarray:
-        """Return the ledger-wide numbers of episodes, given by number in the shard, int64 [n]. `UNKNOWN` stays."""
+        """Map episode numbers of one file to episode numbers of the whole ledger, int64 [n]."""
         numbers = self._in_shard[shard]
         for i in np.unique(episode[numbers[episode] == UNKNOWN]).tolist():
             if i != UNKNOWN:
@@ -130,7 +130,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
 
 
 def _folder(path: Path) -> Path:
-    """Return the directory of a ledger, given it or the folder of a run."""
+    """Return the directory of a ledger, given this directory or the folder of a training run."""
     return path / "ledger" if (path / "ledger").is_dir() else path
 
 
@@ -141,7 +141,7 @@ def _files(path: Path) -> list[ShardFile]:
 
 
 def _batches(file: ShardFile) -> list[Any]:
-    """Return the checked record batches of a shard."""
+    """Read the record batches of a ledger file. Raise `UnreadableData` if the file is damaged."""
     shard = read_shard(file, layout_of=partial(_check_schema, file))
     damaged = shard.damaged()
     if shard.damage or damaged:
@@ -157,5 +157,5 @@ def _check_schema(file: ShardFile, column_types: Any) -> None:
 
 
 def _episode_ids(batches: list[Any]) -> list[str]:
-    """Return the ids of a shard's episodes, by number."""
+    """Return the episode ids stored in a ledger file, by episode number."""
     return [id_ for batch in batches for id_ in batch["named"].values.to_pylist()]

@@ -1,4 +1,4 @@
-"""Remote data sets: read through a local cache, and uploaded."""
+"""Remote data sets: reading through a local cache, and uploading."""
 
 from episodes.storage.remote.upload import upload
 

@@ -1,4 +1,4 @@
-"""`Mirror`: a remote data set in a local cache.
+"""Read a remote data set through a local cache directory.
 
 When the data set is opened, the facts of all episodes are read: each shard's footer gives the positions of its record
 batches, and only the row columns of these are downloaded, once. A shard is downloaded when an episode in it is first
@@ -35,7 +35,7 @@ _BLOCK = 1 << 16  # bytes that are read at a time, of footers and rows
 
 
 class Mirror:
-    """Local cache of a remote data set: its small files and its last used shards.
+    """Local cache of a remote data set, with its JSON files and the Arrow files used last.
 
     Args:
         url: of the data set.
@@ -68,7 +68,7 @@ class Mirror:
         return True
 
     def refresh(self) -> Catalog:
-        """Download the small files, and return the catalog."""
+        """Download the JSON files and manifests, and return the catalog of Arrow files."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sizes = self.place.sizes()
         small = [name for name in self._sizes if name.endswith((".json", ".manifest"))]
@@ -87,7 +87,10 @@ class Mirror:
         return False  # a listing of an object store is of one moment
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read the columns of each shard that are no tracks, or with `verify` all columns. A missing shard is None."""
+        """Download the metadata columns of each Arrow file, or with `verify` the complete files.
+
+        The result has None for a missing file.
+        """
 
         def read(file: ShardFile) -> ShardRead | None:
             try:
@@ -99,7 +102,7 @@ class Mirror:
             return list(pool.map(read, files))
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the record batches of a shard. Their tracks are downloaded when read."""
+        """Return the record batches of an Arrow file. Their arrays are downloaded on first access."""
         if read.layout is None:
             return []
         size = self._sizes.get(read.file.path.name) or 0
@@ -109,7 +112,7 @@ class Mirror:
         ]
 
     def batch(self, file: ShardFile, number: int, header: Header) -> StoredBatch:
-        """Return a record batch of a shard, which is downloaded if needed."""
+        """Return record batch `number` of an Arrow file, which is downloaded if needed."""
         with self._lock:
             batches = self._open.get(file.name)
             if batches is None:
@@ -130,7 +133,11 @@ class Mirror:
             return batches[number]
 
     def _fetch(self, file: ShardFile) -> ShardRead:
-        """Read a shard from the cache, after downloading if needed. Raise `FileNotFoundError` for a removed shard."""
+        """Read an Arrow file from the cache, which downloads it if needed.
+
+        Raises:
+            FileNotFoundError: the remote file was removed.
+        """
         local, size = self.directory / file.path.name, self._sizes.get(file.path.name)
         try:
             if local.stat().st_size != size:
@@ -146,7 +153,7 @@ class Mirror:
         return read_shard(ShardFile(file.name, file.order, local, file.num_episodes))
 
     def _make_room(self) -> None:
-        """Remove the least recently used shards until the rest is small enough. The newest stays."""
+        """Delete the least recently used Arrow files until the cache is within its size limit."""
         files = []
         for entry in os.scandir(self.directory):
             with suppress(FileNotFoundError):
@@ -193,7 +200,7 @@ class Mirror:
 
 
 class RemoteBatch(StoredBatch):
-    """Record batch with known rows, whose tracks are downloaded when read."""
+    """Record batch of a remote data set: metadata columns are known, arrays are downloaded on first access."""
 
     def __init__(
         self, rows: Any, layout: Layout, header: Header, mirror: Mirror, file: ShardFile, number: int, size: int
@@ -207,7 +214,7 @@ class RemoteBatch(StoredBatch):
 
     @property
     def here(self) -> StoredBatch:
-        """Record batch with its tracks, downloaded if needed."""
+        """Complete local record batch, downloaded if needed."""
         return self._mirror.batch(self._file, self._number, self._header)
 
     @property
@@ -220,7 +227,7 @@ class RemoteBatch(StoredBatch):
 
 
 def _row_columns(source: Any) -> bytes:
-    """Return the row columns of a file's record batches as an Arrow stream, with the file's schema in its metadata."""
+    """Return only the metadata columns of an Arrow file as an Arrow stream, with the file's schema."""
     ipc = pyarrow().ipc
     schema = ipc.open_file(source).schema
     fields = list(range(num_columns(schema.names)))
@@ -234,7 +241,7 @@ def _row_columns(source: Any) -> bytes:
 
 
 def _read_rows(file: ShardFile, data: bytes) -> ShardRead:
-    """Return what the row columns contain of a shard."""
+    """Decode the metadata columns of an Arrow file that `_row_columns` returned."""
     arrow, read = pyarrow(), ShardRead(file)
     reader = arrow.ipc.open_stream(data)
     whole = arrow.BufferReader(base64.b64decode(reader.schema.metadata[_SCHEMA]))

@@ -1,4 +1,4 @@
-"""Remote directories, by fsspec: `s3://bucket/data`, `http://host/data`, `memory://data`."""
+"""Remote directories, accessed by fsspec: `s3://bucket/data`, `http://host/data`, `memory://data`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAT = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"))
 
 
 def is_elsewhere(path: str | Path) -> bool:
-    """Return True if a path is a URL.
+    """Return True if a path is a URL of a remote directory.
 
     >>> is_elsewhere("s3://bucket/data"), is_elsewhere("/data"), is_elsewhere("C:/data")
     (True, False, False)
@@ -27,7 +27,7 @@ def is_elsewhere(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class RemoteDirectory:
-    """Remote directory.
+    """Remote directory with operations to list, read, write and remove its files.
 
     Args:
         url: of the directory.
@@ -66,11 +66,11 @@ class RemoteDirectory:
         object.__setattr__(self, "root", root.rstrip("/"))
 
     def path(self, name: str) -> str:
-        """Return the path of a file in the file system."""
+        """Return the path of the file `name` in the remote file system."""
         return f"{self.root}/{name}"
 
     def sizes(self) -> dict[str, int | None]:
-        """Return the sizes of all files by name, None for an unknown size."""
+        """Return the size of each file by name, or None for an unknown size."""
         self.system.invalidate_cache()
         try:
             with self.reached():
@@ -84,12 +84,12 @@ class RemoteDirectory:
         }
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a small file. Raise `FileNotFoundError` for a missing file."""
+        """Download a small file, and return its bytes. Raise `FileNotFoundError` if it does not exist."""
         with self.reached():
             return self.system.cat_file(self.path(name))
 
     def fetch(self, name: str, file: Path, size: int | None) -> None:
-        """Download a file of `size` bytes to `file`. Raise `FileNotFoundError` for a missing file."""
+        """Download a file of `size` bytes to the local path `file`. Raise `FileNotFoundError` if it does not exist."""
         with self.reached():
             self.system.get_file(self.path(name), str(file))
         num_bytes = file.stat().st_size
@@ -97,30 +97,30 @@ class RemoteDirectory:
             raise ConnectionError(f"{self.url}/{name}: {num_bytes} of {size} bytes came")
 
     def make(self) -> None:
-        """Create the directory, if the file system has directories."""
+        """Create the remote directory, if the file system has directories."""
         protocol = self.system.protocol
         if _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             with self.reached():
                 self.system.makedirs(self.root, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file."""
+        """Write bytes to a small remote file."""
         with self.reached():
             self.system.pipe_file(self.path(name), data)
 
     def send(self, file: Path, name: str) -> None:
-        """Upload a file."""
+        """Upload a local file under the name `name`."""
         with self.reached():
             self.system.put_file(str(file), self.path(name))
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
+        """Remove a remote file."""
         with self.reached():
             self.system.rm_file(self.path(name))
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Context manager that turns errors of file systems into an `OSError`."""
+        """Context manager that turns all errors of remote file systems into `OSError`."""
         try:
             yield
         except (OSError, EpisodeError, ValueError, LookupError, TypeError, pyarrow().ArrowException):

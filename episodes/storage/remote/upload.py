@@ -1,4 +1,4 @@
-"""`upload`: send a data set to a remote directory.
+"""Upload a data set to a remote directory.
 
 Files are sent in an order that keeps the remote data set complete at any time: shards, commits, manifests, and the
 header of a new data set last. An upload that was killed can be repeated, and sends only missing files.
@@ -65,7 +65,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
 
 
 def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | None:
-    """Return the remote header, or None. Raise an error if it is the header of another data set."""
+    """Return the header of the remote data set, or None. Raise an error if it belongs to another data set."""
     try:
         remote_header = header_of(place.read(NAME), place.path(NAME))
     except FileNotFoundError:
@@ -90,7 +90,10 @@ def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str,
 
 
 def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> int:
-    """Send missing shards, and return their number. A commit's shards get names that count only after the commit."""
+    """Upload missing Arrow files, and return their number.
+
+    A commit's shards get names that count only after the commit.
+    """
     num = 0
     for file in catalog.shards:
         name = file.name + (MADE if file.name in catalog.made else SEALED)
@@ -105,7 +108,7 @@ def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int 
 
 
 def _manifests(catalog: Catalog) -> dict[str, bytes]:
-    """Return the manifests by file name, with only the shards that were sent."""
+    """Return the bytes of the manifests to upload, by file name, without files that are not uploaded."""
     sealed = {file.name for file in catalog.shards if file.sealed} | catalog.replaced.keys()
     return {
         manifest.path(catalog.directory).name: manifest.of_shards(sealed)

@@ -1,4 +1,4 @@
-"""Sampling of batches from the files of a data set."""
+"""Random sampling of training batches directly from the files of a data set."""
 
 from episodes.storage.sampling.batch_kinds import EpisodeBatches, StepBatches, WindowBatches
 from episodes.storage.sampling.sampler import Sampler

@@ -1,4 +1,4 @@
-"""Gather items by their memory addresses, as if all mapped files of a data set were one array.
+"""Gather array items by memory address, as if all memory-mapped files of a data set were one array.
 
 A track of a record batch is contiguous, so an item is at address `base(batch) + row * bytes`. One array spans the
 addresses of all batches, and an item begins at each `unit` bytes. So sampling from any number of files is one gather,
@@ -23,7 +23,10 @@ _MOVED_AS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.compl
 
 
 class _Memory:
-    """Buffer of the addresses [lo, hi) for numpy. Addresses between the batches are never read."""
+    """Buffer over the memory addresses [lo, hi) that numpy can view as an array.
+
+    Addresses between the record batches are never read.
+    """
 
     def __init__(self, lo: int, hi: int, owners: Any) -> None:
         self.__array_interface__ = {"version": 3, "shape": (hi - lo,), "typestr": "|u1", "data": (lo, True)}
@@ -31,7 +34,7 @@ class _Memory:
 
 
 class MappedColumn:
-    """Track of all batches, read by address.
+    """Array column over all record batches of a data set, read by memory address.
 
     Args:
         arrays: of each batch [rows, *shape], C-contiguous; None for a batch without the track.
@@ -63,14 +66,14 @@ class MappedColumn:
         )
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Return the items [..., *shape] that begin at `units` [...]."""
+        """Return the items [..., *shape] stored at the memory offsets `units` [...]."""
         if not self._bytes_of_item:
             return np.zeros(units.shape + self.shape, self.dtype)
         items = self._each[units]
         return items if self._is_each else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return the windows [B, W, *shape] whose first columns begin at `units` [B], with zeros on padding."""
+        """Return windows of W successive items [B, W, *shape] from the memory offsets `units` [B], zero-padded."""
         shape = (*grid.there.shape, *self.shape)
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)
@@ -88,7 +91,7 @@ class MappedColumn:
         return result
 
     def _items(self, count: int) -> np.ndarray:
-        """Return an array whose element u is `count` successive items, beginning at unit u."""
+        """Return an array whose element u is the `count` successive items that begin at memory offset u."""
         view = self._views.get(count)
         if view is None:
             size = self._bytes_of_item * count

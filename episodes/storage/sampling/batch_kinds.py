@@ -1,4 +1,4 @@
-"""Kinds of batches: steps, windows of steps, or whole episodes."""
+"""Options for batches sampled from disk: of steps, of windows of steps, or of whole episodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.storage.sampling.time_windows import TimeWindows
 
 @dataclass(frozen=True, slots=True)
 class StepBatches:
-    """Batches of transitions, columns [n, ...], like the batches of `EpisodeReplayBuffer.sample`.
+    """Options for batches of transitions with columns [n, ...], as `EpisodeReplayBuffer.sample` returns.
 
     Attributes:
         size: number n of transitions.
@@ -45,7 +45,7 @@ class StepBatches:
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Batches of windows of successive steps, columns [B, W, ...] with W = lookback + burn_in + length.
+    """Options for batches of windows of successive steps, columns [B, W, ...] with W = lookback + burn_in + length.
 
     Columns are those of `EpisodeReplayBuffer.sample_sequences`. A window stays within its episode. If an episode's
     first chunk has a lookback, columns on the left show it.
@@ -75,13 +75,13 @@ class WindowBatches:
 
 
 def columns_asked_for(kind: StepBatches | WindowBatches) -> dict[str, Any]:
-    """Return the column options as keyword arguments of `sample` and `sample_sequences`."""
+    """Return the options `keys`, `views` and `include_infos` as keyword arguments for `Sampler.sample`."""
     return {"keys": kind.keys, "views": kind.views, "include_infos": kind.include_infos}
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeBatches:
-    """Batches of whole episodes, as packs.
+    """Options for batches of whole episodes, returned as packs.
 
     Attributes:
         size: number of episodes.
@@ -104,7 +104,7 @@ def kind_of(
     windows: tuple[int, int] | WindowBatches | TimeWindows | None,
     episodes: int | EpisodeBatches | None,
 ) -> Kind:
-    """Return the given one of the three options. Raise `InvalidArgument` unless exactly one is given."""
+    """Return the options of the one given kind of batches. Raise `InvalidArgument` unless exactly one is given."""
     if sum(option is not None for option in (steps, windows, episodes)) != 1:
         raise InvalidArgument(
             f"steps={steps}, windows={windows}, episodes={episodes}: give one of them, such as steps=256, "

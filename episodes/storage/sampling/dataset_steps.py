@@ -1,4 +1,4 @@
-"""`DatasetSteps`: the source of the origins of sampled batches."""
+"""Look-up of the episode and time of sampled steps, used for the `origin` of batches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from episodes.storage.sampling.stored_tracks import StoredTracks
 
 
 class DatasetSteps:
-    """Steps of a sampler by index. They stay readable as long as this object exists."""
+    """Source that maps the indices of sampled steps to their episodes and times."""
 
     def __init__(self, tracks: StoredTracks, path: str) -> None:
         self._tracks: StoredTracks | None = tracks
         self._path = path
 
     def step(self, number: int) -> StepOrigin:
-        """Return the origin of the step with the index `number`."""
+        """Return the episode, time and ending of the step with the index `number`."""
         tracks, chunk = self._chunk_of(number)
         table, (batch, row) = tracks.table, tracks.place(chunk)
         facts, chain = batch.whole.facts.at(row), table.chain(chunk)
@@ -39,12 +39,12 @@ class DatasetSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the episode of a step, joined from all chunks in the data set."""
+        """Return the episode that contains the step `number`, joined from all its chunks in the data set."""
         tracks, chunk = self._chunk_of(number)
         return tracks.episode(chunk)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episodes and times of the steps with the indices `numbers` [n]."""
+        """Return the episode keys and times of the steps with the indices `numbers` [n]."""
         tracks = self._tracks
         if tracks is None:
             return StepLocations([None], np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64))

@@ -1,4 +1,4 @@
-"""Items of compressed tracks, decompressed into a pool of memory or into a file."""
+"""Access to items of compressed array columns, decompressed into a memory pool or into a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage.sampling.window_grid import WindowGrid
 
 
 class BlockRows(Protocol):
-    """Rows of a track of one record batch, in blocks."""
+    """Interface to an array of one record batch that can be decompressed block by block."""
 
     @property
     def starts(self) -> np.ndarray: ...  # [k], the first row of each block
@@ -30,7 +30,7 @@ class BlockRows(Protocol):
 
 
 class PlainRows:
-    """Rows of an uncompressed array [rows, ...], in blocks of `rows_per_block`."""
+    """Uncompressed array [rows, ...] with the interface of a compressed one, in blocks of `rows_per_block`."""
 
     def __init__(self, array: np.ndarray, rows_per_block: int) -> None:
         self._array = array
@@ -42,7 +42,7 @@ class PlainRows:
 
 
 class DecodedColumn:
-    """Compressed track of all batches, with the interface of `MappedColumn`. Its unit is a row.
+    """Compressed array column of all record batches, with a memory pool of decompressed blocks.
 
     Sampled blocks are decompressed into a pool, and stay until others need the space. If all blocks of a batch are in
     the pool, sampling is one gather.
@@ -87,7 +87,7 @@ class DecodedColumn:
         self.num_decoded = 0
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Return the items [..., *shape] of the rows `units` [...]."""
+        """Return the items [..., *shape] in the rows `units` [...], decompressing blocks as needed."""
         rows = units.ravel()
         blocks = self._starts.searchsorted(rows, side="right") - 1
         with self._lock:
@@ -107,7 +107,7 @@ class DecodedColumn:
         return result
 
     def _put(self, blocks: np.ndarray) -> None:
-        """Decompress blocks into the pool, in place of the oldest others."""
+        """Decompress the given blocks into the pool, and evict the oldest other blocks."""
         slots = self._slot_of[blocks]
         missing = blocks[slots < 0]
         if not len(missing):
@@ -127,7 +127,7 @@ class DecodedColumn:
         self.num_decoded += len(missing)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return the windows [B, W, *shape] whose first columns are the rows `units` [B], with zeros on padding."""
+        """Return windows of W successive items [B, W, *shape] from the rows `units` [B], zero-padded."""
         rows = units[:, None] + np.arange(grid.there.shape[1])
         if not len(grid.padding):
             return self.take(rows)
@@ -137,9 +137,10 @@ class DecodedColumn:
 
 
 def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, source: str) -> np.ndarray:
-    """Return the decompressed rows of a track from a mapped file, which is written first if needed.
+    """Return the decompressed rows of an array column, mapped from a cache file.
 
-    The file appears complete, so a killed process leaves none, and several processes may write it at a time.
+    A missing cache file is written first. It appears complete, so a killed process leaves none, and several processes
+    may write it at a time.
 
     Args:
         directory: of the file.

@@ -1,4 +1,4 @@
-"""n-step returns of steps on disk."""
+"""Compute n-step returns of sampled steps on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REWARDS = "rewards"
 
 
 def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
-    """Return the draw with the last steps of n-step windows, the discounted reward sums [n] and the window lengths [n].
+    """Return the last steps of n-step windows, the discounted reward sums [n] and the window lengths [n].
 
     A window has up to `n_step` steps, one number or one for each row [n], and stops with its episode.
     """
@@ -29,7 +29,7 @@ def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tu
 
 
 def as_summable(rewards: np.ndarray) -> np.ndarray:
-    """Return rewards in the dtype of their sums, float32 or float64, like replay buffers."""
+    """Return rewards converted to float32 or float64, the dtype of their sums in replay buffers."""
     if rewards.dtype in SUMS:
         return rewards
     return rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)

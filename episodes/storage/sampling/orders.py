@@ -1,4 +1,4 @@
-"""Orders: functions from positions 0, 1, 2, ... to numbers of steps or episodes. Their only state is a seed.
+"""Sampling orders: functions from positions 0, 1, 2, ... to the numbers of steps or episodes.
 
 So sampling can be repeated, resumed at a position and divided among workers. Position p is in epoch p // num.
 """
@@ -20,12 +20,12 @@ _32, _31, _30, _27, _11 = (np.uint64(bits) for bits in (32, 31, 30, 27, 11))
 
 
 class Order(Protocol):
-    """Function from positions to the numbers that are sampled."""
+    """Interface of a sampling order: a function from positions to the numbers of steps or episodes."""
 
     num: int  # positions in an epoch
 
     def at(self, start: int, stop: int) -> np.ndarray:
-        """Return the numbers at the positions `start` to `stop`, which are in one epoch, int64 [stop - start]."""
+        """Return the step or episode numbers at the positions `start` to `stop` of one epoch, int64 [stop - start]."""
         ...
 
 
@@ -40,7 +40,7 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """Order that samples each number once per epoch, shuffled differently each time, in constant memory."""
+    """Order that samples each number once per epoch, shuffled differently in each epoch, in constant memory."""
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:
         self.num, self.seed, self._small = num, seed, small
@@ -64,7 +64,7 @@ class UniformOrder:
 
 
 class WeightedOrder:
-    """Order that samples each number independently. `find` maps uniform numbers [n] to the numbers."""
+    """Order that samples each number independently, with the distribution that `find` defines."""
 
     def __init__(self, num: int, seed: int, find: Callable[[np.ndarray], np.ndarray]) -> None:
         self.num, self.seed, self._find = num, seed, find
@@ -74,7 +74,7 @@ class WeightedOrder:
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """Return a random generator seeded with these numbers."""
+    """Return a numpy random generator seeded with all given numbers."""
     return np.random.default_rng(np.random.SeedSequence(numbers))
 
 
@@ -86,7 +86,7 @@ def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
-    """Return a uniform number in [0, 1) for each position, float64 [stop - start]. Streams are independent."""
+    """Return a uniform random number in [0, 1) for each position, float64 [stop - start]."""
     (key,) = _keys(seed, stream, 1)
     hashed = _hash(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11
@@ -94,10 +94,10 @@ def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
 
 
 def permute(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the values [n] at indices `places` [n] of a random permutation of 0 ... num - 1. `places` is overwritten.
+    """Return the values [n] at the indices `places` [n] of a random permutation of 0 ... num - 1.
 
-    The permutation is a Feistel network on a rectangle slightly larger than `num`. Values outside pass through it
-    again.
+    `places` is overwritten. The permutation is a Feistel network on a rectangle slightly larger than `num`. Values
+    outside pass through it again.
     """
     wide = int(np.ceil(np.sqrt(num)))
     high = -(-num // wide)
@@ -122,7 +122,7 @@ def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.
 
 
 def _hash(values: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Return a 64-bit hash of each value: the finalizer of SplitMix64."""
+    """Return a 64-bit hash of each value, computed by the finalizer of SplitMix64."""
     mixed = values + key
     mixed *= _ODD
     mixed ^= mixed >> _30
@@ -139,7 +139,7 @@ def _keys(seed: int, stream: int, num: int) -> np.ndarray:
 
 
 class Blocks:
-    """Order that samples each number once per epoch, with neighbours close in time.
+    """Order that samples each number once per epoch, with steps close in time near each other.
 
     Runs of steps are put into a random order, and the steps of `at_once` runs at a time are shuffled. So a block of
     compressed items is decompressed once per epoch.
@@ -185,7 +185,7 @@ class Blocks:
 
 
 def runs_of(starts: np.ndarray, lengths: np.ndarray, lookbacks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where runs of at most `size` steps begin and stop, int64 [k] each.
+    """Split chunks into runs of at most `size` steps, and return their starts and stops, int64 [k] each.
 
     A run stays within its chunk, and within a block of `size` rows, counted from the chunk's lookback on.
     """

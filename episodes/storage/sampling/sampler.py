@@ -1,4 +1,4 @@
-"""`Sampler`: batches of steps, windows or episodes from the files of a data set."""
+"""Sampler of steps, windows or episodes from the files of a data set."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _PLAIN_RUN, _PLAIN_RUNS = 4096, 64  # steps in a run, and runs that are mixed, w
 
 
 class StoredEpisodes(Protocol):
-    """Interface of a data set that a `Sampler` uses: an `EpisodeDataset`."""
+    """Interface of a data set that a `Sampler` uses, implemented by `EpisodeDataset`."""
 
     @property
     def path(self) -> Path | str: ...
@@ -158,7 +158,7 @@ class Sampler:
         return ShuffledOrder(num, self.seed) if self.order == "shuffled" else UniformOrder(num, self.seed)
 
     def _blocks(self) -> Order:
-        """Return an order of runs of steps, as many at a time as fit decompressed into the pool."""
+        """Return an order over runs of steps whose decompressed data fit into the memory pool."""
         if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
@@ -170,7 +170,7 @@ class Sampler:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps that can be sampled."""
+        """Number of steps that can be sampled from the data set."""
         return self._tracks.table.num_steps
 
     def __repr__(self) -> str:
@@ -184,17 +184,17 @@ class Sampler:
 
     @property
     def num_left(self) -> int:
-        """Number of batches left in this epoch, or in the next one after its end."""
+        """Number of batches left in this epoch, or in a whole epoch if this one has ended."""
         return -(-self._ahead.left // self.what.size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the remaining batches of this epoch, or of the next epoch after the end. The last may be smaller."""
+        """Yield the remaining batches of this epoch, or the batches of the next epoch if this one has ended."""
         epoch = self._ahead.epoch
         while self._ahead.epoch == epoch:
             yield self.draw()
 
     def draw(self) -> Any:
-        """Return the next batch. A new epoch follows the end of an epoch."""
+        """Return the next batch. After the end of an epoch the next epoch begins."""
         with self._lock:
             num = min(self.what.size, self._ahead.left)
             if isinstance(self.what, EpisodeBatches):
@@ -217,7 +217,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Skip batches, for example the batches of another worker."""
+        """Skip the next `num_batches` batches, for example the batches of another data loading worker."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)
@@ -234,7 +234,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the next `n` transitions, like `EpisodeReplayBuffer.sample`."""
+        """Return the next `n` transitions, with the columns of `EpisodeReplayBuffer.sample`."""
         check_counts(n=n)
         names = self._checked_keys(n_step, gamma, include_infos, keys)
         with self._lock:
@@ -246,13 +246,13 @@ class Sampler:
     def _checked_keys(
         self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
     ) -> Sequence[str]:
-        """Check the arguments of `sample` and `at`, and return the names of the columns."""
+        """Validate the arguments of `sample` and `at`, and return the names of the columns to be read."""
         check_n_step(n_step)
         check_fraction("gamma", gamma)
         return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
 
     def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
-        """Return the `n_step` of `num` transitions from position `start` on: one for all, or random ones [num]."""
+        """Return the `n_step` of `num` transitions: one int for all, or a random int for each, int64 [num]."""
         return self._random_steps(n_step, start, num) if isinstance(n_step, tuple) else int(n_step)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
@@ -289,7 +289,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the transitions of the steps `indices` [n], like `sample`.
+        """Return the transitions of the steps with the indices `indices` [n], with the columns of `sample`.
 
         A row with index -1 is padding: zeros in the tracks.
 
@@ -310,7 +310,7 @@ class Sampler:
         return self._with_padding(batch, padded) if padded.any() else batch
 
     def _with_padding(self, batch: Batch, padded: np.ndarray) -> Batch:
-        """Return the batch with padding in the rows `padded`, bool [n]."""
+        """Return the batch with default values in the rows `padded`, bool [n], such as zeros and index -1."""
         columns = batch.to_dict()
         for key, column in columns.items():
             fill: Any = {
@@ -340,7 +340,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the next windows, like `EpisodeReplayBuffer.sample_sequences`, which explains the arguments."""
+        """Return the next `batch_size` windows of `length` steps, like `EpisodeReplayBuffer.sample_sequences`."""
         check_sequences(batch_size, length, burn_in, lookback, boundary, None)
         names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
@@ -367,7 +367,7 @@ class Sampler:
     # --- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's position, seed, kind and order, and the shards that it samples, as plain values."""
+        """Return the position, seed, options and files of the sampler as plain values, for a checkpoint."""
         return {
             "seed": self.seed,
             "position": self._ahead.position,
@@ -379,7 +379,7 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was called.
+        """Restore a state from `state_dict`, so that the following batches are the same as in the saved run.
 
         If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 
@@ -415,7 +415,7 @@ class Sampler:
             self._ahead.position, self.num_sampled = position, num_sampled
 
     def refresh(self) -> int:
-        """Start a new epoch with all data that the data set has now, and return the number of new episodes.
+        """Start a new epoch with all data that the data set contains now, and return the number of new episodes.
 
         Returns:
             0 if there are none; the epoch then continues.
@@ -436,7 +436,7 @@ class Sampler:
             return len(self._tracks.table) - before
 
     def _is_all_of(self, dataset: StoredEpisodes) -> bool:
-        """Return True if the data set has no new episodes, even if shards were compacted."""
+        """Return True if `dataset` contains no new episodes, even if its files were compacted."""
         known = self.dataset.snapshot()
         if known == dataset.snapshot():
             return True
@@ -456,7 +456,7 @@ class Sampler:
         return sampler
 
     def with_origin(self, batch: Batch) -> Batch:
-        """Return a batch that a copy in another process sampled, with an `origin` that is readable in this process."""
+        """Return a batch sampled in another process with an `origin` that is readable in this process."""
         return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`StepIndex`: locations and owners of the steps of many episodes, and `LocatedSteps`, a part of the index."""
+"""Index of the steps of many stored episodes: memory locations, episode bounds and times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS_ON = 8  # how many chunks further is searched, before the chunk is found 
 
 
 class StepIndex:
-    """Index of the steps of many chunks.
+    """Index that maps each step of a data set to its chunk, position and memory location.
 
     A step has an index, counted chunk after chunk in the stored order, and a position. Positions count the steps of
     chunks that continue each other one after another:
@@ -56,7 +56,7 @@ class StepIndex:
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
     def _join(self, heads: np.ndarray) -> np.ndarray:
-        """Set the facts of episodes of several chunks, and return the position of each chunk's step 0 [n]."""
+        """Merge the index entries of chunks of one episode, and return the position of each chunk's first step [n]."""
         order = np.lexsort((self.known[T_STARTED], heads))
         first = np.empty_like(self.starts)
         first[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
@@ -76,7 +76,7 @@ class StepIndex:
         return len(self.ends)
 
     def chain(self, chunk: int) -> list[int]:
-        """Return the chunks of the episode that a chunk is of, in order of time."""
+        """Return all chunks of the episode that contains `chunk`, in order of time."""
         if not self.is_joined:
             return [chunk]
         head = self.heads[chunk]
@@ -84,7 +84,7 @@ class StepIndex:
         return self._order[at : int(self._heads_in_order.searchsorted(head, side="right"))].tolist()
 
     def owners(self, positions: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-        """Return the chunks that have the items at `positions` [...] of the episodes that `chunks` [...] belong to.
+        """Return the chunks that store the items at `positions` [...] of the episodes of the chunks `chunks` [...].
 
         Positions before and after the episode's steps belong to its first and its last chunk.
         """
@@ -95,18 +95,18 @@ class StepIndex:
         return self._order[self._stops.searchsorted(steps, side="right")]
 
     def episodes_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the chunks of the steps with the indices `numbers`, int64 [n]."""
+        """Return the chunk of each step with the indices `numbers`, int64 [n]."""
         return self._episodes_and_ends(numbers)[0]
 
     def located(self, numbers: np.ndarray) -> LocatedSteps:
-        """Return the located steps with the indices `numbers` [n]."""
+        """Return the chunks, positions and memory locations of the steps with the indices `numbers` [n]."""
         chunks, ends = self._episodes_and_ends(numbers)
         if self.is_joined:
             return LocatedSteps(self, numbers + self.shifts[chunks], chunks, numbers)
         return LocatedSteps(self, numbers, chunks, numbers, {END: ends})
 
     def _episodes_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the chunks of step indices [n], and the index after each chunk's last step [n].
+        """Return the chunk of each step index [n], and the stop index of that chunk [n].
 
         A table of buckets gives a chunk that is mostly at most two chunks too early.
         """
@@ -124,7 +124,7 @@ class StepIndex:
         return chunks, ends
 
     def units(self, place: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-        """Return the units of a track's items at the positions `numbers` [n] of the chunks `episodes` [n].
+        """Return the memory offsets of column `place` at the positions `numbers` [n] in the chunks `episodes` [n].
 
         Chunks that are contiguous, as those of one record batch without lookbacks, have one base.
         """
@@ -136,7 +136,7 @@ class StepIndex:
 
 
 def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSteps:
-    """Return the steps moved back in their episodes until `length` steps follow from each, as far as there are any."""
+    """Move steps back within their episodes until `length` steps follow, as far as the episodes allow."""
     ends, lengths = steps.known(END), steps.known(LENGTH)
     positions = np.minimum(steps.numbers, np.maximum(ends - length, ends - lengths))
     chunks = table.owners(positions, steps.episodes)
@@ -144,7 +144,7 @@ def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSte
 
 
 class LocatedSteps:
-    """Some steps, with their positions [n], their chunks [n], and the units of their items.
+    """Some steps of a data set, with their positions, chunks and memory offsets, [n] each.
 
     A slice of it shares what the whole computes: for thousands of steps at once, which costs less than for each draw.
 
@@ -177,7 +177,7 @@ class LocatedSteps:
         return part
 
     def known(self, fact: int) -> np.ndarray:
-        """Return a row of facts for the steps' chunks, int64 [n], read-only."""
+        """Return one row of the index (such as END or LENGTH) for each step's chunk, int64 [n], read-only."""
         if self._whole is not None:
             return self._whole.known(fact)[self._own]
         values = self._known.get(fact)
@@ -186,7 +186,7 @@ class LocatedSteps:
         return values
 
     def units(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the units of a track's items, or with `after` of the next items, int64 [n], read-only."""
+        """Return the memory offset of column `place` at each step, or with `after` at the next item, int64 [n]."""
         if self._whole is not None:
             return self._whole.units(place, after=after)[self._own]
         units = self._units.get((place, after))
@@ -199,7 +199,7 @@ class LocatedSteps:
         return units
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes terminate, and are truncated, at these steps, bool [n] each, read-only."""
+        """Return whether each step terminates, and whether it truncates, its episode, bool [n] each, read-only."""
         if self._whole is not None:
             terminated, truncated = self._whole.endings()
             return terminated[self._own], truncated[self._own]
@@ -208,7 +208,7 @@ class LocatedSteps:
         return self._endings
 
     def endings_at(self, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes terminate, and are truncated, at the positions `last` [n], bool [n] each."""
+        """Return whether the episodes terminate, and whether they are truncated, at positions `last`, bool [n] each."""
         endings = np.zeros((2, len(last)), bool)
         ended = (self.known(END) == last + 1).nonzero()[0]
         flags = self._table.known[FLAGS].take(self.episodes[ended])

@@ -1,4 +1,4 @@
-"""`StoredTracks`: the tracks of many record batches, with items at computed locations."""
+"""Array columns of all record batches of a data set, and the memory location of each item."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUMS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Column(Protocol):
-    """Track of all record batches, with items at units."""
+    """Interface of one array column over all record batches, whose items are read by memory offset."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class Column(Protocol):
 
 
 class StoredTracks:
-    """Tracks of chunks in many record batches, with the locations of all items.
+    """Array columns of the chunks in many record batches, and the memory location of each item.
 
     Args:
         batches: of the data set.
@@ -117,7 +117,7 @@ class StoredTracks:
         return result
 
     def _known(self) -> np.ndarray:
-        """Return the facts of all chunks of all batches, see `step_index`."""
+        """Return the index entries of all chunks of all record batches, see `step_index`."""
         parts = [
             _known(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
             for at, batch in enumerate(self.batches)
@@ -125,7 +125,7 @@ class StoredTracks:
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
     def _heads(self, known: np.ndarray) -> np.ndarray | None:
-        """Return the first chunk of each chunk's episode, int64 [n], or None if no chunk continues another."""
+        """Return the first chunk of each chunk's episode, int64 [n], or None if all episodes have one chunk."""
         if not (known[T_STARTED] > 0).any():
             return None
         agents = self.facts("agent_ids")
@@ -134,7 +134,7 @@ class StoredTracks:
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the chunks without a track, bool [n], and the replacing item, or None if no chunk lacks the track."""
+        """Return a mask [n] of the chunks that lack the array at `path`, and the default item, or None."""
         lacks = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacks):
             return None
@@ -144,22 +144,22 @@ class StoredTracks:
 
     @property
     def t_started(self) -> np.ndarray:
-        """Time of each chunk's first step in its episode, int64 [n]."""
+        """Time index of each chunk's first step in its episode, int64 [n]."""
         return self.table.known[T_STARTED]
 
     def facts(self, name: str) -> np.ndarray:
-        """Return a fact of `EpisodePack` for each chunk [n], or None if unknown."""
+        """Return the `EpisodePack` attribute `name`, such as "ids", for each chunk [n], with None if unknown."""
         parts = [_fact(batch, name) for batch in self.batches]
         return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
 
     def place(self, episode: int) -> tuple[StoredBatch, int]:
-        """Return the batch of a chunk, and the row in the batch."""
+        """Return the record batch that stores a chunk, and the chunk's row in the batch."""
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])
 
     def versions_at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the policy versions of the steps with these indices, int64 [...], or -1 if unknown or padding."""
+        """Return the policy version of the steps with the indices `indices`, int64 [...], or -1 if unknown."""
         begins, versions = self._version_runs
         if not len(begins):
             return np.full(indices.shape, UNKNOWN)
@@ -167,7 +167,7 @@ class StoredTracks:
 
     @cached_property
     def _version_runs(self) -> tuple[np.ndarray, np.ndarray]:
-        """The step indices at which runs of one policy version begin, ascending, and these versions, int64 [k] each."""
+        """Run-length encoded policy versions: the first step index and the version of each run, int64 [k] each."""
         parts = [batch.whole.facts.policy_versions for batch in self.batches]
         column = VersionColumn.concat(parts, [len(batch) for batch in self.batches])
         column = None if column is None else column[self.numbers]
@@ -176,7 +176,7 @@ class StoredTracks:
         return self.table.starts.repeat(column.counts()) + column.all_begins(), column.versions
 
     def episode(self, chunk: int, stop: int | None = None) -> SingleAgentEpisode:
-        """Return the episode of a chunk, up to position `stop`: its chunks joined, or a view of the only one."""
+        """Return the episode that contains `chunk`, joined from its chunks, up to the position `stop`."""
         first, *later = self.table.chain(chunk)
         episode = self._chunk(first, stop)
         for part in later:
@@ -189,7 +189,7 @@ class StoredTracks:
         return int(self.table.known[CHUNK_END][chunk] - self.table.lengths[chunk])
 
     def _chunk(self, chunk: int, stop: int | None) -> SingleAgentEpisode:
-        """Return a chunk up to position `stop`, or all of it."""
+        """Return a single chunk as an episode, up to the position `stop` or complete."""
         batch, row = self.place(chunk)
         return batch.episode(row, None if stop is None else slice(0, max(stop - self._begin(chunk), 0)))
 
@@ -204,7 +204,7 @@ def _fact(batch: StoredBatch, name: str) -> np.ndarray:
 
 
 def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
-    """Return the facts of a batch's chunks, for columns whose first rows are at the units `bases`."""
+    """Return the index entries of one record batch's chunks, for columns that begin at the offsets `bases`."""
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
     known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
     known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
@@ -217,7 +217,7 @@ def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], path
 
 
 def _widest(batches: Sequence[StoredBatch], path: str, field: TrackField) -> TrackField:
-    """Return the field of a track with the width of its longest text."""
+    """Return the schema of an array column, with text as wide as in the widest record batch."""
     if not field.is_text:
         return field
     dtypes = (batch.fields[path].dtype for batch in batches if path in batch.written)
@@ -229,7 +229,7 @@ def _are_of_several_widths(batches: Sequence[StoredBatch], path: str, field: Tra
 
 
 def _text(batches: Sequence[StoredBatch], path: str, field: TrackField) -> MappedColumn:
-    """Return a column of text of several widths. Batches with narrower text are copied into memory."""
+    """Return a text column with one width for all record batches. Batches with narrower text are copied."""
     dtype = np.dtype(field.dtype)
     arrays = [
         batch.decoded(path, batch.whole.tracks[path]).astype(dtype, copy=False) if path in batch.written else None

@@ -1,4 +1,4 @@
-"""`TimeWindows`: items at given times before and after sampled steps, in seconds."""
+"""Batches of items at given times in seconds before and after sampled steps, as used for robot data."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _MOST_FPS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class TimeWindows:
-    """Batches of items at given times around sampled steps: `{"observation": [-0.1, 0.0], "action": [0.0, 0.1, 0.2]}`.
+    """Options for batches of items at given times (in seconds) before and after sampled steps.
 
     A batch has a column [n, k, ...] for each name, with items in the order of the times, and a mask `<column>_is_pad`,
     bool [n, k]. It is True if the episode has no item at the time; the nearest item replaces it.
 
     Attributes:
         size: number n of steps.
-        delta_timestamps: for each name the times in seconds, relative to the sampled step. Names are column names;
+        delta_timestamps: for each name the times in seconds, relative to the sampled step, such as
+            `{"observation": [-0.1, 0.0], "action": [0.0, 0.1]}`. Names are column names;
             "observation" and "action" stand for "obs" and "actions", and "observation.camera" for a nested part.
         fps: steps per second, if they are evenly spaced.
         timestamps: the column with each step's time in seconds, which increases within each episode.
@@ -67,7 +68,7 @@ class TimeWindows:
                 self._steps(name, times)
 
     def columns(self, draw: StepDraw) -> dict[str, Any]:
-        """Return the columns for these steps. Raise `InvalidArgument` if no item is near enough to a requested time."""
+        """Return the batch columns for sampled steps. Raise `InvalidArgument` if no item is near a requested time."""
         result: dict[str, Any] = {}
         for name, times in self.delta_timestamps.items():
             places, column, observed = _resolve_name(name, draw.tracks)
@@ -87,7 +88,7 @@ class TimeWindows:
         return result
 
     def _steps(self, name: str, times: np.ndarray) -> np.ndarray:
-        """Return the times as numbers of steps, int64 [k]."""
+        """Convert times in seconds to numbers of steps, int64 [k]. Raise `InvalidArgument` for times between steps."""
         exact = times * float(self.fps or 0)
         steps = np.round(exact)
         off = np.abs(exact - steps) / (self.fps or 1)
@@ -101,8 +102,9 @@ class TimeWindows:
         return steps.astype(np.int64)
 
     def _nearest(self, name: str, draw: StepDraw, times: np.ndarray) -> np.ndarray:
-        """Return the positions [n, k] of the steps nearest to the times; a position outside the episode if none is
-        near.
+        """Return the positions [n, k] of the steps with the nearest time stamps.
+
+        A position is outside the episode if no step is near.
         """
         stamps = draw.tracks.structure.get(str(self.timestamps))
         if not isinstance(stamps, int) or not _is_time(draw.tracks.columns[stamps]):
@@ -133,7 +135,7 @@ def _is_time(column: Any) -> bool:
 def _first_not_before(
     at: Callable[[np.ndarray], np.ndarray], times: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the first position from `first` to `last` whose time is at least the wanted one, or last + 1."""
+    """Return the first positions, from `first` to `last`, with a time of at least `times`, or last + 1."""
     low, high = first.copy(), last.copy()
     while (low <= high).any():
         middle, searching = (low + high) // 2, low <= high
@@ -144,7 +146,7 @@ def _first_not_before(
 
 
 def _resolve_name(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
-    """Return the columns of a name, the name of the batch column, and whether it has observations."""
+    """Return the stored columns for a user's name, the batch column's name, and whether it holds observations."""
     head, *parts = name.split(".")
     track = head if head in tracks.structure else _NAMES.get(head, head)
     places = tracks.structure.get(track)

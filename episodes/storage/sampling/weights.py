@@ -1,4 +1,4 @@
-"""Weighted sampling: functions from uniform numbers to step or episode numbers."""
+"""Weighted sampling: functions from uniform random numbers to the numbers of steps or episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 16  # steps that are read at a time
 
 
 def find_steps(weights: Any, tracks: StoredTracks) -> Find:
-    """Return a function that samples steps with weights per episode [n], per step [num_steps], or in a column.
+    """Return a function that samples steps by weights: per episode [n], per step [num_steps], or from a column.
 
     Raises:
         InvalidArgument: weights of another length, or negative, not finite or all zero.
@@ -40,7 +40,7 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
 
 
 def find_episodes(weights: Any, num: int) -> Find:
-    """Return a function that samples episodes with weights [num]. It raises the errors of `find_steps`."""
+    """Return a function that samples episodes with the weights `weights` [num]."""
     array = _checked(np.zeros(0) if isinstance(weights, str) else _numbers(weights), "weights")
     if array.shape != (num,):
         raise InvalidArgument(f"weights={weights!r}: give one number for each of {num} episodes")
@@ -72,7 +72,7 @@ def _bounds(sums: np.ndarray) -> np.ndarray:
 
 
 class _EpisodeWeights:
-    """Sampler of steps with one weight per episode."""
+    """Function that maps uniform random numbers to steps, with one weight per episode."""
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
@@ -90,8 +90,9 @@ class _EpisodeWeights:
 
 
 class _StepWeights:
-    """Sampler of steps with a weight each. It stores one sum per block of steps, and reads the weights of sampled
-    blocks.
+    """Function that maps uniform random numbers to steps, with one weight per step.
+
+    It stores one sum per block of steps, and reads the weights of sampled blocks.
     """
 
     def __init__(self, weights: Callable[[np.ndarray], np.ndarray], num_steps: int) -> None:
@@ -123,7 +124,7 @@ class _StepWeights:
 
 
 def _of_track(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from step indices to the values of a column."""
+    """Return a function that reads a stored column of numbers by step index, for use as weights."""
     names = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
     if name not in names:
         raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {names}")

@@ -1,4 +1,4 @@
-"""`WindowGrid`: which columns of sampled windows have a step."""
+"""Layout of sampled windows: which cells contain a step, and which are padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class WindowGrid:
-    """Grid of B windows with W columns, each with successive steps of one episode.
+    """Layout of B windows with W cells: which cells contain a step of the episode and which are padding.
 
         left = 3, length = 3    . . 5 | 6 7 8     the first known step is 5
                                 2 3 4 | 5 6 .     the last step is 6
@@ -32,7 +32,7 @@ class WindowGrid:
     def of(
         before: np.ndarray, onward: np.ndarray, left: int, length: int, around: tuple[np.ndarray, np.ndarray]
     ) -> WindowGrid:
-        """Return the grid of windows with `left` columns before the sampled steps, and `length` columns from them on.
+        """Return the layout of windows with `left` cells before the sampled step and `length` cells from it on.
 
         Args:
             before: number of steps before each sampled step, int64 [B].
@@ -52,6 +52,6 @@ class WindowGrid:
         return WindowGrid(begins, stops, has_step, padding, apart if apart is not None and apart.any() else None)
 
     def nearest(self) -> np.ndarray:
-        """Return for each column of the windows `apart` the nearest column with a step, int64 [k, W]."""
+        """Return, for each cell of the windows `apart`, the nearest cell with a step, int64 [k, W]."""
         columns = np.arange(self.there.shape[1])
         return np.clip(columns, self.begins[self.apart, None], self.stops[self.apart, None] - 1)

@@ -1,4 +1,4 @@
-"""Conversion of Arrow tables to pandas and polars."""
+"""Conversion of Arrow tables to pandas and polars data frames."""
 
 from __future__ import annotations
 

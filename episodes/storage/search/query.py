@@ -1,4 +1,4 @@
-"""SQL over the tables `steps` and `episodes` of a data set, by DuckDB.
+"""SQL over the tables `steps` and `episodes` of a data set, executed by DuckDB.
 
 DuckDB reads the Arrow columns without copying. Only the columns that a query names are computed. A query can read these
 two tables and nothing else: no files, no network, no variables of the program.
@@ -22,7 +22,7 @@ STEPS, EPISODES = "steps", "episodes"
 
 
 def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], EpisodeTable]) -> Any:
-    """Return the result of a query over the two tables as a `pyarrow.Table`.
+    """Execute a SQL query over the tables `steps` and `episodes`, and return the result as a `pyarrow.Table`.
 
     Raises:
         MissingExtra: duckdb is not installed.
@@ -64,14 +64,14 @@ def duckdb() -> Any:
 
 @cache
 def database(process: int) -> Any:
-    """Return an empty in-memory database, one per process, without access to files, variables or settings."""
+    """Return an empty in-memory DuckDB database, one per process, without access to files or settings."""
     return duckdb().connect(
         config={"enable_external_access": "false", "python_enable_replacements": "false", "lock_configuration": "true"}
     )
 
 
 def _parse(connection: Any, query: str) -> Any:
-    """Return the syntax tree of a query with one SELECT."""
+    """Return the syntax tree of a SQL query. Raise `InvalidArgument` unless it is one SELECT."""
     ((text,),) = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
     tree = json.loads(text)
     if tree["error"]:
@@ -82,14 +82,14 @@ def _parse(connection: Any, query: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """Yield all values in a tree of JSON."""
+    """Yield all nested values of a parsed JSON value."""
     yield tree
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _nodes(part)
 
 
 def _strings(tree: Any) -> Iterator[str]:
-    """Yield all names and texts of a query. A text that is no name at worst computes a column for nothing."""
+    """Yield all strings in the syntax tree of a query, among them all column and table names."""
     return (node for node in _nodes(tree) if isinstance(node, str))
 
 
@@ -98,7 +98,7 @@ def _has_star(tree: Any) -> bool:
 
 
 def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
-    """Return the columns of steps that a query needs, at least `step`."""
+    """Return the names of the `steps` columns that a query needs, or `["step"]`."""
     by_lower: dict[str, list[str]] = {}
     for name in table.names:
         by_lower.setdefault(name.lower(), []).append(name)
@@ -109,10 +109,10 @@ def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
 
 
 def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
-    """Return the columns without those that differ only in case from a column that the query names.
+    """Return the column names, without names that differ only in case from a name in the query.
 
     Raises:
-        InvalidArgument: the query names none of them exactly, or several.
+        InvalidArgument: the query matches several of these names, or none of them exactly.
     """
     alike: dict[str, list[str]] = {}
     for name in names:
@@ -127,7 +127,7 @@ def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
 
 
 def _in_any_case(word: str, by_lower: dict[str, list[str]]) -> list[str]:
-    """Return the columns with this name in any case, or numbers of their items."""
+    """Return the columns whose names match `word` in any case, with an index into their items if given."""
     name, numbers = word.lower(), ""
     while name not in by_lower:
         name, slash, number = name.rpartition("/")

@@ -1,4 +1,4 @@
-"""`Selection`: the result of a query, with its episodes and steps."""
+"""Result of a SQL query over a data set, with its episodes and steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Data = TypeVar("Data", bound=Searchable)
 
 @dataclass(frozen=True)
 class Selection(Generic[Data]):
-    """Result of a query over a data set.
+    """Result of a SQL query over a data set, from which the matching episodes and steps can be read.
 
     The result's episodes and steps are known if the query selects `step`, or `episode`, or `episode` and `t`. A
     selection can be passed to `pyarrow.table`, `polars.DataFrame` and DuckDB.
@@ -62,7 +62,7 @@ class Selection(Generic[Data]):
 
     @property
     def numbers(self) -> np.ndarray:
-        """Number of the episode of each row, int64 [k].
+        """Episode number of each row of the result, int64 [k].
 
         Raises:
             InvalidArgument: the query selects neither steps nor episodes.
@@ -84,7 +84,7 @@ class Selection(Generic[Data]):
 
     @cached_property
     def episodes(self) -> Data:
-        """Data set of the selected episodes, each once, in stored order."""
+        """Data set of the selected episodes, without duplicates, in stored order."""
         return self.dataset.select(np.unique(self.numbers))
 
     def to_pandas(self) -> Any:
@@ -115,7 +115,7 @@ class Selection(Generic[Data]):
         return self.table
 
     def windows(self, before: int = 0, after: int = 0) -> list[SingleAgentEpisode]:
-        """Return a part of the chunk around each selected step.
+        """Return a short episode around each selected step: `before` steps, the selected step, and `after` steps.
 
         Args:
             before: number of steps before it, as far as the chunk has them.
@@ -130,7 +130,7 @@ class Selection(Generic[Data]):
         return [self.dataset.steps(number, max(t - before, 0), t + after + 1) for number, t in pairs]
 
     def save(self, path: str | Path) -> None:
-        """Write the query, the shards and the selected steps to a file, for `EpisodeDataset.load_selection`."""
+        """Write the query and the selected steps to a file that `EpisodeDataset.load_selection` reads."""
         shards, shard_of, row_of = self.dataset.shard_locations()
         numbers, t = self._found
         value = {
@@ -181,7 +181,7 @@ class SavedSelection:
 
     @staticmethod
     def read(path: str | Path) -> SavedSelection:
-        """Return the contents of a file. Raise `UnreadableData` if it is damaged."""
+        """Read a file that `Selection.save` wrote. Raise `UnreadableData` if it is damaged."""
         value = verify_json(read_file(Path(path)), str(path))
         shards = [(name, num) for name, num in value["shards"]]
         parts = (value["t"] and _from_text(value["t"]), _from_text(value["shard"]), _from_text(value["row"]))
@@ -190,8 +190,7 @@ class SavedSelection:
     def found_in(
         self, dataset: Searchable, place_of: Callable[[str], Place | None]
     ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-        """Return the episode numbers and times of the selected steps that are in a data set, and what has changed, as
-        texts.
+        """Return the episode numbers and times of the saved steps in a data set, and its changes as texts.
 
         Args:
             dataset: to search.
@@ -223,7 +222,7 @@ _ROWS = 1 << 40  # more than any shard has
 
 
 def _changes(earlier: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
-    """Return what was added to shards, or lost, since the shards `earlier`, now at `places`, were listed."""
+    """Return texts about Arrow files that were removed or have grown since a selection was saved."""
     sizes, known, words = dict(shards), Counter[str](), []
     for (name, num), place in zip(earlier, places, strict=True):
         if place is None or place[0] not in sizes:

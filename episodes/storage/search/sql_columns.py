@@ -1,4 +1,4 @@
-"""Steps of a data set as flat columns, views of the mapped files if possible.
+"""Steps of a data set as flat SQL columns, views of the mapped files if possible.
 
 name                            value at step t of a chunk
 step, episode, t                index among all steps, number of the chunk, and t
@@ -41,7 +41,7 @@ MOST_KEPT = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class ColumnLocation:
-    """Location of a column.
+    """Location of a SQL column: an array or info path, an index into its items, and before or after the step.
 
     Attributes:
         path: of a track or info.
@@ -56,7 +56,7 @@ class ColumnLocation:
 
 @dataclass(frozen=True)
 class BatchSteps:
-    """Steps of chunks in one record batch.
+    """Steps of the chunks in one record batch, as a part of the SQL table `steps`.
 
     Attributes:
         stored: the record batch.
@@ -81,7 +81,7 @@ class BatchSteps:
         return int(self.lengths.sum())
 
     def items(self, path: str, *, later: bool = False) -> Any:
-        """Return an index (slice, mask or ints) for the steps' items in a track's array."""
+        """Return an index (slice, mask or ints) that selects the steps' items from the stored array `path`."""
         observed = is_observed(path) or path.startswith(INFO)
         return self._observed(later) if observed else self._stepped
 
@@ -104,7 +104,7 @@ class BatchSteps:
         return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
 
     def own(self, name: str) -> np.ndarray:
-        """Return a column of `OWN`, [num_steps]."""
+        """Return a column that every data set has, such as "step", "episode" or "t", [num_steps]."""
         num = self.num_steps
         if name == "step":
             return np.arange(self.first_step, self.first_step + num)
@@ -132,7 +132,7 @@ def _ends(pack: Any) -> np.ndarray:
 
 
 class StepTable:
-    """Steps of a data set as columns by name, computed when first read.
+    """SQL table `steps` of a data set, with columns that are computed on first access.
 
     Args:
         stretches: the steps, by record batch.
@@ -147,7 +147,7 @@ class StepTable:
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the columns. Numbers of items, such as `observations/2`, are columns too."""
+        """Names of all columns, without single numbers of items such as `observations/2`."""
         names = [*OWN]
         for path in self._paths:
             names += (path, NEXT + path) if is_observed(path) else (path,)
@@ -155,11 +155,11 @@ class StepTable:
 
     @property
     def plain(self) -> list[str]:
-        """Names of the columns without compressed tracks, in the order of `select *`."""
+        """Names of the columns without compressed arrays, in the order of `select *`."""
         return [name for name in self.names if self._decode or not self._is_compressed(name)]
 
     def resolve(self, name: str) -> ColumnLocation | None:
-        """Return the location of the column with a name, or None."""
+        """Return the location of the column `name`, or None if there is no such column."""
         parts: list[int] = []
         while name:
             if name in self.names:
@@ -172,7 +172,7 @@ class StepTable:
         return None
 
     def table(self, names: Sequence[str]) -> Any:
-        """Return columns as a `pyarrow.Table` with one chunk per record batch.
+        """Return the columns `names` as a `pyarrow.Table`, with one Arrow chunk per record batch.
 
         Raises:
             InvalidArgument: there is no such column, or it is compressed and may not be read.
@@ -192,7 +192,7 @@ class StepTable:
         return result
 
     def _remember(self, place: ColumnLocation, column: Any) -> None:
-        """Cache a column, and drop the oldest ones if the cache is too large."""
+        """Cache a column, and drop the least recently used columns if the cache is too large."""
         if column.nbytes > MOST_KEPT:
             return
         self._made[place] = column
@@ -200,7 +200,7 @@ class StepTable:
             self._made.pop(next(iter(self._made)))
 
     def batches(self, names: Sequence[str]) -> Iterator[Any]:
-        """Yield a `pyarrow.Table` of the columns for each record batch."""
+        """Yield a `pyarrow.Table` of the columns `names` for each record batch."""
         for part in self.stretches:
             yield StepTable([part], self._paths, self._decode).table(names)
 
@@ -236,13 +236,13 @@ class StepTable:
 
 
 class Spill:
-    """Storage for arrays: in memory up to a limit, then in files that are removed with the arrays."""
+    """Storage for computed arrays: in memory up to a limit, then in temporary files."""
 
     def __init__(self) -> None:
         self._kept, self._lock = 0, Lock()
 
     def keep(self, array: np.ndarray) -> np.ndarray:
-        """Return the array, in memory or mapped from a temporary file."""
+        """Return the array itself, or a copy mapped from a temporary file if the memory limit is reached."""
         with self._lock:
             self._kept += array.nbytes
             fits = self._kept <= MOST_KEPT
@@ -255,7 +255,7 @@ class Spill:
 
 
 def _part(array: np.ndarray, place: ColumnLocation) -> np.ndarray:
-    """Return one number of each item."""
+    """Return the array, or one number of each of its items if the column's location has an index."""
     try:
         return array[(slice(None), *place.part)] if place.part else array
     except IndexError:
@@ -266,7 +266,7 @@ def _part(array: np.ndarray, place: ColumnLocation) -> np.ndarray:
 
 
 def _array(array: np.ndarray) -> Any:
-    """Return an Arrow array of numbers, or of fixed-size lists of numbers, a view if Arrow has the dtype."""
+    """Return a numpy array as an Arrow array, with items of several numbers as fixed-size lists."""
     arrow = pyarrow()
     if array.dtype == np.float16:
         array = array.astype(np.float32)
@@ -291,7 +291,7 @@ def _infos(stored: StoredBatch) -> dict[str, Column]:
 
 
 def _info_column(column: Column | None, part: BatchSteps, place: ColumnLocation) -> Any:
-    """Return the values of an info after the steps: numbers or strings, others as JSON."""
+    """Return the info values after the steps as an Arrow array of numbers or strings, other values as JSON."""
     arrow, items = pyarrow(), part.items(place.path, later=True)
     if column is None:
         return arrow.nulls(part.num_steps)
@@ -314,7 +314,7 @@ def _to_list(value: Any) -> Any:
 
 
 def _with_common_type(chunks: list[Any]) -> list[Any]:
-    """Return the chunks with one type: text if their types differ, nulls aside."""
+    """Convert Arrow chunks to one common type: strings if their types differ."""
     arrow = pyarrow()
     types = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]
     if len(types) > 1:

@@ -1,4 +1,4 @@
-"""Statistics of the tracks of a data set, computed once per finished shard, stored with the data set, and merged.
+"""Compute and store mean, standard deviation and quantiles of the arrays of a data set.
 
 They are computed when first read, since writing would take twice as long with them.
 """
@@ -32,7 +32,7 @@ _DECODED = 1 << 26  # bytes of a compressed track that are in memory at a time
 
 @dataclass(frozen=True)
 class TrackStatistics:
-    """Statistics of a track, arrays [*item], or [] over all numbers of a large item.
+    """Statistics of one array: one number per element of an item, or of all numbers of a large item together.
 
     NaN is only counted. Quantiles have a relative error of at most 1/256. Observations are all T + 1 of a chunk,
     without lookbacks.
@@ -58,7 +58,7 @@ class TrackStatistics:
 
     @staticmethod
     def of(array: np.ndarray) -> TrackStatistics:
-        """Return the statistics of items [n, ...]."""
+        """Compute the statistics of items [n, ...]."""
         if int(np.prod(array.shape[1:])) > MOST_PARTS:
             array = array.reshape(-1)
         values = array.astype(np.float64)
@@ -91,7 +91,7 @@ class TrackStatistics:
         return np.clip(values, self.min, self.max)
 
     def merged(self, statistics: TrackStatistics) -> TrackStatistics:
-        """Return the statistics of both together (Chan, Golub and LeVeque, 1979)."""
+        """Return the statistics of both sets of values together (Chan, Golub and LeVeque, 1979)."""
         count = self.count + statistics.count
         with np.errstate(all="ignore"):
             share, apart = statistics.count / np.maximum(count, 1), statistics.mean - self.mean
@@ -112,14 +112,14 @@ class TrackStatistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as JSON."""
+        """Return the statistics as a JSON value."""
         arrays = np.stack([np.asarray(getattr(self, name), np.float64).reshape(-1) for name in _ARRAYS])
         value = {"shape": list(self.mean.shape), "numbers": base64.b64encode(arrays.astype("<f8").tobytes()).decode()}
         return value | {"whole": self.is_whole, "sketches": [sketch.to_text() for sketch in self.sketches]}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackStatistics:
-        """Return the statistics of a value that `to_json` returned."""
+        """Return the statistics described by a JSON value from `to_json`."""
         arrays = np.frombuffer(base64.b64decode(value["numbers"]), "<f8").reshape(len(_ARRAYS), *value["shape"])
         fields = dict(zip(_ARRAYS, arrays, strict=True))
         counts = {name: fields[name].astype(np.int64) for name in ("count", "num_nan")}
@@ -133,7 +133,7 @@ OfTracks = dict[str, TrackStatistics]
 
 
 def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
-    """Return the statistics of each numeric track of a record batch, or of its chunks `rows` [n]."""
+    """Compute the statistics of each numeric array of a record batch, or only of its chunks `rows` [n]."""
     pack, result = stored.whole, dict[str, TrackStatistics]()
     for path in pack.tracks:
         parts = [TrackStatistics.of(part) for part in _items(stored, path, rows) if part.dtype.kind in "biuf"]
@@ -143,7 +143,7 @@ def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
 
 
 def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Yield the items of a track without lookbacks, a limited number at a time if the track is compressed."""
+    """Yield the items of the array at `path` without lookbacks, in parts of limited size if it is compressed."""
     pack, is_observation = stored.whole, is_observed(path)
     array = pack.tracks[path]
     if rows is not None or pack.lookbacks.any():
@@ -159,7 +159,7 @@ def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[
 
 
 def merge_statistics(parts: list[OfTracks]) -> OfTracks:
-    """Return the statistics of all parts together."""
+    """Merge the statistics of several record batches."""
     result: OfTracks = {}
     for part in parts:
         result |= {
@@ -169,7 +169,7 @@ def merge_statistics(parts: list[OfTracks]) -> OfTracks:
 
 
 def read_statistics(directory: Path) -> dict[str, OfTracks]:
-    """Return the stored statistics by shard, or nothing if their file is damaged."""
+    """Read the stored statistics by shard name, or an empty dict if the file is missing or damaged."""
     try:
         stored = verify_json(read_file(directory / NAME), NAME)
         return {
@@ -181,7 +181,7 @@ def read_statistics(directory: Path) -> dict[str, OfTracks]:
 
 
 def put_statistics(directory: Path, shards: Mapping[str, OfTracks]) -> None:
-    """Store the statistics of shards. If the disk takes nothing, they are computed again next time."""
+    """Store the statistics of Arrow files in `statistics.json`. Errors of the disk are ignored."""
     values = {
         name: {path: statistics.to_json() for path, statistics in tracks.items()} for name, tracks in shards.items()
     }

@@ -1,4 +1,4 @@
-"""Facts of whole episodes: over all chunks that a data set has of each.
+"""Length, return and completeness of whole episodes, computed over all their chunks in a data set.
 
 chunk            id  t_started  length  return  ending       episode_length  episode_return  is_complete
 0                a   0          5       5.0     cut          8               6.5             True
@@ -19,7 +19,7 @@ NAMES = ("episode_length", "episode_return", "is_complete")
 def columns_of_whole_episodes(
     table: Mapping[str, np.ndarray], rows: np.ndarray | None, of: np.ndarray | None
 ) -> dict[str, Callable[[], np.ndarray]]:
-    """Return a function for each column of `NAMES`. All are computed when the first column is read.
+    """Return functions that compute the columns `episode_length`, `episode_return` and `is_complete`.
 
     Args:
         table: columns [N] of the chunks' facts.
@@ -48,7 +48,7 @@ def _read(compute: Callable[[], dict[str, np.ndarray]], name: str) -> np.ndarray
 
 
 def _compute(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the columns [n] of `NAMES`, equal for all chunks of an episode."""
+    """Compute length, return and completeness of each chunk's whole episode, as columns [n]."""
     episode = episode_codes(table)
     if not len(episode):
         return {
@@ -73,7 +73,7 @@ def _compute(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def episode_codes(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a number for the episode of each chunk, int64 [n]: 0, 1, ... in the order of their first chunks.
+    """Return the number of each chunk's episode, int64 [n]: 0, 1, ... in the order of their first chunks.
 
     Chunks are of one episode if their id, agent id and multi-agent episode id are equal.
     """
