@@ -50,14 +50,14 @@ def values_per_item(dtype: np.dtype, shape: tuple[int, ...]) -> int:
     return count * (1 if value_type(dtype) != pyarrow().uint8() or dtype == np.uint8 else dtype.itemsize)
 
 
-def list_column(array: np.ndarray, offsets: np.ndarray, own: bool) -> Any:
+def list_column(array: np.ndarray, offsets: np.ndarray, copies: bool) -> Any:
     """Return an Arrow list column whose list i is rows `offsets[i]` to `offsets[i + 1]` of `array`, flattened.
 
-    The column shares the array's memory. It has a copy if `own` is True or the array is not contiguous.
+    The column shares the array's memory. It has a copy if `copies` is True or the array is not contiguous.
     """
     arrow = pyarrow()
     type_, count = value_type(array.dtype), values_per_item(array.dtype, array.shape[1:])
-    flat = np.array(array, order="C", copy=True if own else None).reshape(-1)
+    flat = np.array(array, order="C", copy=True if copies else None).reshape(-1)
     if type_ == arrow.uint8():
         flat = flat.view(np.uint8)
     values = arrow.Array.from_buffers(type_, flat.size, [None, arrow.py_buffer(flat)])

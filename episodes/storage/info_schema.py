@@ -86,7 +86,7 @@ def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
     return known | changed if changed else known
 
 
-def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, own: bool) -> list[Any]:
+def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, copies: bool) -> list[Any]:
     """Return Arrow columns with one list of info values per episode, for each key path in `fields`."""
     num_rows, result = int(offsets[-1]), []
     for path, field in fields.items():
@@ -94,7 +94,7 @@ def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.nd
             result.append(_documents(path, columns.get(path), offsets, num_rows))
             continue
         column = columns.get(path) or _absent(field, num_rows)
-        result += [list_column(column.values, offsets, own), list_column(column.present, offsets, own)]  # type: ignore[union-attr]
+        result += [list_column(column.values, offsets, copies), list_column(column.present, offsets, copies)]  # type: ignore[union-attr]
     return result
 
 

@@ -86,8 +86,8 @@ class Layout:
         }
         return _schema_of(json.dumps(value).encode(), _row_names())
 
-    def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], own: bool) -> Any:
-        """Return a pack of episodes as an Arrow record batch. It shares the pack's memory unless `own` is True."""
+    def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
+        """Return a pack of episodes as an Arrow record batch. It shares the pack's memory unless `copies` is True."""
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
             array = pack.tracks[path]
@@ -95,8 +95,8 @@ class Layout:
             if field.compression == "zstd":
                 columns.append(compressed_column(array, offsets, rows_per_block(field)))
             else:
-                columns.append(list_column(array, offsets, own))
-        columns += info_schema.arrow_columns(self.infos, infos, pack.observation_offsets, own)
+                columns.append(list_column(array, offsets, copies))
+        columns += info_schema.arrow_columns(self.infos, infos, pack.observation_offsets, copies)
         return pyarrow().RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -186,7 +186,7 @@ class EpisodeWriter:
         else:
             schema = layout.schema()
         is_small = pack.nbytes < SMALL_BYTES
-        batch = layout.batch(schema, pack, columns, own=is_small)
+        batch = layout.batch(schema, pack, columns, copies=is_small)
         return _Addition(header, layout, schema, batch, pack.nbytes, is_small)
 
     def flush(self, *, fsync: bool = False) -> None:

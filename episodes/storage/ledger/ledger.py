@@ -216,4 +216,4 @@ def _column(values: Sequence[Any], type_: Any) -> Any:
     if not isinstance(values[0], np.ndarray):
         return pyarrow().array(values, type_)
     offsets = np.cumsum([0, *map(len, values)])
-    return list_column(np.concatenate(values), offsets, own=False)
+    return list_column(np.concatenate(values), offsets, copies=False)
