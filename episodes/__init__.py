@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
     from episodes.single_agent import SingleAgentEpisode
     from episodes.tracks.policy_box import PolicyBox
+    from episodes.tracks.ragged import Ragged, RaggedKind
 
 __all__ = [
     "SingleAgentEpisode",
     "MultiAgentEpisode",
     "EpisodePack",
     "PolicyBox",
+    "Ragged",
+    "RaggedKind",
     "pack_agents",
     "unpack_agents",
     "VectorRecorder",
@@ -57,6 +60,8 @@ __getattr__, __dir__ = lazy_names(
         "OngoingEpisodes": "episodes.recorder",
         "PolicyBox": "episodes.tracks.policy_box",
         "PrioBatch": "episodes.batch",
+        "Ragged": "episodes.tracks.ragged",
+        "RaggedKind": "episodes.tracks.ragged",
         "RolloutBatch": "episodes.batch",
         "SingleAgentEpisode": "episodes.single_agent",
         "VectorRecorder": "episodes.recorder",

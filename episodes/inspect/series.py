@@ -17,12 +17,14 @@ from episodes.tracks.field import EXTRA
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
 from episodes.tracks.nested import leaves
+from episodes.tracks.ragged import Ragged
 
 MOST_NUMBERS = 1 << 26  # numbers of an array that statistics read; of a larger one they read evenly spaced items
 MOST_PIXELS = 1 << 19  # the same for images
 MOST_GROWING_BYTES = 1 << 26  # of a growing track, whose items are Python objects
 FEW_ITEMS = 500  # that are read of a larger growing track
 SMALLEST_IMAGE = 8  # pixels
+_LENGTHS = "lengths of ragged items"
 MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
@@ -223,6 +225,9 @@ def of_track(track: Track) -> Iterator[Series]:
             return
     for path, array in finished.arrays().items():
         label = path.removeprefix(f"{EXTRA}/")
+        if type(array) is Ragged:
+            yield Series(label, hue_of(field), array.lengths, total, places, field.more, array.nbytes, _LENGTHS)
+            continue
         nbytes = array.nbytes if places is None else array.nbytes * total // max(len(places), 1)
         yield Series(label, hue_of(field), array, total, places, field.more, nbytes)
 

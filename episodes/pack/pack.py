@@ -234,6 +234,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
                     f"pack: track {path!r} has {num_rows} rows, the episodes' lengths ask for {expected}"
                 )
             check_kinds(track.field, track.arrays())
+        self.columns.check_lengths_of_outputs("pack")
         if self.rewards.ndim != 1:
             raise ShapeMismatch(f"pack: rewards have shape {self.rewards.shape}; give one number for each step")
         self.facts.check(num)

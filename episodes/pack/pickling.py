@@ -8,7 +8,7 @@ objects are taken apart. A user's own objects stay as they are.
 from __future__ import annotations
 
 import pickle
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -20,6 +20,7 @@ from episodes.tracks import Tracks, seeds
 from episodes.tracks.infos.info_columns import from_parts
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.nested import map_leaves
+from episodes.tracks.ragged import Ragged
 
 _SMALL = 256  # bytes; smaller arrays are pickled in band
 _KINDS = "biufcSU"  # kinds of dtypes that `dtype.str` describes completely, and whose arrays have buffers
@@ -35,14 +36,16 @@ def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> t
     """Return the arguments of `from_pickle_parts`."""
     observations, infos, actions, rewards = (track.data for track in columns[:4])
     extra = {key: track.data for key, track in columns.extra.items()}
-    arrays = [map_leaves(_to_parts, data) for data in (observations, actions, rewards, extra)]
+    arrays = [map_leaves(_to_parts, data) for data in (observations, actions, rewards)]
+    arrays.append(map_leaves(_to_parts if type(actions) is not Ragged else partial(_to_parts, actions=actions), extra))
     bands = [in_band(column) for column in (*facts.columns, *counts)]
     return arrays, _infos_to_parts(infos), bands, _spaces_to_parts(facts), facts.custom_data
 
 
 def from_pickle_parts(arrays: Any, infos: Any, bands: Any, pickled_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
     """Return the columns, facts, lengths and lookbacks that were given to `to_pickle_parts`."""
-    observations, actions, rewards, extra = (map_leaves(_from_parts, data) for data in arrays)
+    observations, actions, rewards = (map_leaves(_from_parts, data) for data in arrays[:3])
+    extra = map_leaves(_from_parts if type(actions) is not Ragged else partial(_from_parts, actions=actions), arrays[3])
     columns = Tracks.finished(observations, _infos_from_parts(infos), actions, rewards, extra)
     *columns_of_facts, lengths, lookbacks = map(from_band, bands)
     spaces_ = _unpickled_spaces(pickled_spaces) if type(pickled_spaces) is bytes else pickled_spaces
@@ -52,8 +55,16 @@ def from_pickle_parts(arrays: Any, infos: Any, bands: Any, pickled_spaces: Any, 
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _to_parts(array: Any) -> Any:
-    """Return the parts of an array as a list, a leaf of nested values, or the array itself if it has no buffer."""
+def _to_parts(array: Any, actions: Ragged | None = None) -> Any:
+    """Return the parts of an array as a list, a leaf of nested values, or the array itself if it has no buffer.
+
+    Args:
+        actions: ragged actions. Ragged items of the same lengths are pickled without their offsets.
+    """
+    if type(array) is Ragged:
+        same = actions is not None and array.has_lengths_of(actions)
+        offsets = None if same else _to_parts(np.ascontiguousarray(array.bounds))
+        return [_to_parts(np.ascontiguousarray(array.flat)), offsets]
     name = _names.get(array.dtype) or _named(array.dtype)
     if name is _UNNAMED or not array.flags.c_contiguous:
         return array
@@ -67,9 +78,12 @@ def _named(dtype: np.dtype) -> str:
     return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNNAMED)
 
 
-def _from_parts(value: Any) -> np.ndarray:
+def _from_parts(value: Any, actions: Any = None) -> Any:
     if type(value) is not list:
         return value
+    if len(value) == 2:
+        values, offsets = value
+        return Ragged.of(_from_parts(values), actions.offsets if offsets is None else _from_parts(offsets))
     data, dtype, shape = value
     return np.ndarray(shape, dtype, memoryview(data))
 

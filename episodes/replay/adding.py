@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import ChunkMismatch, WrongType
+from episodes.errors import ChunkMismatch, TrackMismatch, WrongType
 from episodes.pack import EpisodePack
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
@@ -82,6 +82,11 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
     """Raise the error that `add_pack` would raise. The ring stays as it is."""
+    ragged = pack.columns.ragged_kinds()
+    if ragged:
+        raise TrackMismatch(
+            f"the tracks {list(ragged)} are ragged: a buffer stores items of one shape; pad them, or keep the packs"
+        )
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
     if pack.num_steps:  # the tracks of a pack without steps have no dtypes yet

@@ -29,9 +29,11 @@ from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
 from episodes.tracks.spaces import as_item, as_items, is_nested
 
 _blank: Any = object.__new__  # takes half the time of calling the class
+_RAGGED = "ragged"  # instead of the shape of ragged observations, so that no observation has it
 
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
@@ -57,6 +59,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         agent_id: id of the agent in a multi-agent episode.
         module_id: id of the module that acts for the agent.
         multi_agent_episode_id: id of the multi-agent episode that this agent belongs to.
+        ragged: dtype or `RaggedKind` of each track whose items are arrays of different lengths, such as the tokens of a
+            turn, by "observations", "actions" and keys of extra model outputs. If the actions are ragged, a ragged
+            output has one value for each value of the action.
 
     Raises:
         TrackMismatch: the lengths do not fit each other, or an extra model output has the name of a reserved column.
@@ -116,6 +121,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         agent_id: Any = None,
         module_id: Any = None,
         multi_agent_episode_id: str | None = None,
+        ragged: Mapping[str, Any] | None = None,
     ) -> None:
         num_given = len(rewards) if rewards is not None else 0
         lookback = num_given if len_lookback_buffer == "auto" else min(checked_lookback(len_lookback_buffer), num_given)
@@ -127,7 +133,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         check_extra_output_names(extra_model_outputs or (), f"episode {id_}")
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         self._facts = EpisodeFacts.of_all((id_, t_started or 0, ending, *ids, None, observation_space, action_space))
-        self._tracks = Tracks.growing(all_observations, infos, all_actions, all_rewards, extra_model_outputs, lookback)
+        kinds = None if ragged is None else declared_kinds(ragged, f"episode {id_}")
+        self._tracks = Tracks.growing(
+            all_observations, infos, all_actions, all_rewards, extra_model_outputs, lookback, kinds
+        )
         self.custom_data = {}
         self.growth: Any = None  # `Tracks.growing_lists` of a growing episode; None after a change of facts or tracks
         self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
@@ -137,7 +146,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._duration = 0.0  # seconds of growth before `_began`
         if len(all_observations) or num_given or actions is not None or extra_model_outputs:
             self.validate()
-            self._shape = track_access.shape_of(self._tracks.observations.get(-1))
+            self._shape = self._newest_shape()
 
     @classmethod
     def from_arrays(
@@ -287,7 +296,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             observation = as_item(observation, self._facts.observation_space)
         if infos is not None and type(infos) is not dict:
             self._check_mapping("infos", infos)
-        self._shape = track_access.shape_of(observation, self._place)
+        kind = tracks.observations.ragged
+        if kind is None:
+            self._shape = track_access.shape_of(observation, self._place)
+        else:
+            observation = as_ragged_item(observation, kind, lambda: f"{self._place()}: the observation")
+            self._shape = _RAGGED
         tracks.observations.items.append(observation)
         tracks.observations.uniform = True
         tracks.infos.items.append({} if infos is None else infos)
@@ -387,7 +401,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         tracks = self._tracks
         tracks.drop_after(tracks.infos.total)
         if self.growth is not growth and not tracks.rewards.total:
-            self.tracks = tracks.with_extra({})
+            self.tracks = tracks.with_extra(self._declared_extra())
 
     def growing(self, call: str) -> tuple[Any, ...]:
         """Return `Tracks.growing_lists`, cached in `growth` until facts or tracks change.
@@ -401,6 +415,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.growth = tracks.growing_lists()
         if is_nested(facts.action_space):
             self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
+        if tracks.ragged_kinds():
+            self.growth = track_access.with_ragged_tracks(self.growth, tracks)
         return self.growth
 
     def _check_mapping(self, name: str, value: Any) -> None:
@@ -410,8 +426,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     def _checked_observation(self, observation: Any) -> Any:
         """Return the observation, with tuples for lists if its space has tuples. `ShapeMismatch` for another shape."""
         if self._shape is None:
-            self._shape = track_access.shape_of(self.observations.get(-1))
+            self._shape = self._newest_shape()
+        if self._shape is _RAGGED:
+            return observation  # checked when it is appended
         return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._place)
+
+    def _newest_shape(self) -> Any:
+        observations = self._tracks.observations
+        return _RAGGED if observations.ragged is not None else track_access.shape_of(observations.get(-1))
 
     def _place(self) -> str:
         """Return the episode and its next step as the first words of error messages."""
@@ -419,13 +441,26 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def create_extra_tracks(self, outputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Create the tracks of extra model outputs at the first step. Return their (key, list) pairs."""
-        if self._tracks.extra or self._tracks.rewards.total:
+        declared = self._declared_extra()
+        if (
+            len(declared) < len(self._tracks.extra)
+            or self._tracks.rewards.total
+            or not declared.keys() <= outputs.keys()
+        ):
             raise self._extra_mismatch(outputs)
         growth = self.growth or self.growing("add_env_step")
-        tracks, pairs = track_access.growing_extra(outputs)
-        observations, actions, rewards, infos, _ = growth
-        self._tracks, self.growth = self._tracks.with_extra(tracks), (observations, actions, rewards, infos, pairs)
+        tracks, pairs = track_access.growing_extra(
+            {key: first for key, first in outputs.items() if key not in declared}
+        )
+        observations, actions, rewards, infos, known_pairs = growth
+        pairs = (*known_pairs, *pairs)
+        self._tracks = self._tracks.with_extra({**declared, **tracks})
+        self.growth = observations, actions, rewards, infos, pairs
         return pairs
+
+    def _declared_extra(self) -> dict[str, Track]:
+        """Return the ragged extra outputs. They exist from the beginning."""
+        return {key: track for key, track in self._tracks.extra.items() if track.ragged is not None}
 
     def _extra_outputs_error(self, outputs: Mapping[str, Any], error: Exception) -> Exception:
         """Return the error for an extra model output that is missing or has another shape."""

@@ -222,7 +222,13 @@ class TrackGetters:
             track = track_access.with_items_set(track, new_data, at_indices, neg_index_as_lookback)
         except StepOutOfRange as error:
             raise self._named(error) from None
-        self.tracks = self._tracks.replaced(track)
+        self._replace(track)
+
+    def _replace(self: Any, track: Track) -> None:
+        tracks = self._tracks.replaced(track)
+        if track.ragged is not None:
+            tracks.check_lengths_of_outputs(f"episode {self._facts.id_}")
+        self.tracks = tracks
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
@@ -242,7 +248,7 @@ class TrackGetters:
             raise UnknownKey(
                 f"episode {self._facts.id_}: no {field.label} to change; add the new key whole, without at_indices"
             )
-        self.tracks = self._tracks.replaced(track_access.new_track(field, new_data, self._tracks.rewards))
+        self._replace(track_access.new_track(field, new_data, self._tracks.rewards))
 
 
 def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:

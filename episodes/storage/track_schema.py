@@ -11,6 +11,7 @@ import numpy as np
 from episodes.errors import TrackMismatch, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.ragged import Ragged
 
 COMPRESSIONS = ("auto", "none", "zstd")
 _IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to `compression="auto"`
@@ -35,6 +36,8 @@ class TrackField:
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
         """Return the schema of an array [rows, ...]. Raise `WrongType` for object and structured dtypes."""
+        if type(array) is Ragged:
+            raise WrongType(f"track {path!r} is ragged: neither data sets nor messages hold ragged tracks yet")
         if array.dtype.kind in "OV" or not array.dtype.itemsize:
             raise WrongType(
                 f"track {path!r} has dtype {array.dtype}: a track on disk holds numbers, bools, times or strings of a "

@@ -11,6 +11,8 @@ import numpy as np
 from episodes.errors import InvalidFill, ShapeMismatch
 from episodes.tracks import indexing, nested
 from episodes.tracks.casting import try_cast, widened_dtype
+from episodes.tracks.ragged import Ragged
+from episodes.tracks.ragged_items import take_filled_ragged, with_ragged_items
 
 _SMALL = 65504.0  # the largest float16, so every float dtype holds it
 
@@ -20,6 +22,8 @@ def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any
 
     A range of positions inside [0, n) returns a view.
     """
+    if type(data) is Ragged:
+        return take_filled_ragged(data, positions, fill)
     total = len(data)
     if isinstance(positions, range):
         return take_span_filled(data, positions, fill)
@@ -137,6 +141,8 @@ def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np
     Raises:
         ShapeMismatch: the items have another shape, or no dtype holds them and the others without loss.
     """
+    if type(leaf) is Ragged:
+        return with_ragged_items(leaf, rows, items, name)
     items = np.asarray(items)
     if items.shape[1:] != leaf.shape[1:]:
         raise ShapeMismatch(f"{name}: new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")

@@ -19,9 +19,10 @@ import numpy as np
 import tree
 
 from episodes.errors import TrackMismatch, WrongType
+from episodes.tracks.ragged import Ragged
 
 _WITH_NAN = frozenset(("ff", "fc", "cf", "cc", "MM", "mm"))  # pairs of dtype kinds that may hold NaN or NaT
-_LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None)))
+_LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None), Ragged))
 
 
 def is_leaf(value: Any) -> bool:
@@ -213,8 +214,10 @@ def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
     return map_leaves(changed, nested, new)
 
 
-def one_after_another(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the arrays concatenated. Arrays of one dtype keep it, byte order included."""
+def one_after_another(arrays: Sequence[Any]) -> Any:
+    """Return arrays, or ragged items, concatenated. Arrays of one dtype keep it, byte order included."""
+    if type(arrays[0]) is Ragged:
+        return Ragged.concatenated(arrays)
     dtype = arrays[0].dtype
     if dtype.isnative or any(array.dtype != dtype for array in arrays):
         return np.concatenate(arrays)
@@ -242,6 +245,8 @@ def equal(a: Any, b: Any) -> bool:
 
 def equal_arrays(a: Any, b: Any) -> bool:
     """Return True if both values are equal as arrays. NaN equals NaN, and NaT equals NaT."""
+    if type(a) is Ragged or type(b) is Ragged:
+        return a.equals(b) if type(a) is Ragged else False
     a, b = host_array(a), host_array(b)
     if a.shape != b.shape:
         return False
@@ -282,6 +287,8 @@ def as_arrays(value: Any) -> Any:
 
 def as_array(leaf: Any) -> np.ndarray:
     """Return the leaf as an array. `WrongType` for a masked array, since tracks do not keep masks."""
+    if type(leaf) is Ragged:
+        return leaf  # type: ignore[return-value]
     if isinstance(leaf, np.ma.MaskedArray):
         raise WrongType("a masked array would lose its mask as a track; give its data, and its mask where it matters")
     return np.asarray(leaf)
@@ -289,6 +296,8 @@ def as_array(leaf: Any) -> np.ndarray:
 
 def _frozen_array(array: Any) -> np.ndarray:
     array = as_array(array)
+    if type(array) is Ragged:  # its arrays are read-only
+        return array
     if array.flags.writeable:
         array = array.view()
         array.setflags(write=False)

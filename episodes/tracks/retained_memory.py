@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from episodes.tracks.ragged import Ragged
+
 
 def retained_nbytes(arrays: Iterable[np.ndarray]) -> int:
     """Return the total size in bytes of the buffers behind the arrays. A shared buffer counts once."""
-    owners = {id(owner): nbytes for owner, nbytes in map(_owner, arrays)}
+    parts = [part for a in arrays for part in ((a.values, a.offsets) if type(a) is Ragged else (a,))]
+    owners = {id(owner): nbytes for owner, nbytes in map(_owner, parts)}
     return sum(owners.values())
 
 

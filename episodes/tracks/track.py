@@ -24,6 +24,8 @@ from episodes.tracks.indexing import Indices
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import Infos, same_info
 from episodes.tracks.infos.joining import joined_infos
+from episodes.tracks.ragged import Ragged, RaggedKind
+from episodes.tracks.ragged_items import as_ragged_items, ragged_filler
 from episodes.tracks.spaces import dtypes_of, empty_items
 from episodes.tracks.stacking import fitted, joined_bytes, stack_items
 
@@ -83,11 +85,14 @@ class ListTrack(_Items):
     uniform: bool = False  # True if all items are known to have one shape
     field: Field = UNNAMED
     kinds: ItemKinds | None = None  # created by the first read with a fill
+    ragged: RaggedKind | None = None  # kind of the items if the track is ragged
 
     def __len__(self) -> int:
         return len(self.items) - self.lookback
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self.ragged is not None:
+            return Ragged.from_arrays(self.items, self.ragged).__array__()
         return np.array(self.items[self.lookback :], dtype=dtype)
 
     @property
@@ -97,7 +102,7 @@ class ListTrack(_Items):
 
     def copied(self) -> ListTrack:
         """Return a track with a copy of the list."""
-        return ListTrack(list(self.items), self.lookback, self.uniform, self.field)
+        return ListTrack(list(self.items), self.lookback, self.uniform, self.field, None, self.ragged)
 
     def item(self, position: int) -> Any:
         """Return the item at a position."""
@@ -128,7 +133,9 @@ class ListTrack(_Items):
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
         total = len(self.items)
-        if self.field is not INFOS:
+        if self.ragged is not None:
+            fill = ragged_filler(fill, self.ragged)
+        elif self.field is not INFOS:
             self.kinds = self.kinds or ItemKinds()
             fill = self.kinds.filler(self.items, fill)
         if isinstance(positions, int):
@@ -137,7 +144,7 @@ class ListTrack(_Items):
 
     def view(self, rows: slice, lookback: int = 0) -> ListTrack:
         """Return the items at the positions of a slice as a new track."""
-        return ListTrack(self.items[rows], lookback, self.uniform, self.field)
+        return ListTrack(self.items[rows], lookback, self.uniform, self.field, None, self.ragged)
 
     def item_list(self, start: int, stop: int) -> list[Any]:
         """Return the items at positions [start, stop) as a list."""
@@ -146,7 +153,7 @@ class ListTrack(_Items):
     def take(self, rows: Any) -> ListTrack:
         """Return the items at positions (a slice, or integers [k]) as a track without lookback."""
         items = self.items[rows] if isinstance(rows, slice) else [self.items[p] for p in rows]
-        return ListTrack(items, 0, self.uniform, self.field)
+        return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, other: Track, skip: int = 0) -> ListTrack:
         """Append the items of `other` after its lookback and its first `skip` items to this track, and return this
@@ -159,15 +166,19 @@ class ListTrack(_Items):
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> ListTrack:
         """Return a track with other items at the positions."""
         items = list(self.items)
+        if self.ragged is not None:
+            new_items = as_ragged_items(new_items, self.ragged, f"new {self.field.label}")
         for position, item in zip(positions, new_items, strict=True):
             items[position] = item
-        return ListTrack(items, self.lookback, False, self.field)
+        return ListTrack(items, self.lookback, False, self.field, None, self.ragged)
 
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
         """Return the finished track: arrays of the space's dtypes, or of numpy's promotion if the space has none."""
         items, lookback, field = self.items, self.lookback, self.field
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
+        if self.ragged is not None:
+            return ArrayTrack(Ragged.from_arrays(items, self.ragged), lookback, field)
         if not items:
             return ArrayTrack.of(np.zeros(0) if space is None else empty_items(space), lookback, field)
         joined = joined_bytes(items, self.uniform)
@@ -205,6 +216,11 @@ class ArrayTrack(_Items):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.get(), dtype=dtype, copy=copy)
+
+    @property
+    def ragged(self) -> RaggedKind | None:
+        """Kind of the items if the track is ragged, else None."""
+        return self.data.kind if type(self.data) is Ragged else None
 
     @property
     def total(self) -> int:
@@ -310,7 +326,7 @@ class ArrayTrack(_Items):
 
     def as_growing(self) -> ListTrack:
         """Return a growing track of the same items."""
-        return ListTrack(self.item_list(0, self.total), self.lookback, False, self.field)
+        return ListTrack(self.item_list(0, self.total), self.lookback, False, self.field, None, self.ragged)
 
 
 class InfoTrack(_Items):
@@ -319,6 +335,7 @@ class InfoTrack(_Items):
     __slots__ = ("data", "lookback")
 
     field = INFOS
+    ragged = None
 
     def __init__(self, data: Infos, lookback: int = 0) -> None:
         self.data: Any = data  # L + n infos
@@ -409,6 +426,8 @@ def same_track(a: Track, b: object) -> bool:
         return a.lookback == b.lookback
     if type(a) is ArrayTrack and type(b) is ArrayTrack:
         return nested.equal(a.data, b.data) and _dtypes(a.data) == _dtypes(b.data)
+    if a.ragged != b.ragged:
+        return False
     same = same_info if a.field.holds == "infos" else nested.equal
     return all(map(same, a.item_list(0, a.total), b.item_list(0, b.total)))
 

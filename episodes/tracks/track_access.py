@@ -14,9 +14,12 @@ from episodes.tracks import indexing, nested
 from episodes.tracks.casting import REAL_TYPES, check_kinds
 from episodes.tracks.field import REWARDS, Field, extra_field
 from episodes.tracks.indexing import Indices
+from episodes.tracks.ragged import Ragged
+from episodes.tracks.ragged_items import as_ragged_item
 from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, of_no_shape, one_hot
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
+from episodes.tracks.tracks import Tracks, wrong_length
 
 
 def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
@@ -73,6 +76,8 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
     Raises:
         ShapeMismatch: earlier actions in the track have another shape.
     """
+    if track.ragged is not None:
+        return None  # `with_ragged_tracks` checks each item
     kind = type(action)
     if kind not in REAL_TYPES or track.total:
         shape = shape_of(as_item(action, space), label)
@@ -132,6 +137,47 @@ def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[A
     """
     append = growth[1].append
     return (growth[0], _Appends(lambda action: append(as_item(action, space))), *growth[2:])
+
+
+def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ...]:
+    """Return the lists of `Tracks.growing_lists`, where items that are appended to ragged tracks become arrays.
+
+    An item of a ragged extra output must be as long as the action. Outputs are appended before the action.
+    """
+    observations, actions, rewards, infos, pairs = growth
+    pairs = tuple([(key, _ragged_appends(tracks.extra[key], items)) for key, items in pairs])
+    observations = _ragged_appends(tracks.observations, observations)
+    if tracks.actions.ragged is None:
+        return observations, actions, rewards, infos, pairs
+    append = _ragged_appends(tracks.actions, actions).append
+    items: list[Any] = tracks.actions.whole()
+    outputs = [(track.whole(), track.field.label) for track in tracks.extra.values() if track.ragged is not None]
+
+    def append_action(action: Any) -> None:
+        append(action)
+        stored = items[-1]
+        for values, label in outputs:
+            if len(values[-1]) != len(stored):
+                raise ShapeMismatch(wrong_length(label, values[-1], stored))
+
+    return observations, _Appends(append_action), rewards, infos, pairs
+
+
+def _ragged_appends(track: Any, items: Any) -> Any:
+    """Return an object whose `append` checks an item of a ragged track, or `items` for another track."""
+    kind = track.ragged
+    if kind is None:
+        return items
+    append, label = items.append, track.field.label
+    dtype, shape, ndim = kind.dtype, kind.value_shape, len(kind.value_shape) + 1
+
+    def add(item: Any) -> None:
+        if type(item) is np.ndarray and item.dtype is dtype and item.ndim == ndim and item.shape[1:] == shape:
+            append(item)
+        else:
+            append(as_ragged_item(item, kind, lambda: label))
+
+    return _Appends(add)
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
@@ -203,9 +249,8 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
     positions = indexing.positions_there(at_indices, track.lookback, len(track), neg_index_as_lookback, name)
     if isinstance(positions, int):
         positions = range(positions, positions + 1)
-        new_data = (
-            [new_data] if isinstance(track, ListTrack) else nested.map_leaves(lambda x: np.asarray(x)[None], new_data)
-        )
+        is_list = isinstance(track, ListTrack) or track.ragged is not None
+        new_data = [new_data] if is_list else nested.map_leaves(lambda x: np.asarray(x)[None], new_data)
     num_new = len(new_data) if isinstance(new_data, list) else _num_rows(name, new_data)
     if num_new != len(positions):
         raise ShapeMismatch(
@@ -216,6 +261,8 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
         return track
     if track.field is REWARDS:
         _check_rewards(new_data)
+    if track.ragged is not None:
+        return track.replaced(positions, new_data)
     if isinstance(track, ListTrack):
         return track.replaced(positions, new_data if nested.is_leaf(new_data) else unstacked(new_data, num_new))
     if isinstance(new_data, list):
@@ -273,5 +320,6 @@ def new_track(field: Field, new_data: Any, like: Track) -> Track:
             f"{name}: {len(items)} items for a new track; give {total}, one for each step, lookback included"
             + _artificial_step(field, len(items), total)
         )
-    track = ListTrack(list(items), like.lookback, False, field)
+    kind = new_data.kind if type(new_data) is Ragged else None
+    track = ListTrack(list(items), like.lookback, False, field, None, kind)
     return track.finalize() if isinstance(like, ArrayTrack) else track

@@ -16,10 +16,13 @@ from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, 
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joining import joined_infos
+from episodes.tracks.ragged import Ragged, RaggedKind
+from episodes.tracks.ragged_items import as_ragged_items
 from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track, same_extra
 
 _new: Any = tuple.__new__  # takes half the time of calling the class
 _NO_EXTRA: Mapping[str, Any] = {}
+_RAGGED = "ragged"  # key of the kinds of growing ragged tracks in a state
 _REWARDS, _DATA, _LOOKBACK = attrgetter("rewards"), attrgetter("data"), attrgetter("lookback")
 
 
@@ -52,8 +55,22 @@ class Tracks(NamedTuple):
         rewards: Iterable[Any] = (),
         extra: Mapping[str, Iterable[Any]] | None = None,
         lookback: int = 0,
+        ragged: Mapping[str, RaggedKind] | None = None,
     ) -> Tracks:
-        """Return growing tracks with copies of the lists."""
+        """Return growing tracks with copies of the lists.
+
+        Args:
+            observations: L + T + 1 items.
+            infos: L + T + 1 dicts.
+            actions: L + T items.
+            rewards: L + T numbers.
+            extra: L + T items by key.
+            lookback: lookback L.
+            ragged: kinds of the ragged tracks, by name or key. An extra output that is not in `extra` has no items.
+
+        Raises:
+            ShapeMismatch: an item of a ragged track does not have the track's kind.
+        """
         tracks = (
             ListTrack([*observations], lookback, False, OBSERVATIONS),
             ListTrack([*infos], lookback, False, INFOS),
@@ -63,6 +80,13 @@ class Tracks(NamedTuple):
             if extra
             else {},
         )
+        for name, kind in (ragged or {}).items():
+            place = _PLACES.get(name)
+            if place is None:
+                track: Any = tracks[-1].setdefault(name, ListTrack([], lookback, False, extra_field(name)))
+            else:
+                track = tracks[place]
+            track.items, track.ragged = as_ragged_items(track.items, kind, track.field.label), kind
         return _new(cls, tracks)
 
     @classmethod
@@ -126,9 +150,33 @@ class Tracks(NamedTuple):
                     "more observation and info than rewards, as many of all else)"
                 )
             check_kinds(track.field, track.arrays())
+        self.check_lengths_of_outputs(label)
         if not self.is_finished and not REAL_TYPES.issuperset(map(type, self.rewards.whole())):
             for i, reward in enumerate(self.rewards.whole(), -self.lookback):
                 check_reward(reward, lambda i=i: f"{label}: rewards[{i}]")
+
+    def check_lengths_of_outputs(self, label: str) -> None:
+        """Raise `ShapeMismatch` unless the items of ragged extra outputs are as long as ragged actions.
+
+        Args:
+            label: first words of the error message.
+        """
+        actions: Any = self.actions
+        outputs: Any = self.extra.values()
+        if actions.ragged is None:
+            return
+        for track in outputs:
+            if track.ragged is None:
+                continue
+            if self.is_finished and track.data.has_lengths_of(actions.data):
+                continue
+            for i, (item, action) in enumerate(zip(track.data, actions.data, strict=False), -self.lookback):
+                if len(item) != len(action):
+                    raise ShapeMismatch(f"{label}: step {i}: {wrong_length(track.field.label, item, action)}")
+
+    def ragged_kinds(self) -> dict[str, RaggedKind]:
+        """Return the kinds of the ragged tracks by name or key."""
+        return {track.field.name: track.ragged for track in self.all() if track.ragged is not None}
 
     def growing_lists(self) -> tuple[Any, ...]:
         """Return the lists of observations, actions, rewards and infos, and the (key, list) pairs of extra outputs."""
@@ -180,7 +228,7 @@ class Tracks(NamedTuple):
         """Return the rows `steps` of step tracks and `observed` of observation tracks; slices give views, integers
         copies.
         """
-        return self.map_tracks(lambda track: track.take(observed if track.field.more else steps))
+        return _with_shared_offsets(self.map_tracks(lambda track: track.take(observed if track.field.more else steps)))
 
     def map_arrays(self, change: ArrayChange) -> Tracks:
         """Return these tracks with `change(path, array)` in place of each array of finished tracks."""
@@ -215,7 +263,8 @@ class Tracks(NamedTuple):
         finished_observations = observations.finalize(observation_space)
         finished_actions = actions.finalize(action_space)
         extra_tracks = {key: track.finalize() for key, track in extra.items()}
-        return _new(Tracks, (finished_observations, infos.finalize(), finished_actions, finished_rewards, extra_tracks))
+        tracks = (finished_observations, infos.finalize(), finished_actions, finished_rewards, extra_tracks)
+        return _with_shared_offsets(_new(Tracks, tracks))
 
     def as_growing(self) -> Tracks:
         """Return the tracks as growing tracks: these tracks themselves if they grow already."""
@@ -244,7 +293,7 @@ class Tracks(NamedTuple):
         )
 
     def check_follows(self, other: Tracks, label: str, t: int) -> None:
-        """Raise `TrackMismatch` if both have steps and different extra outputs.
+        """Raise `TrackMismatch` if both have steps and different extra outputs, or different ragged tracks.
 
         Args:
             label: first words of the error message.
@@ -254,6 +303,16 @@ class Tracks(NamedTuple):
             raise TrackMismatch(
                 f"{label}: the chunk at t={t} has extra model outputs {list(other.extra)}, the chunk before it "
                 f"{list(self.extra)}; all chunks of an episode need the same keys"
+            )
+        kinds, other_kinds = self.ragged_kinds(), other.ragged_kinds()
+        if kinds != other_kinds and any(
+            kinds.get(track.field.name) != other_kinds.get(track.field.name)
+            for track in other.all()
+            if not track.field.is_extra or (track.total and track.field.name in self.extra)
+        ):
+            raise TrackMismatch(
+                f"{label}: the chunk at t={t} has the ragged tracks {_described(other_kinds)}, the chunk before it "
+                f"{_described(kinds)}; all chunks of an episode need the same ones"
             )
 
     # --- state -------------------------------------------------------------------------------------------------
@@ -267,13 +326,18 @@ class Tracks(NamedTuple):
     def __reduce__(self) -> Any:
         """Pickle the lists or arrays in order. Names and kinds of the tracks, half of the bytes, are left out."""
         extra = {key: track.data for key, track in self.extra.items()}
-        make = Tracks.finished if self.is_finished else Tracks.growing
-        return make, (*(track.data for track in self[:4]), extra, self.lookback)
+        lists = (*(track.data for track in self[:4]), extra, self.lookback)
+        if self.is_finished:
+            return Tracks.finished, lists
+        kinds = self.ragged_kinds()
+        return Tracks.growing, (*lists, kinds) if kinds else lists
 
     def state(self) -> dict[str, Any]:
         """Return lists of items, or arrays, by name, with infos as dicts. Nothing is copied."""
         states = {track.field.name: track.state() for track in self[:4]}
-        return states | {EXTRA: {key: track.state() for key, track in self.extra.items()}}
+        states[EXTRA] = {key: track.state() for key, track in self.extra.items()}
+        kinds = {} if self.is_finished else self.ragged_kinds()
+        return states | ({_RAGGED: kinds} if kinds else {})
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], lookback: int, is_finished: bool) -> Tracks:
@@ -281,7 +345,7 @@ class Tracks(NamedTuple):
         infos, actions, rewards, extra = (state[name] for name in ("infos", "actions", "rewards", EXTRA))
         if is_finished:
             return cls.finished(state["observations"], infos_of(infos), actions, rewards, extra, lookback)
-        return cls.growing(state["observations"], infos, actions, rewards, extra, lookback)
+        return cls.growing(state["observations"], infos, actions, rewards, extra, lookback, state.get(_RAGGED))
 
     # --- columns of many episodes ------------------------------------------------------------------------------
 
@@ -311,13 +375,37 @@ class Tracks(NamedTuple):
         all_have = all(steps)
         tracks_by_key = _extra_tracks(extras, steps, ids)
         extra = {key: _column(tracks, all_have, ids) for key, tracks in tracks_by_key.items()}
-        return cls(
+        columns = cls(
             _column(observations, True, ids),
             InfoTrack(joined_infos(list(map(_DATA, infos)))),
             _column(actions, all_have, ids),
             _column(rewards, all_have, ids),
             extra,
         )
+        return _with_shared_offsets(columns)
+
+
+def wrong_length(label: str, item: Any, action: Any) -> str:
+    """Return the error message for an item of a ragged output that is not as long as the action."""
+    return f"{label} has a length of {len(item)}, the action has {len(action)}; give one value for each of its values"
+
+
+def _described(kinds: Mapping[str, RaggedKind]) -> dict[str, str]:
+    return {name: str(kind) for name, kind in kinds.items()}
+
+
+def _with_shared_offsets(tracks: Tracks) -> Tracks:
+    """Return finished tracks in which ragged extra outputs have the actions' array of offsets, since they are equal."""
+    actions: Any = tracks.actions
+    if type(actions) is not ArrayTrack or type(actions.data) is not Ragged or not tracks.extra:
+        return tracks
+    extra = {}
+    for key, track in tracks.extra.items():
+        data: Any = track.data
+        if type(data) is Ragged and data.offsets is not actions.data.offsets and len(data) == len(actions.data):
+            track = ArrayTrack(data.with_bounds_of(actions.data), track.lookback, track.field)
+        extra[key] = track
+    return tracks._replace(extra=extra)
 
 
 _PLACES = {name: place for place, name in enumerate(Tracks._fields)}

@@ -1,0 +1,302 @@
+"""`Ragged`: n arrays of different lengths as one leaf of nested values, stored as values and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.tracks.indexing import ranges
+
+LENGTH = -1
+"""Stands for the length of an item in shapes: `ragged.shape == (n, LENGTH, ...)`."""
+_FEW = 24  # values per range of items; below it one gather is faster than a slice for each range
+_KINDS = "biufc"
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedKind:
+    """The dtype and shape of the items of a ragged track: arrays [L, *value_shape], where L differs from item to item.
+
+    Args:
+        dtype: dtype of the values: numbers or bools.
+        value_shape: shape of one value, by default that of a number.
+    """
+
+    dtype: np.dtype
+    value_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            dtype = np.dtype(self.dtype).newbyteorder("=")
+            shape = tuple(map(int, self.value_shape))
+        except (TypeError, ValueError):
+            raise WrongType(f"ragged: {self.dtype!r} with values of shape {self.value_shape!r} is no dtype") from None
+        if dtype.kind not in _KINDS or min(shape, default=0) < 0:
+            raise WrongType(f"ragged: items of {dtype} {shape}; ragged tracks hold numbers or bools")
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "value_shape", shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join(map(str, ('L', *self.value_shape)))}]"
+
+
+class Ragged:
+    """Immutable sequence of n arrays of different lengths: item i is `values[offsets[i]:offsets[i + 1]]`.
+
+    A finalized ragged track has one in the place of an array. `len`, `shape`, `dtype`, `nbytes`, `[i]` and `[a:b]`
+    (views), `[indices]` and `take` (copies) work as those of an array. There is no arithmetic: use `values`, or
+    `padded`.
+
+    Args:
+        values: array [V, ...] of numbers or bools; the values of all items.
+        offsets: int64 [n + 1], not decreasing. The first one need not be 0, since slices share the values.
+
+    Raises:
+        ShapeMismatch: the offsets decrease or exceed the values.
+        WrongType: the values are not numbers or bools, or the offsets are not integers.
+
+    >>> tokens = Ragged([1, 2, 3], [0, 2, 2, 3])
+    >>> len(tokens), tokens[0].tolist(), tokens[1:].tolist()
+    (3, [1, 2], [[], [3]])
+    """
+
+    __slots__ = ("offsets", "values")
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    def __init__(self, values: Any, offsets: Any) -> None:
+        values, offsets = np.asarray(values), np.asarray(offsets)
+        if values.dtype.kind not in _KINDS or not values.ndim:
+            raise WrongType(f"Ragged: values of {values.dtype} {list(values.shape)}; give numbers or bools [V, ...]")
+        if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or not len(offsets):
+            raise WrongType(f"Ragged: offsets of {offsets.dtype} {list(offsets.shape)}; give integers [n + 1]")
+        offsets = offsets.astype(np.int64, copy=False)
+        if offsets[0] < 0 or offsets[-1] > len(values) or (offsets[1:] < offsets[:-1]).any():
+            raise ShapeMismatch(
+                f"Ragged: offsets from {offsets[0]} to {offsets[-1]} for {len(values)} values; they must not decrease "
+                "or exceed the values"
+            )
+        self.values, self.offsets = _frozen(values), _frozen(offsets)
+
+    @classmethod
+    def of(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
+        """Return the items of values [V, ...] and offsets int64 [n + 1] that fit each other. Nothing is checked."""
+        ragged = cls.__new__(cls)
+        ragged.values, ragged.offsets = _frozen(values), _frozen(offsets)
+        return ragged
+
+    @classmethod
+    def from_lengths(cls, values: np.ndarray, lengths: Any) -> Ragged:
+        """Return the items with the given lengths [n], which are stored one after another in `values`.
+
+        Raises:
+            InvalidArgument: a length is negative.
+            ShapeMismatch: the sum of the lengths is not the number of values.
+        """
+        lengths = np.asarray(lengths)
+        if lengths.size and lengths.min() < 0:
+            raise InvalidArgument(f"Ragged: a length of {lengths.min()}; give 0 or more")
+        offsets = _offsets(lengths)
+        if offsets[-1] != len(values):
+            raise ShapeMismatch(f"Ragged: lengths with a sum of {offsets[-1]} for {len(values)} values")
+        return cls(values, offsets)
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[np.ndarray], kind: RaggedKind) -> Ragged:
+        """Return arrays of one kind as items. Nothing is checked."""
+        values = [array for array in arrays if len(array)]
+        joined = np.concatenate(values) if values else np.zeros((0, *kind.value_shape), kind.dtype)
+        return cls.of(joined, _offsets(list(map(len, arrays))))
+
+    # --- attributes of an array ------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def kind(self) -> RaggedKind:
+        """Dtype and shape of the items."""
+        return RaggedKind(self.values.dtype, self.values.shape[1:])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(n, -1, ...)`. The part from 1 on is the same for all slices and selections, as it is for an array."""
+        return (len(self), LENGTH, *self.values.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions, the one of the lengths included."""
+        return self.values.ndim + 1
+
+    @property
+    def size(self) -> int:
+        """Number of all numbers of the items."""
+        return self.flat.size
+
+    @property
+    def flat(self) -> np.ndarray:
+        """The values of these items alone, a view [V, ...]."""
+        return self.values[self.offsets.item(0) : self.offsets.item(-1)]
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """The offsets of the items in `flat`, int64 [n + 1]; the first one is 0."""
+        return self.offsets - self.offsets[0] if self.offsets.item(0) else self.offsets
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The length of each item, int64 [n]."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of these items and their offsets in bytes."""
+        return self.flat.nbytes + self.offsets.nbytes
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is slice:
+            start, stop, step = index.indices(len(self))
+            if step == 1:
+                return Ragged.of(self.values, self.offsets[start : max(start, stop) + 1])
+            return self.take(np.arange(start, stop, step))
+        if isinstance(index, (int, np.integer)):
+            num = len(self)
+            i = index + num if index < 0 else index
+            if not 0 <= i < num:
+                raise IndexError(f"item {index} of {num} ragged items")
+            return self.values[self.offsets.item(i) : self.offsets.item(i + 1)]
+        if isinstance(index, tuple):
+            raise WrongType("ragged items have one index: ragged[i] is an array, which has its own")
+        index = np.asarray(index)
+        return self.take(np.arange(len(self))[index if index.size else index.astype(np.int64)])
+
+    def take(self, indices: Any, axis: int = 0) -> Ragged:
+        """Return copies of the items at the indices [k]."""
+        indices = np.asarray(indices, np.int64)
+        starts, lengths = self.offsets[:-1].take(indices), self.lengths.take(indices)
+        offsets = _offsets(lengths)
+        total = offsets.item(-1)
+        if not total:
+            return Ragged.of(self.values[:0], offsets)
+        begins = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1  # of ranges without a gap
+        if total < _FEW * len(begins):
+            return Ragged.of(self.values[ranges(starts, lengths)], offsets)
+        firsts, lasts = np.append(0, begins), np.append(begins, len(indices)) - 1
+        spans = zip(starts[firsts].tolist(), (starts[lasts] + lengths[lasts]).tolist(), strict=True)
+        parts = [self.values[start:stop] for start, stop in spans]
+        return Ragged.of(np.concatenate(parts), offsets)
+
+    def copy(self) -> Ragged:
+        """Return these items in new memory."""
+        return Ragged.of(self.flat.copy(), self.bounds.copy())
+
+    def astype(self, dtype: Any, copy: bool = True) -> Ragged:
+        """Return these items in another dtype."""
+        return Ragged.of(self.flat.astype(dtype, copy=copy), self.bounds)
+
+    def tolist(self) -> list[Any]:
+        """Return a list of the items as lists."""
+        return [item.tolist() for item in self]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        offsets = self.offsets.tolist()
+        return (self.values[start:stop] for start, stop in pairwise(offsets))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise ShapeMismatch(
+            "ragged items are no array, since their lengths differ; read them one by one, or as .values, .lengths or "
+            ".padded(fill)"
+        )
+
+    def padded(self, fill: Any = 0, length: int | None = None) -> np.ndarray:
+        """Return an array [n, length, ...] of the items with `fill` after the end of each.
+
+        Args:
+            fill: a number.
+            length: length of the second axis, by default that of the longest item.
+
+        Raises:
+            ShapeMismatch: an item is longer than `length`.
+        """
+        lengths = self.lengths
+        longest = int(lengths.max(initial=0))
+        if length is not None and length < longest:
+            raise ShapeMismatch(f"padded(length={length}): an item has a length of {longest}")
+        width = longest if length is None else length
+        out = np.full((len(self), width, *self.values.shape[1:]), fill, self.dtype)
+        out[np.arange(width) < lengths[:, None]] = self.flat
+        return out
+
+    # --- comparing, joining ----------------------------------------------------------------------------------------
+
+    def equals(self, other: object) -> bool:
+        """Return True if both have equal items. NaN equals NaN, and dtypes are not compared."""
+        if not isinstance(other, Ragged) or len(self) != len(other) or self.shape[1:] != other.shape[1:]:
+            return False
+        if not self.has_lengths_of(other):
+            return False
+        has_nan = {self.dtype.kind, other.dtype.kind} <= {"f", "c"}
+        return bool(np.array_equal(self.flat, other.flat, equal_nan=has_nan))
+
+    def __eq__(self, other: object) -> bool:
+        return self.equals(other) if isinstance(other, Ragged) else NotImplemented
+
+    def has_lengths_of(self, other: Ragged) -> bool:
+        """Return True if both have items of the same lengths."""
+        return self.offsets is other.offsets or bool(np.array_equal(self.bounds, other.bounds))
+
+    def with_bounds_of(self, other: Ragged) -> Ragged:
+        """Return these items with the offsets of `other`, whose items have the same lengths, so that memory is shared.
+
+        Offsets that are counted differently stay.
+        """
+        if self.offsets is other.offsets or self.offsets.item(0) != other.offsets.item(0):
+            return self
+        return Ragged.of(self.values, other.offsets)
+
+    @staticmethod
+    def concatenated(parts: Sequence[Any]) -> Ragged:
+        """Return the items of all parts.
+
+        Raises:
+            ValueError: a part is an array, or has values of another shape, as of `np.concatenate`.
+        """
+        if any(type(part) is not Ragged for part in parts):
+            raise ValueError("ragged items and items of one shape")
+        flats = [part.flat for part in parts]
+        if len({flat.shape[1:] for flat in flats}) > 1:
+            raise ValueError("values of several shapes")
+        values = np.concatenate([flat for flat in flats if len(flat)] or flats[:1])
+        return Ragged.of(values, _offsets(np.concatenate([part.lengths for part in parts])))
+
+    def __reduce__(self) -> Any:
+        return Ragged.of, (np.ascontiguousarray(self.flat), np.ascontiguousarray(self.bounds))
+
+    def __repr__(self) -> str:
+        return f"Ragged({len(self)} items of {self.kind}, {len(self.flat)} values)"
+
+
+def _offsets(lengths: Any) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array

@@ -1,0 +1,305 @@
+"""Ragged tracks: items of different lengths, against lists of lists."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import indices
+
+from episodes import EpisodePack, Ragged, RaggedKind, SingleAgentEpisode
+from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
+from episodes.replay import EpisodeReplayBuffer
+
+KINDS: dict[str, Any] = {"observations": "i4", "actions": np.int32, "logp": RaggedKind(np.dtype("f4"))}
+ITEMS = st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=6)
+
+
+def ragged_of(items: list[list[int]]) -> Ragged:
+    return Ragged.from_lengths(np.array([v for item in items for v in item], np.int32), [*map(len, items)])
+
+
+@given(ITEMS, indices.filter(lambda index: index is not None))
+def test_ragged_indices_equal_those_of_a_list(items: list[list[int]], index: Any) -> None:
+    ragged, is_simple = ragged_of(items), isinstance(index, (int, np.integer, slice))
+    index = index if is_simple else np.array(list(index), np.int64)
+    try:
+        rows = np.arange(len(items))[index]
+    except IndexError:
+        with pytest.raises(IndexError):
+            ragged[index]
+        return
+    if isinstance(index, (int, np.integer)):
+        assert ragged[index].tolist() == items[rows]
+        return
+    assert ragged[index].tolist() == [items[i] for i in rows]
+    assert ragged[index].shape == (len(rows), -1)
+    assert is_simple or ragged[list(index)].equals(ragged.take(index))
+
+
+@given(ITEMS, st.integers(0, 6), st.integers(0, 6))
+def test_ragged_slice_equals_a_copy(items: list[list[int]], start: int, stop: int) -> None:
+    part, whole = ragged_of(items)[start:stop], ragged_of(items[start:stop])
+    assert part == whole
+    assert part.copy() == part
+    assert pickle.loads(pickle.dumps(part)) == part
+    assert [item.tolist() for item in part] == items[start:stop]
+    assert part.nbytes == whole.nbytes
+    assert part.padded(-1).shape == (len(part), max(map(len, items[start:stop]), default=0))
+
+
+@given(st.lists(ITEMS, min_size=1, max_size=3))
+def test_ragged_concatenated_equals_joined_lists(parts: list[list[list[int]]]) -> None:
+    joined = Ragged.concatenated([ragged_of([[7], *part])[1:] for part in parts])
+    assert joined.tolist() == [item for part in parts for item in part]
+
+
+@pytest.mark.parametrize(
+    ("values", "offsets", "error"),
+    [
+        ([1, 2], [0, 3], ShapeMismatch),
+        ([1, 2], [-1, 2], ShapeMismatch),
+        ([1, 2], [0, 2, 1], ShapeMismatch),
+        ([1, 2], [0.0, 1.0], WrongType),
+        ([1, 2], [], WrongType),
+        (["a"], [0, 1], WrongType),
+        (1, [0], WrongType),
+    ],
+)
+def test_ragged_offsets_that_do_not_fit_are_rejected(values: Any, offsets: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="Ragged"):
+        Ragged(values, offsets)
+
+
+def test_ragged_is_no_array() -> None:
+    ragged = Ragged([1, 2, 3], [0, 1, 3])
+    for call in (np.asarray, np.array):
+        with pytest.raises(ShapeMismatch, match="ragged items are no array"):
+            call(ragged)
+    with pytest.raises(WrongType, match="one index"):
+        ragged[0, 1]
+    with pytest.raises(TypeError):
+        ragged + 1  # type: ignore[operator]
+    with pytest.raises(ValueError, match="read-only"):
+        ragged[0][0] = 5
+
+
+# --- episodes -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def conversations(draw: st.DrawFn, min_steps: int = 0) -> tuple[dict[str, list[Any]], SingleAgentEpisode]:
+    """Draw lists of items, and the growing episode of them."""
+    steps = draw(st.integers(min_steps, 5))
+    turns = st.lists(st.integers(0, 50), max_size=4)
+    items = {
+        "observations": draw(st.lists(turns, min_size=steps + 1, max_size=steps + 1)),
+        "actions": draw(st.lists(turns, min_size=steps, max_size=steps)),
+    }
+    items["logp"] = [[v / 4 for v in action] for action in items["actions"]]
+    as_list = draw(st.booleans())
+    convert = (lambda item, dtype: item) if as_list else np.array
+    episode = SingleAgentEpisode("a", ragged=KINDS)
+    episode.add_env_reset(convert(items["observations"][0], "i4"))
+    for t in range(steps):
+        episode.add_env_step(
+            convert(items["observations"][t + 1], "i4"),
+            convert(items["actions"][t], "i4"),
+            t,
+            extra_model_outputs={"logp": convert(items["logp"][t], "f4")},
+        )
+    return items, episode
+
+
+def as_lists(batch: Any) -> Any:
+    return [np.asarray(item).tolist() for item in batch]
+
+
+def is_one(index: Any) -> bool:
+    return isinstance(index, (int, np.integer))
+
+
+@given(conversations(), indices, st.booleans(), st.sampled_from([None, [], [7, 8]]))
+def test_getters_of_ragged_tracks_equal_list_items(drawn: Any, index: Any, neg: bool, fill: Any) -> None:
+    items, episode = drawn
+    plain = SingleAgentEpisode(
+        observations=[[i] for i in range(len(items["observations"]))],
+        actions=list(range(len(items["actions"]))),
+        rewards=[0.0] * len(items["actions"]),
+        len_lookback_buffer=0,
+    )
+    for each in (episode, copy.deepcopy(episode).to_numpy()):
+        for name in ("observations", "actions"):
+            call = f"get_{name}"
+            try:
+                numbers = getattr(plain, call)(index, neg_index_as_lookback=neg, fill=None if fill is None else -1)
+            except StepOutOfRange:
+                with pytest.raises(StepOutOfRange):
+                    getattr(each, call)(index, neg_index_as_lookback=neg)
+                continue
+            result = getattr(each, call)(index, neg_index_as_lookback=neg, fill=fill)
+            expected = [fill if n == -1 else items[name][n] for n in np.ravel(numbers).tolist()]
+            assert as_lists([result] if is_one(index) else result) == expected
+            assert all(item.dtype == np.int32 for item in ([result] if is_one(index) else result))
+
+
+@given(conversations(), st.data())
+def test_cut_and_concat_of_ragged_episodes_are_inverse(drawn: Any, data: Any) -> None:
+    items, episode = drawn
+    cut_at, lookback = data.draw(st.integers(0, len(episode))), data.draw(st.integers(0, 3))
+    head = episode.slice(slice(0, cut_at))
+    tail = head.cut(lookback)
+    for t in range(cut_at, len(episode)):
+        tail.add_env_step(
+            items["observations"][t + 1], items["actions"][t], t, extra_model_outputs={"logp": items["logp"][t]}
+        )
+    for finalized in (False, True):
+        first, second, whole = copy.deepcopy((head, tail, episode))
+        if finalized:
+            first.to_numpy(), second.to_numpy(), whole.to_numpy()
+        assert pickle.loads(pickle.dumps(second)).equals(second)
+        assert SingleAgentEpisode.from_state(second.get_state()).equals(second)
+        first.concat_episode(second)
+        assert first.equals(whole)
+        assert "Ragged" not in first._repr_html_()
+        assert first.as_growing().to_numpy().equals(copy.deepcopy(whole).to_numpy())
+
+
+@given(st.lists(conversations(), min_size=1, max_size=4), st.data())
+def test_packs_of_ragged_episodes_equal_the_episodes(drawn: list[Any], data: Any) -> None:
+    episodes = [episode for _, episode in drawn]
+    for i, episode in enumerate(episodes):
+        episode.id_ = f"e{i}"
+    pack = EpisodePack.from_episodes(episodes)
+    finished = [episode.to_numpy() for episode in episodes]
+    assert all(a.equals(b) for a, b in zip(pack, finished, strict=True))
+    assert pack.extra_model_outputs["logp"].offsets is pack.actions.offsets
+    picked = data.draw(st.lists(st.integers(0, len(pack) - 1), max_size=5))
+    selected = pack.select(picked)
+    assert all(a.equals(finished[i]) for a, i in zip(selected, picked, strict=True))
+    split = data.draw(st.integers(0, len(pack)))
+    parts = [part for part in (pack[:split], pack[split:]) if len(part)]
+    assert EpisodePack.concat(parts) == pack
+    for each in (pack, *parts):
+        for protocol in (2, 4, 5):
+            assert pickle.loads(pickle.dumps(each, protocol)) == each
+        buffers: list[Any] = []
+        assert pickle.loads(pickle.dumps(each, 5, buffer_callback=buffers.append), buffers=buffers) == each
+        assert each.copied() == each
+        assert each._repr_html_()
+
+
+GOOD = {"observation": [1], "action": [1, 2], "logp": [0.5, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"observation": [1.5]}, "observations has dtype float64, which does not fit int32"),
+        ({"observation": 1}, "observations has shape"),
+        ({"action": [[1, 2]]}, r"actions has shape \[1, 2\]"),
+        ({"action": [[1], [1, 2]]}, "actions is a list of items of several lengths"),
+        ({"action": np.zeros(2)[None]}, "actions has shape"),
+        ({"logp": [0.5]}, r"extra_model_outputs\['logp'\] has a length of 1, the action has 2"),
+        ({"action": []}, "has a length of 2, the action has 0"),
+        ({"logp": None}, r"\['logp'\] would stop early"),
+    ],
+)
+def test_rejected_ragged_step_changes_nothing(wrong: dict[str, Any], message: str) -> None:
+    for num_steps in (0, 1):
+        episode = SingleAgentEpisode("a", ragged=KINDS)
+        episode.add_env_reset([3])
+        for _ in range(num_steps):
+            episode.add_env_step([1], [1, 2], 1.0, extra_model_outputs={"logp": [0.5, 1.0]})
+        before = copy.deepcopy(episode)
+        step = GOOD | wrong
+        outputs = {} if step["logp"] is None else {"logp": step["logp"]}
+        for flag in (False, True):
+            with pytest.raises((ShapeMismatch, TrackMismatch), match=f"episode a: .*{message}"):
+                episode.add_env_step(
+                    step["observation"], step["action"], 1.0, terminated=flag, extra_model_outputs=outputs
+                )
+            assert episode.equals(before)
+        episode.add_env_step([1], [1, 2], 1.0, extra_model_outputs={"logp": [0.5, 1.0]})
+        assert len(episode) == num_steps + 1
+
+
+@pytest.mark.parametrize(
+    ("ragged", "error"),
+    [
+        ({"rewards": "f4"}, InvalidArgument),
+        ({"infos": "f4"}, InvalidArgument),
+        ({"loss_mask": "f4"}, TrackMismatch),
+        ({"actions": "U5"}, WrongType),
+        ({"actions": object}, WrongType),
+        ({"actions": "no dtype"}, WrongType),
+        (["actions"], WrongType),
+    ],
+)
+def test_ragged_declarations_of_other_kinds_are_rejected(ragged: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"ragged|loss_mask"):
+        SingleAgentEpisode(ragged=ragged)
+
+
+def test_outputs_beside_declared_ones_begin_with_the_first_step() -> None:
+    episode = SingleAgentEpisode("a", ragged=KINDS)
+    episode.add_env_reset([3])
+    with pytest.raises(ShapeMismatch):
+        episode.add_env_step([1], [1], 1.0, extra_model_outputs={"logp": [1.0, 2.0], "value": 0.5})
+    assert list(episode.extra_model_outputs) == ["logp"]
+    episode.add_env_step([1], [1], 1.0, extra_model_outputs={"logp": [1.0], "value": 0.5})
+    assert list(episode.extra_model_outputs) == ["logp", "value"]
+
+
+@given(conversations(min_steps=1), st.booleans())
+def test_setters_of_ragged_tracks_keep_lengths_of_outputs(drawn: Any, finalized: bool) -> None:
+    items, episode = drawn
+    if finalized:
+        episode.to_numpy()
+    episode.set_observations(new_data=[5, 6, 7], at_indices=0)
+    assert episode.get_observations(0).tolist() == [5, 6, 7]
+    episode.set_observations(new_data=[[9]] * len(items["observations"]))
+    assert as_lists(episode.get_observations()) == [[9]] * len(items["observations"])
+    before = copy.deepcopy(episode)
+    with pytest.raises(ShapeMismatch, match="one value for each"):
+        episode.set_actions(new_data=[1] * 9, at_indices=0)
+    with pytest.raises(ShapeMismatch, match="dtype"):
+        episode.set_observations(new_data=[1.5], at_indices=0)
+    with pytest.raises(InvalidFill, match=r"such as \[\]"):
+        episode.get_actions(99, fill=0)
+    assert episode.equals(before)
+    episode.set_extra_model_outputs(key="mask", new_data=ragged_of(items["actions"]))
+    assert as_lists(episode.get_extra_model_outputs("mask")) == items["actions"]
+
+
+@given(conversations(min_steps=1))
+def test_chunks_with_and_without_ragged_tracks_are_not_joined(drawn: Any) -> None:
+    _, episode = drawn
+    head = copy.deepcopy(episode)
+    tail = head.cut()
+    fixed = SingleAgentEpisode(
+        "a",
+        observations=[tail.get_observations(0)] * 2,
+        actions=[0],
+        rewards=[1.0],
+        t_started=len(head),
+        len_lookback_buffer=0,
+    )
+    with pytest.raises(TrackMismatch):
+        head.concat_episode(fixed)
+    with pytest.raises(TrackMismatch):
+        EpisodePack.from_episodes([episode, fixed])
+    assert head.equals(copy.deepcopy(episode)) or head.equals(episode)
+
+
+@given(conversations(min_steps=1))
+def test_replay_rejects_ragged_tracks_by_name(drawn: Any) -> None:
+    buffer = EpisodeReplayBuffer(capacity=100)
+    with pytest.raises(TrackMismatch, match=r"'observations', 'actions', 'logp'\] are ragged"):
+        buffer.add(drawn[1])
+    assert len(buffer) == 0
