@@ -285,16 +285,16 @@ def as_arrays(value: Any) -> Any:
     return value if type(value) is np.ndarray else map_leaves(as_array, value)
 
 
-def as_array(leaf: Any) -> np.ndarray:
-    """Return the leaf as an array. `WrongType` for a masked array, since tracks do not keep masks."""
+def as_array(leaf: Any) -> Any:
+    """Return the leaf as an array. `WrongType` for a masked array, since tracks do not keep masks. Ragged items stay."""
     if type(leaf) is Ragged:
-        return leaf  # type: ignore[return-value]
+        return leaf
     if isinstance(leaf, np.ma.MaskedArray):
         raise WrongType("a masked array would lose its mask as a track; give its data, and its mask where it matters")
     return np.asarray(leaf)
 
 
-def _frozen_array(array: Any) -> np.ndarray:
+def _frozen_array(array: Any) -> Any:
     array = as_array(array)
     if type(array) is Ragged:  # its arrays are read-only
         return array

@@ -97,7 +97,7 @@ def conversations(draw: st.DrawFn, min_steps: int = 0) -> tuple[dict[str, list[A
     """Draw lists of items, and the growing episode of them."""
     steps = draw(st.integers(min_steps, 5))
     turns = st.lists(st.integers(0, 50), max_size=4)
-    items = {
+    items: dict[str, list[Any]] = {
         "observations": draw(st.lists(turns, min_size=steps + 1, max_size=steps + 1)),
         "actions": draw(st.lists(turns, min_size=steps, max_size=steps)),
     }
@@ -161,7 +161,7 @@ def test_cut_and_concat_of_ragged_episodes_are_inverse(drawn: Any, data: Any) ->
     for finalized in (False, True):
         first, second, whole = copy.deepcopy((head, tail, episode))
         if finalized:
-            first.to_numpy(), second.to_numpy(), whole.to_numpy()
+            first, second, whole = first.to_numpy(), second.to_numpy(), whole.to_numpy()
         assert pickle.loads(pickle.dumps(second)).equals(second)
         assert SingleAgentEpisode.from_state(second.get_state()).equals(second)
         first.concat_episode(second)
