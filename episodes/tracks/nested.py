@@ -286,7 +286,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def as_array(leaf: Any) -> Any:
-    """Return the leaf as an array. `WrongType` for a masked array, since tracks do not keep masks. Ragged items stay."""
+    """Return the leaf as an array. Ragged items stay. `WrongType` for a masked array, whose mask would be lost."""
     if type(leaf) is Ragged:
         return leaf
     if isinstance(leaf, np.ma.MaskedArray):
