@@ -38,7 +38,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 for name in ("episodes", "connectors", "episode_runners", "episode_learners"):
     for module in pkgutil.walk_packages(importlib.import_module(name).__path__, name + "."):
-        if "__main__" not in module.name:
+        if "__main__" not in module.name and not module.name.startswith("episode_runners.rllib."):  # derives from RLlib
             importlib.import_module(module.name)
 """
 

@@ -1,0 +1,141 @@
+"""Installed configs: `AlgorithmConfig`s of RLlib that name the classes and connectors of this library."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from episode_runners.rllib.env_runners import EpisodesEnvRunner
+from episode_runners.rllib.learners import learner_class_with_episodes
+from episode_runners.rllib.pipelines import make_env_to_module, make_module_to_env
+from episode_runners.rllib.support import check_support
+from episodes.errors import InvalidArgument, WrongType
+
+__all__ = ["install_in", "uninstall_from"]
+
+
+def install_in(config: Any) -> None:
+    """Give the config a class whose algorithm samples and learns with this library.
+
+    Raises:
+        WrongType: the object is not a config of RLlib.
+        InvalidArgument: the config is frozen, or has settings that are not supported.
+    """
+    if not isinstance(config, AlgorithmConfig):
+        raise WrongType(f"install({config!r}): give an AlgorithmConfig of RLlib, such as PPOConfig()")
+    if isinstance(config, InstalledConfig):
+        return
+    _check_not_frozen(config, "install")
+    check_support(config)
+    _set_class(config, _installed_class(type(config)))
+
+
+def uninstall_from(config: Any) -> None:
+    """Give the config the class that it had before `install_in`.
+
+    Raises:
+        InvalidArgument: an algorithm was built with this config object itself.
+    """
+    if isinstance(config, InstalledConfig):
+        _set_class(config, type(config).original)
+    elif getattr(config, "env_runner_cls", None) is EpisodesEnvRunner:
+        _check_not_frozen(config, "uninstall")
+
+
+def _check_not_frozen(config: Any, call: str) -> None:
+    if vars(config).get("_is_frozen"):
+        raise InvalidArgument(
+            f"{call}(config): an algorithm was built with this config, which cannot change any more; "
+            f"{call} a copy: {call}(config.copy(copy_frozen=False))"
+        )
+
+
+class InstalledConfig:
+    """Marker of the classes of installed configs."""
+
+    __slots__ = ()
+    original: type[AlgorithmConfig]  # the class before `install`
+
+
+class TranslatedEnvToModule:
+    """Value of `env_to_module_connector`: makes RLlib's pipeline of the original config, and translates it."""
+
+    def __init__(self, original: AlgorithmConfig) -> None:
+        self.original = original
+
+    def __call__(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
+        return make_env_to_module(self.original.build_env_to_module_connector(env, spaces, device), device)
+
+
+class TranslatedModuleToEnv:
+    """Value of `module_to_env_connector`: makes RLlib's pipeline of the original config, and translates it."""
+
+    def __init__(self, original: AlgorithmConfig) -> None:
+        self.original = original
+
+    def __call__(self, env: Any = None, spaces: Any = None) -> Any:
+        return make_module_to_env(self.original.build_module_to_env_connector(env, spaces), self.original)
+
+
+def _resolved(config: Any) -> Any:
+    """Return a copy with the classes and connectors of this library, of RLlib's class."""
+    copy = config.copy(copy_frozen=False)
+    _resolve(copy)
+    return copy
+
+
+def _resolve(config: Any) -> None:
+    """Set the classes and connectors of this library. The config gets RLlib's class."""
+    uninstall_from(config)
+    check_support(config)
+    original = config.copy(copy_frozen=False)
+    config.env_runners(
+        env_runner_cls=EpisodesEnvRunner,
+        env_to_module_connector=TranslatedEnvToModule(original),
+        add_default_connectors_to_env_to_module_pipeline=False,
+        module_to_env_connector=TranslatedModuleToEnv(original),
+        add_default_connectors_to_module_to_env_pipeline=False,
+    )
+    config.learners(learner_class=learner_class_with_episodes(config.learner_class))
+
+
+@cache
+def _installed_class(original: type[AlgorithmConfig]) -> type[Any]:
+    """Return the class of installed configs of RLlib's class `original`.
+
+    Its configs keep all settings as the user makes them. The classes and connectors of this library are set when RLlib
+    freezes a config, or reads it.
+    """
+
+    class Installed(original, InstalledConfig):  # type: ignore[misc, valid-type]
+        def freeze(self) -> None:
+            _resolve(self)
+            self.freeze()
+
+        def to_dict(self) -> dict[str, Any]:
+            return _resolved(self).to_dict()
+
+        def build_learner(self, *args: Any, **arguments: Any) -> Any:
+            return _resolved(self).build_learner(*args, **arguments)
+
+        def build_learner_group(self, *args: Any, **arguments: Any) -> Any:
+            return _resolved(self).build_learner_group(*args, **arguments)
+
+        def __reduce__(self) -> Any:
+            return _unpickled, (original, vars(self))
+
+    Installed.original = original
+    Installed.__name__ = Installed.__qualname__ = f"Installed{original.__name__}"
+    return Installed
+
+
+def _unpickled(original: type[AlgorithmConfig], attributes: dict[str, Any]) -> Any:
+    config = object.__new__(_installed_class(original))
+    vars(config).update(attributes)
+    return config
+
+
+def _set_class(config: Any, kind: type[Any]) -> None:
+    object.__setattr__(config, "__class__", kind)

@@ -1,0 +1,50 @@
+"""`install` and `uninstall`, which import RLlib when they are called."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from episodes.errors import needing
+
+__all__ = ["install", "uninstall"]
+
+C = TypeVar("C")
+
+
+def install(config: C) -> C:
+    """Make the algorithm of an RLlib config sample and learn with this library. Return the config.
+
+    The config, its algorithm, Tune, callbacks, connectors and checkpoints are used as before. `install` may be called
+    before or after other settings are made. It is supported for PPO.
+
+    Args:
+        config: an `AlgorithmConfig` of RLlib.
+
+    Raises:
+        MissingExtra: RLlib is not installed.
+        WrongType: the object is not an `AlgorithmConfig`.
+        InvalidArgument: the config is frozen, or has a setting that is not supported. Settings that are made later are
+            checked when the algorithm is built.
+    """
+    with needing("rllib", "install(config) needs RLlib"):
+        from episode_runners.rllib.configs import install_in
+    install_in(config)
+    return config
+
+
+def uninstall(config: C) -> C:
+    """Undo `install`, so that RLlib samples and learns by itself. Return the config.
+
+    Settings that were made after `install` are kept. A config that is not installed stays as it is.
+
+    Args:
+        config: an `AlgorithmConfig` of RLlib.
+
+    Raises:
+        MissingExtra: RLlib is not installed.
+        InvalidArgument: an algorithm was built with this very config, which RLlib has frozen.
+    """
+    with needing("rllib", "uninstall(config) needs RLlib"):
+        from episode_runners.rllib.configs import uninstall_from
+    uninstall_from(config)
+    return config

@@ -1,0 +1,43 @@
+"""`ModulePolicy`: an RLModule as a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["ModulePolicy"]
+
+
+class ModulePolicy:
+    """Policy that calls an RLModule.
+
+    Args:
+        find: function that returns the module. RLlib may replace its module at any time.
+
+    Attributes:
+        num_env_steps: number of steps of all runners, for exploration schedules.
+    """
+
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._find = find
+        self.num_env_steps = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the module's first parameter, or the CPU."""
+        return next((parameter.device for parameter in self._find().parameters()), torch.device("cpu"))
+
+    def __call__(self, batch: Mapping[str, Any], explore: bool | None = None) -> Any:
+        module = self._find()
+        return module.forward_exploration(batch, t=self.num_env_steps) if explore else module.forward_inference(batch)
+
+    def compute_values(self, batch: Mapping[str, Any]) -> torch.Tensor:
+        """Return the values [B], or [B, T] of a recurrent module, of the batch's observations."""
+        return self._find().compute_values(dict(batch))
+
+    def get_initial_state(self) -> dict[str, Any]:
+        """Return the state at an episode's start. It is empty if the module is not recurrent."""
+        module = self._find()
+        return module.get_initial_state() if module.is_stateful() else {}

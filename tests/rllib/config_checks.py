@@ -1,0 +1,84 @@
+"""`install` and `uninstall` of configs, and a run of PPO in this process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from ray.rllib.algorithms.bc import BCConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner as RLlibSingleAgentEnvRunner
+
+from episode_runners.rllib import install, uninstall
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument, WrongType
+
+
+def small(config: PPOConfig) -> PPOConfig:
+    """Return the config with the settings of a small, seeded run in this process."""
+    return (
+        config.environment("CartPole-v1")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+        .training(train_batch_size_per_learner=1000, minibatch_size=250, num_epochs=6, lr=3e-3, vf_loss_coeff=0.01)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[32], vf_share_layers=True))
+        .debugging(seed=0)
+    )
+
+
+def settings_of(config: Any) -> dict[str, str]:
+    return {name: repr(value) for name, value in vars(config).items()}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_install_before_or_after_other_settings_trains(first: bool) -> None:
+    config = small(install(PPOConfig())) if first else install(small(PPOConfig()))
+    algorithm = config.build_algo()
+    try:
+        returns = [algorithm.train()["env_runners"]["episode_return_mean"] for _ in range(8)]
+        episodes = algorithm.env_runner.sample(num_timesteps=20)
+    finally:
+        algorithm.stop()
+    assert all(type(episode) is SingleAgentEpisode for episode in episodes)
+    assert max(returns) > 3 * returns[0]
+
+
+def test_uninstall_restores_the_config() -> None:
+    config = small(PPOConfig())
+    before = settings_of(config)
+    assert uninstall(install(install(config))) is config
+    assert type(config) is PPOConfig
+    assert settings_of(config) == before
+    algorithm = config.build_algo()
+    assert type(algorithm.env_runner) is RLlibSingleAgentEnvRunner
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))])
+def test_copies_of_installed_configs_are_installed(copied: Any) -> None:
+    config = copied(install(small(PPOConfig())))
+    assert isinstance(config, PPOConfig)
+    assert config.to_dict()["env_runner_cls"].__name__ == "EpisodesEnvRunner"
+    assert PPOConfig().update_from_dict(config.to_dict()).lr == 3e-3
+    assert uninstall(config).env_runner_cls is None
+
+
+def test_install_of_unsupported_settings_raises() -> None:
+    with pytest.raises(WrongType, match="give an AlgorithmConfig"):
+        install(PPO)
+    with pytest.raises(InvalidArgument, match="BC is not supported"):
+        install(BCConfig())
+    with pytest.raises(InvalidArgument, match="env_runner_cls=SingleAgentEnvRunner would be replaced"):
+        install(PPOConfig().env_runners(env_runner_cls=RLlibSingleAgentEnvRunner))
+    later = install(small(PPOConfig())).env_runners(env_runner_cls=RLlibSingleAgentEnvRunner)
+    with pytest.raises(InvalidArgument, match="env_runner_cls=SingleAgentEnvRunner would be replaced"):
+        later.build_algo()
+
+
+def test_install_in_the_config_of_an_algorithm_raises() -> None:
+    config = small(PPOConfig())
+    config.freeze()
+    with pytest.raises(InvalidArgument, match=r"install\(config.copy\(copy_frozen=False\)\)"):
+        install(config)
