@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from connectors.actor import Actor
 from connectors.agent_to_module_mapping import AgentToModuleMapping
-from episode_learners.algorithms.algorithm import Algorithm
+from episode_learners.algorithms.algorithm import Algorithm, Measured, split_actor
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
 from episode_learners.policies.policy import Policy
@@ -27,9 +28,10 @@ class MultiAgentAlgorithm(nn.Module):
     modules, so a runner that was made with `algorithm.policies` acts with a new module from its next episodes on.
 
     Args:
-        algorithms: an algorithm for each module id. With one entry, all agents share one policy.
-        train: the ids of the modules that learn; all by default. The others are frozen. With `train`, modules without
-            an algorithm may act too, for example opponents of a league.
+        algorithms: an algorithm for each module id. With one entry, all agents share one policy. A module with a policy
+            (or an actor) instead of an algorithm acts, and cannot learn.
+        train: the ids of the modules that learn; by default all with an algorithm. The others are frozen. With `train`,
+            further modules may act too, for example opponents of a league.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from episode_learners import MLPPolicy, PPO
@@ -42,7 +44,9 @@ class MultiAgentAlgorithm(nn.Module):
     ('runner',)
     """
 
-    def __init__(self, algorithms: Mapping[Any, Algorithm], *, train: Sequence[Hashable] | None = None) -> None:
+    def __init__(
+        self, algorithms: Mapping[Any, Algorithm | Policy | Actor], *, train: Sequence[Hashable] | None = None
+    ) -> None:
         super().__init__()
         self._names: dict[Hashable, str] = {}
         self.algorithms = nn.ModuleDict()
@@ -50,7 +54,7 @@ class MultiAgentAlgorithm(nn.Module):
         self.train_ids: tuple[Hashable, ...] = ()
         self._knows_all = train is None  # every module that acts has an algorithm
         for module_id, algorithm in algorithms.items():
-            self.add(module_id, algorithm, train=train is None or module_id in train)
+            self.add(module_id, algorithm, train=None if train is None else module_id in train)
         unknown = [module_id for module_id in train or () if module_id not in self._names]
         if unknown:
             raise UnknownKey(f"train={unknown}: the modules are {', '.join(map(str, self._names))}")
@@ -68,14 +72,24 @@ class MultiAgentAlgorithm(nn.Module):
 
     # --- modules -----------------------------------------------------------------------------------------------------
 
-    def add(self, module_id: Hashable, algorithm: Algorithm, *, train: bool = True) -> None:
-        """Add a module; with `train=False` it acts and does not learn.
+    def add(self, module_id: Hashable, algorithm: Algorithm | Policy | Actor, *, train: bool | None = None) -> None:
+        """Add a module.
+
+        Args:
+            module_id: the id of the module.
+            algorithm: its algorithm; or only a policy or an actor, which acts and cannot learn.
+            train: whether the module learns. None: if it has an algorithm.
 
         Raises:
-            InvalidArgument: there is a module with this id.
+            InvalidArgument: there is a module with this id, or a module without an algorithm should learn.
         """
         if module_id in self._names:
             raise InvalidArgument(f"there is a module {module_id!r} already; remove it first")
+        if not isinstance(algorithm, Algorithm):
+            algorithm = ActingOnly(algorithm)
+        train = not isinstance(algorithm, ActingOnly) if train is None else train
+        if train:
+            _check_learns(module_id, algorithm)
         self._names[module_id] = _name_of(module_id)
         self.algorithms[self._names[module_id]] = algorithm
         self.policies[module_id] = algorithm.policy
@@ -96,9 +110,13 @@ class MultiAgentAlgorithm(nn.Module):
         self.train_ids = tuple(one for one in self.train_ids if one not in module_ids)
 
     def unfreeze(self, *module_ids: Hashable) -> None:
-        """Train modules again."""
+        """Train modules again.
+
+        Raises:
+            InvalidArgument: a module has no algorithm.
+        """
         for module_id in module_ids:
-            self[module_id]
+            _check_learns(module_id, self[module_id])
         self.train_ids = tuple(one for one in self._names if one in self.train_ids or one in module_ids)
 
     @property
@@ -180,6 +198,31 @@ class MultiAgentAlgorithm(nn.Module):
                 take_back()
             raise
         return metrics
+
+
+class ActingOnly(Algorithm):
+    """Algorithm of a module that acts and never learns."""
+
+    def __init__(self, policy: Policy | Actor) -> None:
+        policy, actor = split_actor(policy)
+        super().__init__(policy, {}, actor=actor)
+
+    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        raise InvalidArgument("this module has a policy and no algorithm: it cannot learn")
+
+    def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        return iter(())
+
+    def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
+        raise InvalidArgument("this module has a policy and no algorithm: it cannot learn")
+
+
+def _check_learns(module_id: Hashable, algorithm: Algorithm) -> None:
+    """Raise `InvalidArgument` if a module has no algorithm."""
+    if isinstance(algorithm, ActingOnly):
+        raise InvalidArgument(
+            f"module {module_id!r} has a policy and no algorithm, so it cannot learn: add it with an algorithm"
+        )
 
 
 def _name_of(module_id: Hashable) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from episode_learners import trainers
+from episode_learners.league import League
 from episode_learners.multi_agent import MultiAgentAlgorithm
 from episode_runners import MultiAgentEnvRunner
 from episode_runners.multi_agent_envs import MultiAgentEnv, as_multi_agent_env
@@ -51,7 +53,8 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
         of_trainer: arguments of `Trainer`.
 
     Raises:
-        InvalidArgument: no agent is mapped to a module, or a module learns offline.
+        InvalidArgument: no agent is mapped to a module, a module learns offline, or there are a league and a mapping of
+            agents.
         UnknownKey: a setting does not exist, or an agent is mapped to a module that does not exist.
     """
     make_env = environment_maker(run.env, run.env_kwargs)
@@ -59,18 +62,23 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
     agents = list(getattr(env, "possible_agents", ()))
     if not agents:
         raise InvalidArgument(f"{run.env} has no possible_agents, so the spaces of its modules are not known")
-    mapping = PatternMapping(run.agents or {"*": next(iter(run.modules))})
+    league = _make_league(run)
+    mapping = league.mapping_fn(agents) if league else PatternMapping(run.agents or {"*": next(iter(run.modules))})
     parts = {module_id: _make_part(run, make_part, module_id, number) for number, module_id in enumerate(run.modules)}
     kinds = [part.trainer_config for part in parts.values()]
     if trainers.OfflineConfig in kinds:
         raise InvalidArgument("a module of several learns offline: give the trainer its data in Python")
-    spaces = _spaces_of(run, as_multi_agent_env(env), agents, mapping)
+    players = dict.fromkeys(run.modules, agents[0]) if league else _first_agents(run, agents, mapping)
+    spaces = _spaces_of(as_multi_agent_env(env), players)
     actors = {module_id: part.make_actor(*spaces[module_id]) for module_id, part in parts.items()}
     algorithms = {module_id: part.make_algorithm(actors[module_id]) for module_id, part in parts.items()}
-    trained = [module_id for module_id, table in run.modules.items() if not table.get("frozen")]
+    frozen = {module_id for module_id, table in run.modules.items() if table.get("frozen")}
+    trained = [module_id for module_id in parts if module_id not in frozen.union(league.opponents if league else ())]
     algorithm = MultiAgentAlgorithm(algorithms, train=trained if len(trained) < len(parts) else None)
     options: dict[str, Any] = {"num_envs": run.num_envs, "agent_to_module_mapping_fn": mapping, "seed": run.seed}
     runner = MultiAgentEnvRunner(make_env, actors, **options)
+    if league:
+        of_trainer["hooks"] = [league, *of_trainer.get("hooks", ())]
     if trainers.OffPolicyConfig in kinds:
         config = trainers.OffPolicyConfig(**run.trainer)
         return trainers.OffPolicyTrainer(algorithm, runner, _make_buffer(run), config, **of_trainer)
@@ -89,20 +97,48 @@ def _make_part(run: Any, make_part: Callable[..., Any], module_id: str, number: 
     return make_part(env=run.env, seed=run.seed + number, device=run.device, **settings)
 
 
-def _spaces_of(run: Any, env: MultiAgentEnv, agents: list[Any], mapping: PatternMapping) -> dict[str, tuple[Any, Any]]:
-    """Return the observation and action space of each module: those of its first agent."""
-    unknown = {mapping(agent) for agent in agents} - set(run.modules)
+def _make_league(run: Any) -> League | None:
+    """Return the league of a run, or None if it has none."""
+    if not run.league:
+        return None
+    names = tuple(signature(League).parameters)
+    unknown = set(run.league) - set(names)
+    if unknown or not {"learners", "opponents"} <= set(run.league):
+        raise UnknownKey(
+            f"[league] has {', '.join(run.league)}: it needs learners and opponents, and may have {', '.join(names)}"
+        )
+    if run.agents:
+        raise InvalidArgument("there are [league] and [agents]: a league maps the agents to its modules; leave one out")
+    league = League(**{"seed": run.seed, **run.league})
+    wrong = {*league.learners, *league.opponents}.symmetric_difference(run.modules)
+    if wrong:
+        raise UnknownKey(
+            f"[league] and [modules] differ in {', '.join(sorted(map(str, wrong)))}: every module must be a learner or "
+            "an opponent of the league"
+        )
+    return league
+
+
+def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
+    """Return the first agent of each module."""
+    modules = {agent: mapping(agent, None) for agent in agents}
+    unknown = set(modules.values()) - set(run.modules)
     if unknown:
         raise UnknownKey(f"[agents] names modules {sorted(unknown)}; there are {', '.join(run.modules)}")
-    first = {mapping(agent): agent for agent in reversed(agents)}
+    first = {module_id: agent for agent, module_id in reversed(modules.items())}
     unused = [module_id for module_id in run.modules if module_id not in first]
     if unused:
         raise InvalidArgument(
             f"no agent is mapped to module {unused[0]!r}: the agents are {', '.join(map(str, agents))}"
         )
+    return first
+
+
+def _spaces_of(env: MultiAgentEnv, players: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the observation and action space of each module's agent, and close the environment."""
     spaces = {
         module_id: (env.space("observation_space", agent), env.space("action_space", agent))
-        for module_id, agent in first.items()
+        for module_id, agent in players.items()
     }
     env.close()
     return spaces

@@ -70,7 +70,7 @@ NETWORKS: dict[str, Callable[..., policies.Policy]] = {
 }
 # what reads observations of any space; others read flat ones
 _READ_ANY = (policies.EncoderPolicy, policies.LSTMPolicy, policies.GRUPolicy, policies.QPolicy, policies.LSTMQPolicy)
-_TABLES = ("policy", "algorithm", "trainer", "buffer", "modules", "agents", "env_kwargs")
+_TABLES = ("policy", "algorithm", "trainer", "buffer", "modules", "agents", "league", "env_kwargs")
 _KINDS = {str: "string", dict: "table"}
 _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
 
@@ -96,6 +96,7 @@ class Run:
         modules: with several agents, the settings of each module: `algo`, `policy`, `algorithm`, `decay_over` and
             `frozen`. `algo` of the run is then "multi-agent", and `env` is "package.module:function".
         agents: with several agents, the module id of each pattern of agent ids; by default the first module.
+        league: with several agents, the arguments of a `League`, instead of `agents`. Its opponents are frozen.
         env_kwargs: with several agents, the arguments of the environment's function.
     """
 
@@ -114,6 +115,7 @@ class Run:
     buffer: dict[str, Any] = field(default_factory=dict)
     modules: dict[str, dict[str, Any]] = field(default_factory=dict)
     agents: dict[str, str] = field(default_factory=dict)
+    league: dict[str, Any] = field(default_factory=dict)
     env_kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

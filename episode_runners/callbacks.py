@@ -21,8 +21,8 @@ class RLlibCallback:
     (the runner's policy, or policies by module id). The episode is the chunk since the last `sample`. Only its
     `custom_data` may be written to.
 
-    Runners do not call `on_algorithm_init`, `on_train_result`, `on_evaluate_start` and `on_evaluate_end`: call them in
-    your own loop.
+    `on_algorithm_init`, `on_train_result`, `on_evaluate_start` and `on_evaluate_end` are called by a trainer of
+    `episode_learners` that has the same object among its `hooks`. Without a trainer, call them in your own loop.
 
     Attributes:
         config: the value of `env_runner.config`. Set it to what your callbacks read from there.
@@ -55,18 +55,28 @@ class RLlibCallback:
         """
 
     def on_algorithm_init(self, **arguments: Any) -> None:
-        """Handle the creation of an algorithm. Your loop calls it with `algorithm` and `metrics_logger`."""
+        """Handle the start of training, before the first sample.
+
+        Args:
+            arguments: `algorithm` and `metrics_logger`. A trainer's `algorithm` has `get_module`, `add_module`,
+                `remove_module`, `set_state` (of weights), `env_runner`, `env_runner_group.foreach_env_runner`, `config`
+                (of this callback), `metrics` and `iteration`.
+        """
 
     def on_train_result(self, **arguments: Any) -> None:
-        """Handle an update. Your loop calls it with `algorithm`, `metrics_logger` and `result`."""
+        """Handle an update.
+
+        Args:
+            arguments: `algorithm`, `metrics_logger`, and `result`: a dict with "training_iteration",
+                "num_env_steps_sampled_lifetime", "env_runners" (the runner's metrics) and "learners" (metrics by
+                module). A trainer logs the numbers that are added to it.
+        """
 
     def on_evaluate_start(self, **arguments: Any) -> None:
-        """Handle the start of an evaluation. Your loop calls it with `algorithm` and `metrics_logger`."""
+        """Handle the start of a test, with `algorithm` and `metrics_logger`."""
 
     def on_evaluate_end(self, **arguments: Any) -> None:
-        """Handle the end of an evaluation. Your loop calls it with `algorithm`, `metrics_logger` and
-        `evaluation_metrics`.
-        """
+        """Handle the end of a test, with `algorithm`, `metrics_logger` and `evaluation_metrics`."""
 
 
 class CallbackRunner:

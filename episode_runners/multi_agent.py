@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from time import perf_counter
 from typing import Any, cast
 
@@ -474,6 +474,23 @@ class MultiAgentEnvRunner(EnvRunner):
         known = [module_id for module_id in self.policies or {} if all(module_id in modules for modules in pipelines)]
         policies = self.policies or {}
         return {name: Actor.of_parts(policies[name], *(modules[name] for modules in pipelines)) for name in known}
+
+    def set_module(self, module_id: Any, policy: Any) -> None:
+        """Add a module with a policy or an actor, or replace the policy of a module.
+
+        Agents can be mapped to a new module in episodes that start afterwards. If agents have acted with an earlier
+        policy of the module, the next `sample` starts new episodes. A policy uses the pipelines that the runner has for
+        the module, or default ones. An actor brings its own, which replace them.
+
+        Raises:
+            InvalidArgument: the runner has no policies.
+            EpisodeStateError: the runner is sampling (a hook called this method).
+        """
+        self._check_not_sampling("set_module")
+        if not isinstance(self.policies, MutableMapping):
+            raise InvalidArgument("set_module: this runner has no dict of policies; make it with policies by module")
+        check_interface(policy.policy if isinstance(policy, Actor) else policy, "MultiAgentEnvRunner")
+        self._needs_reset |= self._pipelines.set_module(module_id, policy)
 
     # --- state ---------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from connectors.acting import fingerprint_of
 from connectors.actor import Actor
@@ -92,13 +92,12 @@ class RunnerPipelines:
         self._fingerprints: dict[Any, dict[str, Any]] = {}  # by module, for policies that were checked
         self.env_to_module = _checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
         self.module_to_env = _checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
-        modules = self.env_to_module.modules
         self._agents = AgentSpaces(self.env_to_module.joint)
         self._num_seeded = 0  # number of seeded action spaces
         # states of pipelines that have not been made yet, by module
         self.later_states: dict[str, dict[Any, Any]] = {"env_to_module": {}, "module_to_env": {}}
         self._has_joint = len(self.env_to_module.joint) > 0
-        self._rewriting = {module_id for module_id, pipeline in modules.items() if pipeline.rewrites}
+        self._rewriting = _rewriting_modules(self.env_to_module)
 
     def add_agents(self, rows: Sequence[Row]) -> None:
         """Read the spaces of new agents, and create the pipelines of their modules."""
@@ -131,6 +130,16 @@ class RunnerPipelines:
         acting = self.module_to_env.modules.get(module_id)
         stored = spaces[1] if acting is None else acting.policy_action_space(spaces[1])
         episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
+
+    def set_module(self, module_id: Any, policy: Any) -> bool:
+        """Add or replace the policy or actor of a module. Return True if agents have acted with the earlier one."""
+        if isinstance(policy, Actor):
+            for pipelines in (self.env_to_module, self.module_to_env):
+                pipelines.modules.pop(module_id, None)
+        policies, *_ = split_actors({module_id: policy}, self.env_to_module, self.module_to_env, self.seed)
+        cast(dict[Any, Any], self.policies)[module_id] = (policies or {})[module_id]
+        self._rewriting = _rewriting_modules(self.env_to_module)
+        return self._fingerprints.pop(module_id, None) is not None
 
     def is_in_use(self, module_id: Any) -> bool:
         """Return False if the module was removed, so that it has no policy."""
@@ -257,6 +266,11 @@ class RunnerPipelines:
                 else:  # what is recorded is exactly what is sent
                     for_env[i][agent_id] = to_env_actions(space, actions[i][agent_id])
         return actions, for_env, outputs
+
+
+def _rewriting_modules(pipelines: MultiAgentEnvToModule) -> set[Any]:
+    """Return the ids of the modules whose pipelines rewrite observations before they are recorded."""
+    return {module_id for module_id, pipeline in pipelines.modules.items() if pipeline.rewrites}
 
 
 def _are_alike(space: Any, known: Any) -> bool:

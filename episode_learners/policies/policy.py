@@ -63,6 +63,10 @@ class Policy(nn.Module, ABC):
         """Return the state at the start of an episode, nested arrays without a batch axis. By default it is empty."""
         return {}
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the weights. This is `state_dict` under RLlib's name."""
+        return self.state_dict()
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device

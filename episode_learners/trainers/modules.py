@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from connectors.acting import fingerprint_of
+from connectors.actor import Actor
 from connectors.fingerprint import check_fingerprint, stamp, stamped
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.policies.policy import Policy
 from episode_runners import CollectStats, MultiAgentCollectStats, MultiAgentEnvRunner
 from episodes.columns import DEFAULT_MODULE_ID
 from episodes.errors import StateMismatch
@@ -21,6 +23,7 @@ __all__ = [
     "match_modules",
     "modules_of",
     "num_steps_of",
+    "policies_of",
     "restore_fingerprints",
 ]
 
@@ -30,6 +33,11 @@ def learners_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Al
     if isinstance(algorithm, MultiAgentAlgorithm):
         return {module_id: algorithm[module_id] for module_id in algorithm.module_ids}
     return {DEFAULT_MODULE_ID: algorithm}
+
+
+def policies_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Policy]:
+    """Return the policy of each module; of a single algorithm, under `DEFAULT_MODULE_ID`."""
+    return {module_id: learner.policy for module_id, learner in learners_of(algorithm).items()}
 
 
 def flat_metrics(metrics: Mapping[Any, Any]) -> dict[str, float]:
@@ -57,7 +65,7 @@ def modules_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
 def match_modules(
     algorithm: Algorithm | MultiAgentAlgorithm,
     modules: Sequence[Any],
-    module_fn: Callable[[Any], Algorithm] | None,
+    module_fn: Callable[[Any], Algorithm | Policy | Actor] | None,
     path: Path,
 ) -> None:
     """Give an algorithm the modules of a checkpoint: add missing ones with `module_fn`, and remove all others.

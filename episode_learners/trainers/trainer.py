@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from connectors.actor import Actor
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.loggers import Logger
 from episode_learners.multi_agent import MultiAgentAlgorithm
@@ -24,9 +25,11 @@ from episode_learners.trainers.modules import (
     learners_of,
     match_modules,
     modules_of,
+    policies_of,
     restore_fingerprints,
 )
 from episode_learners.trainers.progress import Progress
+from episode_learners.trainers.rllib_callbacks import as_trainer_hook
 from episode_learners.trainers.run_settings import FREE, changed_settings, settings_of
 from episode_runners import CollectStats, Evaluation, MultiAgentCollectStats, MultiAgentEnvRunner, evaluate
 from episode_runners.seeds import independent_seed
@@ -56,16 +59,17 @@ class Trainer(ABC, Generic[Config]):
         stop_fn: called with the mean return of each test; the run ends if it returns True.
         save_best_fn: called with the algorithm after each test that was better than all before.
         logger: the logger of all metrics.
-        hooks: objects with any of `on_collect(trainer, episodes)`, `on_update(trainer, metrics)`,
-            `on_test(trainer, evaluation)` and `on_epoch(trainer)`. Each may call `trainer.stop()`. The state of a hook
-            with `get_state` and `set_state` is part of checkpoints.
+        hooks: objects with any of `on_start(trainer)`, `on_collect(trainer, episodes)`, `on_update(trainer, metrics)`,
+            `on_test_start(trainer)`, `on_test(trainer, evaluation)` and `on_epoch(trainer)`, or callbacks
+            (`RLlibCallback`). Each may call `trainer.stop()`. The state of a hook with `get_state` and `set_state` is
+            part of checkpoints.
         folder: the folder of checkpoints.
         ledger: the ledger (`episodes.storage.ledger`) that records what each update learned from; or its path.
         test_env: an environment for tests, as `evaluate` takes it, instead of the runner's.
         evaluate_fn: function of the number of episodes and a seed that returns the `Evaluation` of a test, instead of
             episodes of the runner's policy.
-        module_fn: function of a module id that returns the module's algorithm. A resumed run calls it for modules that
-            were added during the run.
+        module_fn: function of a module id that returns the module's algorithm, or a policy or actor that only acts. A
+            resumed run calls it for modules that were added during the run.
     """
 
     runner: Any = None  # the runner whose policy is tested
@@ -83,7 +87,7 @@ class Trainer(ABC, Generic[Config]):
         ledger: Ledger | str | Path | None = None,
         test_env: Any = None,
         evaluate_fn: Callable[[int, int], Evaluation] | None = None,
-        module_fn: Callable[[Any], Algorithm] | None = None,
+        module_fn: Callable[[Any], Algorithm | Policy | Actor] | None = None,
     ) -> None:
         if config.checkpoint_every is not None and folder is None:
             raise InvalidArgument("checkpoint_every is given, but no folder to write checkpoints to")
@@ -95,7 +99,7 @@ class Trainer(ABC, Generic[Config]):
         self.stop_fn, self.save_best_fn = stop_fn, save_best_fn
         self.test_env, self.evaluate_fn, self.module_fn = test_env, evaluate_fn, module_fn
         self.logger = logger or Logger()
-        self.hooks = list(hooks)
+        self.hooks = [as_trainer_hook(hook) for hook in hooks]
         self.folder = None if folder is None else Path(folder)
         self.ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         self.num_epochs = self.num_steps = self.num_updates = self.num_tests = 0
@@ -103,6 +107,8 @@ class Trainer(ABC, Generic[Config]):
         self.last_test: Evaluation | None = None
         self.seconds = 0.0
         self.is_stopped = False
+        self._has_started = False
+        self._acting = policies_of(algorithm)  # the policies that the runner acts with
         self._progress = Progress(0, 0, is_shown=False)
 
     @abstractmethod
@@ -163,6 +169,10 @@ class Trainer(ABC, Generic[Config]):
     def step(self) -> int:
         """Collect and update once, and return the number of steps."""
         before = self.num_steps
+        if not self._has_started:
+            self._has_started = True
+            self._tell("on_start")
+        self._match_runner()
         if self.ledger is not None:
             for module_id, learner in learners_of(self.algorithm).items():
                 learner.witness = partial(self._note, module_id, learner)
@@ -171,6 +181,14 @@ class Trainer(ABC, Generic[Config]):
         if every is not None and before // every < self.num_steps // every:
             self._test()
         return self.num_steps - before
+
+    def _match_runner(self) -> None:
+        """Let the runner act with modules that were added to the algorithm or replaced."""
+        policies = policies_of(self.algorithm)
+        for module_id, learner in learners_of(self.algorithm).items():
+            if isinstance(self.runner, MultiAgentEnvRunner) and policies[module_id] is not self._acting.get(module_id):
+                self.runner.set_module(module_id, learner.actor or learner.policy)
+        self._acting = policies
 
     def begin_new_episodes(self) -> None:
         """Let the runner begin new episodes with its next sample, seeded by the steps so far."""
@@ -215,6 +233,7 @@ class Trainer(ABC, Generic[Config]):
     def _test(self) -> None:
         if not self.config.num_test_episodes:
             return
+        self._tell("on_test_start")
         evaluation = self.test(independent_seed(self.config.test_seed, self.num_tests))
         if evaluation is None:
             return
@@ -235,6 +254,7 @@ class Trainer(ABC, Generic[Config]):
             method = getattr(hook, name, None)
             if method is not None:
                 method(self, *told)
+        self._match_runner()
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -304,6 +324,7 @@ class Trainer(ABC, Generic[Config]):
 
     def _go_on_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
         match_modules(self.algorithm, state.get("modules", []), self.module_fn, path)
+        self._match_runner()
         restore_fingerprints(self.algorithm, state["fingerprint"], self.runner)
         changed = changed_settings(path, state["identity"], self._identity(), set(allow))
         rates = {name: optimizer.base_learning_rate for name, optimizer in self.algorithm.optimizers.items()}

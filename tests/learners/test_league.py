@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episode_learners import PPO, EncoderPolicy, League, MultiAgentAlgorithm, PPOConfig
+from episode_learners.__main__ import main
+from episode_learners.run import Run
 from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 from episode_runners import MultiAgentEnvRunner, evaluate
-from episodes.errors import InvalidArgument
+from episodes.errors import EpisodeError, InvalidArgument
 from tests.learners.games import TicTacToe
 
 GAMES = st.lists(
@@ -125,35 +128,101 @@ def test_wrong_rules_and_trained_opponents_are_refused():
         run.step()
 
 
+RUN = """
+algo = "multi-agent"
+env = "tests.learners.games:TicTacToe"
+num_envs = 4
+[league]
+learners = ["main"]
+opponents = ["one", "two"]
+every = 5
+[modules.main]
+algo = "ppo"
+policy = { network = "encoder", hidden_sizes = [64, 64] }
+[modules.main.algorithm]
+learning_rate = 2e-3
+num_epochs = 4
+minibatch_size = 128
+entropy_coefficient = 0.01
+[modules.one]
+algo = "ppo"
+policy = { network = "encoder", hidden_sizes = [64, 64] }
+[modules.two]
+algo = "ppo"
+policy = { network = "encoder", hidden_sizes = [64, 64] }
+[trainer]
+max_epochs = 30
+steps_per_epoch = 4_000
+steps_per_collect = 2_000
+num_test_episodes = 0
+"""
+
+
+def run_of(**changes: Any) -> Run:
+    return Run.of_table(tomllib.loads(RUN) | changes)
+
+
+def test_league_of_settings_is_part_of_the_run(tmp_path: Path):
+    short = {"max_epochs": 2, "steps_per_epoch": 40, "steps_per_collect": 20, "num_test_episodes": 0}
+    run = run_of(trainer={**short, "shows_progress": False, "checkpoint_every": 1})
+    made = run.make(folder=tmp_path)
+    assert made.algorithm.train_ids == ("main",)
+    made.run()
+    resumed = run.make(folder=tmp_path)
+    assert resumed.resume()
+    assert resumed.hooks[0].ratings == made.hooks[0].ratings
+    assert list(resumed.hooks[0].snapshots) == ["main-1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"league": {"learners": ["main"]}}, "it needs learners and opponents"),
+        (
+            {"league": {"learners": ["main"], "opponents": ["one"], "size": 3}},
+            r"\[league\] has learners, opponents, size",
+        ),
+        ({"league": {"learners": ["main"], "opponents": ["one"]}}, "differ in two"),
+        ({"agents": {"*": "main"}}, "leave one out"),
+    ],
+)
+def test_wrong_settings_of_a_league_are_refused(changes: dict[str, Any], message: str):
+    with pytest.raises(EpisodeError, match=message):
+        run_of(**changes).make()
+
+
+class Uniform(EncoderPolicy):
+    """Policy that chooses legal actions with equal probabilities, greedily too."""
+
+    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
+        outputs = super().forward(batch, explore)
+        logits = outputs["action_dist_inputs"]
+        legal = torch.where(logits < -1e30, logits, torch.zeros_like(logits))
+        noise = -torch.empty_like(legal).exponential_().log()  # Gumbel: the likeliest action is then a random one
+        return {**outputs, "action_dist_inputs": legal + noise}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_tic_tac_toe_is_learned_by_self_play(seed: int):
+def test_tic_tac_toe_is_learned_by_self_play(seed: int, tmp_path: Path):
     """The goal: at least 0.85 points per game against a random player, over both sides."""
-    numbers = {"num_epochs": 4, "minibatch_size": 128, "learning_rate": 2e-3, "entropy_coefficient": 0.01}
-    config = {"max_epochs": 30, "steps_per_epoch": 4_000, "steps_per_collect": 2_000, "num_test_episodes": 0}
-    run = trainer(seed, config=config, numbers=numbers)
-    run.hooks[0].every = 5
-    run.run()
-
-    class Uniform(EncoderPolicy):
-        def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-            outputs = super().forward(batch, explore)
-            logits = outputs["action_dist_inputs"]
-            legal = torch.where(logits < -1e30, logits, torch.zeros_like(logits))
-            noise = -torch.empty_like(legal).exponential_().log()  # the likeliest action is then a random one
-            return {**outputs, "action_dist_inputs": legal + noise}
-
+    config, folder = tmp_path / "run.toml", tmp_path / "run"
+    config.write_text(RUN)
+    assert main(["train", "--config", str(config), "--seed", str(seed), "--logdir", str(folder), "--quiet"]) == 0
+    trained = run_of(seed=seed, trainer=tomllib.loads(RUN)["trainer"] | {"checkpoint_every": 1}).make(folder=folder)
+    assert trained.resume()
     game = TicTacToe()
     uniform = Uniform(game.observation_spaces["x"], game.action_spaces["x"], hidden_sizes=(4,))
     points = []
     for side in ("x", "o"):
-        found = evaluate(
+        evaluation = evaluate(
             TicTacToe,
-            {"main": run.algorithm["main"].policy, "random": uniform},
+            {"main": trained.runner.actors["main"], "random": uniform},
             agent_to_module_mapping_fn=lambda agent, episode, side=side: "main" if agent == side else "random",
             num_episodes=100,
             num_envs=20,
             seed=1,
         )
-        points += [0.5 + 0.5 * np.sign(value) for value in found.agent_returns[side]]
+        points += [0.5 + 0.5 * np.sign(value) for value in evaluation.agent_returns[side]]
+    print(f"tic-tac-toe, seed {seed}: {np.mean(points):.3f} points per game after {trained.num_steps} steps")
     assert np.mean(points) >= 0.85

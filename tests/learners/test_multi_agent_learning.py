@@ -124,5 +124,7 @@ def test_several_modules_reach_the_goal_from_the_command_line(name: str, seed: i
     options = ["--seed", str(seed), "--stop-at", str(stop_at), "--logdir", str(folder), "--quiet"]
     assert main(["train", "--config", str(config), *options]) == 0
     best = max(CSVLogger(folder).rows("test"), key=lambda row: float(row["mean_return"]))
+    reached = ", ".join(f"{metric} {float(best[metric]):.2f}" for metric in goals)
+    print(f"{name}, seed {seed}: {reached} after {best['step']} steps")
     for metric, goal in goals.items():
         assert float(best[metric]) >= goal, (metric, best[metric], best["step"])
