@@ -1,0 +1,153 @@
+"""`token_batch`: columns of a loss over tokens, packed or padded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from episodes.batch import Batch
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey
+from episodes.pack import EpisodePack
+from episodes.tokens import names
+from episodes.tokens.sequences import TokenSequences
+from episodes.tracks.ragged import Ragged
+
+__all__ = ["token_batch"]
+
+Layout = Literal["packed", "padded"]
+_FLAT = (names.CU_SEQLENS, names.MAX_SEQLEN, names.EPISODES)  # columns that do not have one value per token
+
+
+def token_batch(
+    pack: EpisodePack,
+    *,
+    layout: Layout = "packed",
+    advantages: Any = None,
+    episode_advantages: Any = None,
+    outputs: Iterable[str] | None = None,
+    with_last_observation: bool = False,
+    pad_to: int | None = None,
+    pad_id: int = 0,
+) -> Batch:
+    """Return the columns of a loss over tokens, with one sequence per episode (and per branch of an episode).
+
+    All columns are aligned with the position that **predicts** a token, so `logits[i]` belongs to `labels[i]`,
+    `action_logp[i]`, `advantages[i]` and `loss_mask[i]`. Nothing is left to shift.
+
+    Columns, [N] if packed and [S, L] if padded (N tokens in S sequences of at most L):
+
+    - "input_ids": the tokens.
+    - "labels": the token after each position if it is learned from, else -100.
+    - "loss_mask": bool, whether the token after each position is learned from: it was sampled by the model in a step
+      of the pack, and the output "learned" is not 0 for it. Each such token occurs exactly once.
+    - "position_ids": int32, counted from 0 in each sequence.
+    - "advantages": float32, 0 outside the mask.
+    - a column per extra model output with a value per token: "action_logp" for the output "logp", "policy_version" for
+      "version", or else for the versions of steps; other outputs by their name. 0 where no sampled token is predicted.
+    - packed: "cu_seqlens", int32 [S + 1], and "max_seqlen", for attention kernels of variable length. Padded:
+      "attention_mask", bool [S, L]; sequences start at the left.
+    - "episodes": index in the pack of each sequence's episode, int64 [S].
+
+    Args:
+        pack: episodes with ragged tokens, as a `Conversation` records.
+        layout: "packed" (sequences one after another) or "padded" (a row per sequence).
+        advantages: one per turn, [num_steps].
+        episode_advantages: one per episode, [n], in place of `advantages`.
+        outputs: names of the extra model outputs that become columns; by default all with a value per token.
+        with_last_observation: include the tokens after the last turn.
+        pad_to: length L of padded rows, by default that of the longest sequence.
+        pad_id: token of the padding.
+
+    Raises:
+        TrackMismatch: observations or actions are not ragged.
+        InvalidArgument: the layout is unknown, both kinds of advantages are given, or earlier turns of a chunk are
+            missing.
+        ShapeMismatch: advantages have another length, or a sequence is longer than `pad_to`.
+        UnknownKey: the pack does not have one of the `outputs`.
+    """
+    if layout not in ("packed", "padded"):
+        raise InvalidArgument(f"token_batch: layout={layout!r}; give 'packed' or 'padded'")
+    if advantages is not None and episode_advantages is not None:
+        raise InvalidArgument("token_batch: give advantages (per turn) or episode_advantages, not both")
+    if pad_to is not None and layout == "packed":
+        raise InvalidArgument("token_batch: pad_to needs layout='padded'")
+    columns = packed_columns(pack, advantages, episode_advantages, outputs, with_last_observation)
+    if layout == "packed":
+        return Batch(columns)
+    return Batch(padded_columns(columns, pad_to, pad_id))
+
+
+def packed_columns(
+    pack: EpisodePack,
+    advantages: Any = None,
+    episode_advantages: Any = None,
+    outputs: Iterable[str] | None = None,
+    with_last_observation: bool = False,
+) -> dict[str, Any]:
+    """Return the packed columns of `token_batch`."""
+    sequences = TokenSequences(pack, with_last_observation=with_last_observation)
+    extra = pack.extra_model_outputs
+    if outputs is None:
+        outputs = [key for key, values in extra.items() if type(values) is Ragged and values.ndim == 2]
+    unknown = [key for key in outputs if key not in extra]
+    if unknown:
+        raise UnknownKey(f"token_batch: no extra model outputs {unknown}; the pack has {list(extra)}")
+    mask, sampled = sequences.predicts, sequences.sampled_tokens
+    if names.LEARNED in extra:
+        is_learned = sequences.of_sampled(extra[names.LEARNED]) != 0
+        mask, sampled = sequences.place(is_learned), sampled[is_learned]
+    labels = np.full(sequences.num_tokens, names.IGNORED, _signed(sequences.tokens.dtype))
+    labels[mask] = sampled
+    columns = {
+        names.INPUT_IDS: sequences.tokens,
+        names.LABELS: labels,
+        names.LOSS_MASK: mask,
+        names.POSITION_IDS: sequences.position_ids,
+    }
+    if advantages is not None:
+        columns[Columns.ADVANTAGES] = sequences.place_per_turn(np.asarray(advantages, np.float32))
+    if episode_advantages is not None:
+        columns[Columns.ADVANTAGES] = sequences.place_per_episode(np.asarray(episode_advantages, np.float32))
+    for key in outputs:
+        if key != names.LEARNED:
+            columns[names.COLUMN_OF_OUTPUT.get(key, key)] = sequences.place(sequences.of_sampled(extra[key]))
+    if pack.policy_versions is not None and Columns.POLICY_VERSION not in columns:
+        columns[Columns.POLICY_VERSION] = sequences.place_per_turn(pack.get_policy_versions())
+    lengths = sequences.lengths
+    return columns | {
+        names.CU_SEQLENS: sequences.cu_seqlens,
+        names.MAX_SEQLEN: np.array(lengths.max(initial=0), np.int32),
+        names.EPISODES: sequences.episodes,
+    }
+
+
+def padded_columns(columns: dict[str, Any], pad_to: int | None = None, pad_id: int = 0) -> dict[str, Any]:
+    """Return packed columns with one row [L] per sequence.
+
+    Raises:
+        ShapeMismatch: a sequence is longer than `pad_to`.
+    """
+    lengths, longest = np.diff(columns[names.CU_SEQLENS]), int(columns[names.MAX_SEQLEN])
+    if pad_to is not None and pad_to < longest:
+        raise ShapeMismatch(f"token_batch: pad_to={pad_to}, and a sequence has {longest} tokens")
+    width = longest if pad_to is None else pad_to
+    is_token = np.arange(width, dtype=np.int32) < lengths[:, None]
+    fills = {names.LABELS: names.IGNORED, names.INPUT_IDS: pad_id}
+    padded: dict[str, Any] = {}
+    for name, column in columns.items():
+        if name in _FLAT:
+            continue
+        fill = fills.get(name, 0)
+        shape = (*is_token.shape, *column.shape[1:])
+        rows = np.full(shape, fill, column.dtype) if fill else np.zeros(shape, column.dtype)
+        rows[is_token] = column
+        padded[name] = rows
+    return padded | {names.ATTENTION_MASK: is_token, names.EPISODES: columns[names.EPISODES]}
+
+
+def _signed(dtype: np.dtype) -> np.dtype:
+    """Return a signed dtype for labels, which holds the tokens and -100."""
+    return dtype if dtype.kind == "i" and dtype.itemsize > 1 else np.dtype(np.int64)

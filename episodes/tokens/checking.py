@@ -1,0 +1,212 @@
+"""`check_token_batch`: finds shifted masks, drifted tokens and wrong templates, by comparing log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from episodes.batch import Batch
+from episodes.columns import Columns
+from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch
+from episodes.tokens import names
+from episodes.tokens.minibatches import sequence_lengths
+
+__all__ = ["TokenCheck", "check_token_batch"]
+
+_NEEDED = (names.INPUT_IDS, names.LABELS, names.LOSS_MASK, Columns.ACTION_LOGP)
+_MOST = 0.9  # share of positions from which a cause explains the differences
+_ROWS = 1024  # rows of logits that are normalized at once
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """Result of `check_token_batch`. It is truthy if no problem was found.
+
+    Attributes:
+        problems: descriptions of the problems.
+        num_tokens: number of learned tokens that were compared.
+        max_difference: largest absolute difference between a recorded and a recomputed log-probability.
+        mean_difference: mean absolute difference.
+    """
+
+    problems: tuple[str, ...]
+    num_tokens: int
+    max_difference: float
+    mean_difference: float
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+    def raise_if_wrong(self) -> TokenCheck:
+        """Return this result. `ContractViolation` if there are problems."""
+        if self.problems:
+            raise ContractViolation(str(self))
+        return self
+
+    def __str__(self) -> str:
+        sizes = f"{self.num_tokens} tokens, differences up to {self.max_difference:.2g}, mean {self.mean_difference:.2g}"
+        return "\n".join([f"{len(self.problems) or 'no'} problem{'s' * (len(self.problems) != 1)}: {sizes}", *self.problems])
+
+
+class _Comparison(NamedTuple):
+    """Values of all positions, sequence after sequence, [N]."""
+
+    tokens: np.ndarray
+    labels: np.ndarray
+    mask: np.ndarray
+    recorded: np.ndarray  # recorded log-probability of the label
+    model: np.ndarray  # log-probability of the next token; NaN at the last position of a sequence
+    sequences: np.ndarray  # index of the sequence
+    positions: np.ndarray  # position in the sequence
+
+    def differences(self, shift: int) -> np.ndarray:
+        """Return the absolute differences between the recorded values at learned positions and the model's values
+        `shift` positions later; infinite if that is outside the sequence.
+        """
+        learned = np.flatnonzero(self.mask)
+        others = (learned + shift).clip(0, max(len(self.mask) - 1, 0))
+        differences = np.abs(self.recorded[learned] - self.model[others])
+        is_inside = (self.sequences[others] == self.sequences[learned]) & (others == learned + shift)
+        return np.where(is_inside & ~np.isnan(differences), differences, np.inf)
+
+    def place(self, position: int) -> str:
+        """Return text with the sequence and the position in it."""
+        return f"sequence {self.sequences[position]}, position {self.positions[position]}"
+
+
+def check_token_batch(
+    model: Callable[[Any], Any], batch: Mapping[str, Any] | Batch, *, tolerance: float = 1e-3
+) -> TokenCheck:
+    """Compare recorded log-probabilities with those of the model that sampled, and return the problems.
+
+    The batch may come from `token_batch` or from any other pipeline. Run the check before the first update, with the
+    weights that sampled. Besides differences, it finds their usual causes:
+
+    - labels or masks that are shifted by one, in either direction;
+    - a mask that includes tokens which the model did not sample;
+    - tokens that changed after sampling, by encoding the decoded text again, or by a chat template: a sequence agrees
+      up to some token, and differs from there on;
+    - another prompt template or temperature, or other weights: all sequences differ from the first token on.
+
+    Args:
+        model: function that returns logits [N, V] (packed) or [S, L, V] (padded) for the batch, as arrays or tensors.
+        batch: columns "input_ids", "labels", "loss_mask", "action_logp", and "cu_seqlens" (packed) or
+            "attention_mask" (padded on the right).
+        tolerance: largest difference of log-probabilities that counts as equal. Inference engines with lower precision
+            need more than the default.
+
+    Raises:
+        InvalidArgument: a column is missing.
+        ShapeMismatch: the logits do not fit the batch.
+
+    >>> import numpy as np
+    >>> uniform = lambda batch: np.zeros((4, 2))
+    >>> batch = {"input_ids": np.array([0, 1, 1, 0]), "labels": np.array([-100, 1, 0, -100])}
+    >>> batch |= {"loss_mask": batch["labels"] >= 0, "cu_seqlens": np.array([0, 4])}
+    >>> print(check_token_batch(uniform, batch | {"action_logp": np.array([0, -0.6931, -0.6931, 0])}))
+    no problems: 2 tokens, differences up to 4.7e-05, mean 4.7e-05
+    """
+    missing = [name for name in _NEEDED if name not in batch.keys()]  # noqa: SIM118 - of a `Batch`, `in` looks at rows
+    if missing:
+        raise InvalidArgument(f"check_token_batch: the batch has no {missing}; it has {sorted(batch.keys())}")
+    compared = _compare(model(batch), batch)
+    differences = compared.differences(0)
+    problems = [*_label_problems(compared), *_difference_problems(compared, differences, tolerance)]
+    finite = differences[np.isfinite(differences)]
+    largest, mean = (float(finite.max()), float(finite.mean())) if len(finite) else (0.0, 0.0)
+    return TokenCheck(tuple(problems), len(differences), largest, mean)
+
+
+def _compare(logits: Any, batch: Mapping[str, Any] | Batch) -> _Comparison:
+    lengths = sequence_lengths(batch)
+    tokens, labels, mask, recorded = (_as_numpy(batch[name]) for name in _NEEDED)
+    logits = _as_numpy(getattr(logits, "logits", logits))
+    if logits.shape[:-1] not in (tokens.shape, (1, *tokens.shape)):
+        raise ShapeMismatch(
+            f"check_token_batch: logits of shape {list(logits.shape)} for tokens of shape {list(tokens.shape)}; return "
+            "logits [*tokens, vocabulary]"
+        )
+    logits = logits.reshape(*tokens.shape, logits.shape[-1])
+    if tokens.ndim == 2:
+        is_token = np.arange(tokens.shape[1]) < lengths[:, None]
+        logits, tokens, labels, mask, recorded = (c[is_token] for c in (logits, tokens, labels, mask, recorded))
+    tokens, starts = tokens.astype(np.int64), lengths.cumsum() - lengths
+    model = _log_probs(logits, np.append(tokens[1:], 0))
+    model[(starts + lengths - 1)[lengths > 0]] = np.nan
+    positions = np.arange(len(tokens)) - starts.repeat(lengths)
+    sequences = np.arange(len(lengths)).repeat(lengths)
+    return _Comparison(tokens, labels, mask.astype(bool), recorded.astype(float), model, sequences, positions)
+
+
+def _log_probs(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return the log-probabilities of tokens [N] under logits [N, V], float64 [N]."""
+    log_probs = np.empty(len(tokens))
+    for start in range(0, len(tokens), _ROWS):
+        part = logits[start : start + _ROWS].astype(np.float64)
+        part -= part.max(-1, keepdims=True)
+        rows = np.arange(len(part))
+        log_probs[start : start + _ROWS] = part[rows, tokens[start : start + _ROWS]] - np.log(np.exp(part).sum(-1))
+    return log_probs
+
+
+def _label_problems(compared: _Comparison) -> list[str]:
+    """Return the problem of labels that are not the next token."""
+    learned = np.flatnonzero(compared.mask)
+    labels, has_next = compared.labels[learned], ~np.isnan(compared.model[learned])
+    following = np.append(compared.tokens[1:], -1)[learned]
+    is_wrong = ~has_next | (labels != following)
+    if not is_wrong.any():
+        return []
+    if (labels == compared.tokens[learned]).mean() > _MOST > (~is_wrong).mean():
+        return ["labels are not shifted: the label of a position is its own token, and must be the token after it"]
+    first = int(learned[is_wrong.argmax()])
+    return [
+        f"the label is not the next token at {int(is_wrong.sum())} of {len(learned)} learned positions, first at "
+        f"{compared.place(first)}"
+    ]
+
+
+def _difference_problems(compared: _Comparison, differences: np.ndarray, tolerance: float) -> list[str]:
+    """Return the problem of log-probabilities that differ, with its probable cause."""
+    learned = np.flatnonzero(compared.mask)
+    differs = differences > tolerance
+    if not differs.any():
+        return []
+    count = f"{int(differs.sum())} of {len(learned)} log-probabilities differ by more than {tolerance:g}"
+    for shift, side in ((-1, "before"), (1, "after")):
+        agrees = compared.differences(shift) <= tolerance
+        if agrees.mean() > max(_MOST, (~differs).mean()):
+            return [
+                f"{count}: they are those of the position {side} them, so the mask and the log-probabilities are "
+                "shifted by one; all columns belong to the position that predicts a token"
+            ]
+    wrong = learned[differs]
+    if (compared.recorded[wrong] == 0).mean() > _MOST:
+        return [
+            f"{count}, and are recorded as 0: the mask includes tokens that were not sampled, first at "
+            f"{compared.place(int(wrong[0]))}; it is shifted by one or too wide"
+        ]
+    # The first learned token of each sequence has only the prompt before it.
+    is_first = np.append(True, compared.sequences[learned][1:] != compared.sequences[learned][:-1])
+    bad = np.isin(compared.sequences[learned], compared.sequences[wrong])
+    if differs[is_first & bad].mean() > _MOST:
+        return [
+            f"{count}, in {len(np.unique(compared.sequences[wrong]))} sequences from the first sampled token on: another "
+            "prompt (template, system message, BOS token), temperature or weights than at sampling"
+        ]
+    return [
+        f"{count}, first at {compared.place(int(wrong[0]))} after {int((~differs[: differs.argmax()]).sum())} tokens "
+        "that agree: tokens before it changed after sampling (decoded text was encoded again, or a template rewrote "
+        "earlier turns); record token ids, and pass whole prompts with prompt="
+    ]
+
+
+def _as_numpy(column: Any) -> np.ndarray:
+    """Return an array, or a tensor of any device as an array."""
+    if hasattr(column, "detach"):
+        column = column.detach().cpu()
+        column = column.float() if column.is_floating_point() else column  # numpy has no bfloat16
+    return np.asarray(column)

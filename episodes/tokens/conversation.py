@@ -1,0 +1,229 @@
+"""`Conversation`: records one trajectory of a language agent, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.names import GROUP, KEPT_TOKENS, LOGP
+from episodes.tracks.ragged import RaggedKind
+from episodes.tracks.ragged_items import as_ragged_item
+
+__all__ = ["Conversation"]
+
+_LOGP_ONLY: Mapping[str, Any] = {LOGP: np.float32}
+_NONE = ()
+
+
+class Conversation:
+    """Recorder of one trajectory of turns. A turn is a step: its action is the tokens that the model sampled, and the
+    observation after it is the part of the next prompt that is new.
+
+        prompt | sampled, reply | sampled, reply | sampled      tokens, each stored once
+        obs 0    act 0    obs 1   act 1    obs 2   act 2, obs 3 (empty)
+
+    `episode` is the recorded `SingleAgentEpisode`, and `context` the tokens so far. If a chat template changes earlier
+    tokens, pass the whole next prompt (`prompt=`): the observation then stores only the tokens after the common
+    prefix, and its info `kept_tokens` has the length of this prefix. The conversation is then a tree of tokens.
+
+    Args:
+        id_: id of the episode, by default a random one.
+        outputs: dtypes, by name, of values that each sampled token has. `turn` takes them as keyword arguments.
+        dtype: integer dtype of the tokens.
+        group: group of the episode, such as the index of its prompt, for advantages relative to the group. It is
+            stored in the episode's custom data.
+
+    >>> talk = Conversation("a")
+    >>> talk.begin([1, 2, 3])
+    >>> talk.turn([4, 5], [6], 0.5, logp=[-0.1, -0.2])
+    >>> talk.turn([7], reward=1.0, terminated=True, logp=[-0.3])
+    >>> talk.context.tolist(), talk.episode
+    ([1, 2, 3, 4, 5, 6, 7], SingleAgentEpisode(a: 2 steps, return 1.5, terminated))
+    """
+
+    __slots__ = ("_buffer", "_kind", "_num", "_pending", "episode", "outputs")
+
+    episode: SingleAgentEpisode  # the recorded episode, or the newest chunk after `cut`
+
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        outputs: Mapping[str, Any] | None = None,
+        dtype: Any = np.int32,
+        group: Hashable = None,
+    ) -> None:
+        kinds = {**(_LOGP_ONLY if outputs is None else outputs)}
+        self._kind = RaggedKind(np.dtype(dtype))
+        if self._kind.dtype.kind not in "iu":
+            raise InvalidArgument(f"Conversation: dtype={dtype!r}; tokens are integers")
+        self.outputs = tuple(kinds)
+        self.episode = SingleAgentEpisode(id_, ragged={"observations": self._kind, "actions": self._kind, **kinds})
+        if group is not None:
+            self.episode.custom_data[GROUP] = group
+        self._buffer = np.empty(0, self._kind.dtype)
+        self._num = 0  # tokens of the buffer
+        self._pending: list[np.ndarray] = []  # tokens that are not in the buffer yet
+
+    @property
+    def context(self) -> np.ndarray:
+        """The tokens so far, [L]: what the model reads next. A copy."""
+        return self._tokens().copy()
+
+    def _tokens(self) -> np.ndarray:
+        if self._pending:
+            self._fill_buffer()
+        return self._buffer[: self._num]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the conversation has ended."""
+        return self.episode.is_done
+
+    def begin(self, prompt: Any, infos: dict[str, Any] | None = None) -> None:
+        """Start the conversation with its first prompt.
+
+        Args:
+            prompt: token ids [L], at least one.
+            infos: info of the prompt.
+
+        Raises:
+            EpisodeStateError: it has begun already.
+            ShapeMismatch: the prompt is not a list of token ids.
+            InvalidArgument: the prompt is empty.
+        """
+        prompt = self._as_tokens(prompt, "prompt")
+        if not len(prompt):
+            raise InvalidArgument(f"episode {self.episode.id_}: the first prompt is empty; give at least one token")
+        self.episode.add_env_reset(prompt, infos)
+        self._pending.append(prompt)
+
+    def turn(
+        self,
+        ids: Any,
+        reply_ids: Any = _NONE,
+        reward: float = 0.0,
+        *,
+        prompt: Any = None,
+        infos: dict[str, Any] | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        policy_version: int | None = None,
+        **outputs: Any,
+    ) -> None:
+        """Record one turn: the sampled tokens, and the tokens that the environment added. Arrays are not copied.
+
+        A rejected call changes nothing.
+
+        Args:
+            ids: the sampled token ids [L].
+            reply_ids: new tokens of the next prompt, such as a tool's answer. Empty by default.
+            reward: reward of the turn.
+            prompt: the whole next prompt, in place of `reply_ids`. Tokens that it shares with `context` from the start
+                are not stored again.
+            infos: info of the observation after the turn.
+            terminated: True if the conversation ended in a terminal state.
+            truncated: True if it was ended from outside, for example by a limit on tokens.
+            policy_version: version of the policy that sampled the tokens. If it changed within the turn, declare the
+                output "version" and give one for each token.
+            outputs: for each name in `outputs` of the constructor, one value for each token in `ids`.
+
+        Raises:
+            EpisodeStateError: before `begin`, or after the end.
+            ShapeMismatch: tokens are not integers [L], or an output has another length than `ids`.
+            TrackMismatch: an output is missing, or was not declared.
+            InvalidArgument: both `reply_ids` and `prompt` are given, or `infos` has the key "kept_tokens".
+        """
+        tokens = self._as_tokens(ids, "ids")
+        if infos is not None and KEPT_TOKENS in infos:
+            raise InvalidArgument(f"episode {self.episode.id_}: infos[{KEPT_TOKENS!r}] is set by prompt=")
+        if prompt is None:
+            keep, reply, note = -1, self._as_tokens(reply_ids, "reply_ids"), infos
+        else:
+            if reply_ids is not _NONE:
+                raise InvalidArgument(f"episode {self.episode.id_}: give reply_ids or prompt, not both")
+            keep, reply, note = self._split(tokens, self._as_tokens(prompt, "prompt"), infos)
+        self.episode.add_env_step(
+            reply,
+            tokens,
+            reward,
+            note,
+            terminated=terminated,
+            truncated=truncated,
+            policy_version=policy_version,
+            extra_model_outputs=outputs,
+        )
+        self._pending.append(tokens)
+        if keep >= 0:
+            self._fill_buffer()
+            self._num = keep
+        self._pending.append(reply)
+
+    def _split(
+        self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
+    ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
+        """Return the number of kept tokens (-1: all), the new tokens of the prompt, and the info."""
+        before = self._tokens()
+        total = len(before) + len(tokens)
+        keep = common_prefix(before, prompt)
+        if keep == len(before):
+            keep += common_prefix(tokens, prompt[keep:])
+        if keep == total:
+            return -1, prompt[keep:], infos
+        return keep, prompt[keep:], {**(infos or {}), KEPT_TOKENS: keep}
+
+    def cut(self) -> SingleAgentEpisode:
+        """End the current chunk, and return it, so that a learner can use it before the conversation ends.
+
+        `episode` is then the next chunk, with all earlier turns as its lookback, which are context for the model.
+
+        Raises:
+            EpisodeStateError: before `begin`, or after the end.
+        """
+        chunk = self.episode
+        if not chunk.is_reset:
+            raise EpisodeStateError(f"episode {chunk.id_}: cut before begin(prompt)")
+        self.episode = chunk.cut(len_lookback_buffer=chunk.t)
+        return chunk
+
+    def _as_tokens(self, ids: Any, name: str) -> np.ndarray:
+        if ids is _NONE:
+            return _EMPTY.setdefault(self._kind.dtype, np.empty(0, self._kind.dtype))
+        return as_ragged_item(ids, self._kind, lambda: f"episode {self.episode.id_}: {name}")
+
+    def _fill_buffer(self) -> None:
+        """Append the pending tokens to the buffer."""
+        num = self._num + sum(map(len, self._pending))
+        if num > len(self._buffer):
+            buffer = np.empty(max(num, 2 * len(self._buffer), 256), self._kind.dtype)
+            buffer[: self._num] = self._buffer[: self._num]
+            self._buffer = buffer
+        start = self._num
+        for tokens in self._pending:
+            stop = start + len(tokens)
+            self._buffer[start:stop] = tokens
+            start = stop
+        self._num = num
+        self._pending.clear()
+
+    def __repr__(self) -> str:
+        return f"Conversation({self.episode!r})"
+
+
+_EMPTY: dict[np.dtype, np.ndarray] = {}  # an empty array by dtype
+
+
+def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
+    """Return the number of items that two arrays have in common from the start.
+
+    >>> common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4, 5]))
+    2
+    """
+    num = min(len(a), len(b))
+    differs = a[:num] != b[:num]
+    first = int(differs.argmax()) if num else 0
+    return first if num and differs[first] else num

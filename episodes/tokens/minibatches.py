@@ -1,0 +1,141 @@
+"""Whole sequences of a token batch: selections, and minibatches under a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from episodes.batch import Batch
+from episodes.errors import InvalidArgument, StepOutOfRange
+from episodes.tokens import names
+from episodes.tracks.indexing import ranges
+from episodes.tracks.validation import checked_count
+
+__all__ = ["select_sequences", "sequence_lengths", "token_minibatches"]
+
+_PER_SEQUENCE = (names.EPISODES,)
+
+
+def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
+    """Return the number of tokens of each sequence of a token batch, int64 [S].
+
+    Args:
+        batch: arrays or tensors of a packed or padded `token_batch`.
+
+    Raises:
+        InvalidArgument: the batch has neither "cu_seqlens" nor "attention_mask".
+    """
+    if names.CU_SEQLENS in batch.keys():  # noqa: SIM118 - of a `Batch`, `in` looks at rows
+        return np.diff(_as_numpy(batch[names.CU_SEQLENS])).astype(np.int64)
+    if names.ATTENTION_MASK in batch.keys():  # noqa: SIM118
+        return _as_numpy(batch[names.ATTENTION_MASK]).astype(bool).sum(1)
+    raise InvalidArgument(
+        f"a token batch has {names.CU_SEQLENS!r} (packed) or {names.ATTENTION_MASK!r} (padded), this one has "
+        f"{sorted(batch.keys())}"
+    )
+
+
+def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
+    """Return a token batch of some sequences, in the order of `indices`.
+
+    Padded rows are cut to the longest of them. Columns are arrays or tensors.
+
+    Args:
+        batch: a packed or padded token batch.
+        indices: indices of the sequences, int [k].
+
+    Raises:
+        StepOutOfRange: there is no sequence with an index.
+    """
+    lengths = sequence_lengths(batch)
+    indices = np.asarray(indices, np.int64)
+    if indices.size and not 0 <= indices.min() <= indices.max() < len(lengths):
+        raise StepOutOfRange(f"select_sequences: indices {indices.tolist()}; there are sequences 0..{len(lengths) - 1}")
+    picked = lengths[indices]
+    longest = int(picked.max(initial=0))
+    selected: dict[str, Any] = {}
+    if names.CU_SEQLENS not in batch.keys():  # noqa: SIM118
+        for name, column in batch.items():
+            rows = column[indices]
+            selected[name] = rows if name in _PER_SEQUENCE else rows[:, :longest]
+        return Batch(selected)
+    starts = lengths.cumsum() - lengths
+    tokens = ranges(starts[indices], picked)
+    bounds = np.zeros(len(indices) + 1, np.int32)
+    np.cumsum(picked, out=bounds[1:])
+    for name, column in batch.items():
+        if name == names.CU_SEQLENS:
+            selected[name] = _like(column, bounds)
+        elif name == names.MAX_SEQLEN:
+            selected[name] = _like(column, np.array(longest, np.int32))
+        else:
+            selected[name] = column[indices if name in _PER_SEQUENCE else tokens]
+    return Batch(selected)
+
+
+def token_minibatches(
+    batch: Mapping[str, Any] | Batch, max_tokens: int, *, rng: np.random.Generator | None = None
+) -> Iterator[Batch]:
+    """Yield the sequences of a token batch in minibatches of at most `max_tokens` tokens each, padding included.
+
+    Args:
+        batch: a packed or padded token batch, of arrays or tensors.
+        max_tokens: the budget of a minibatch.
+        rng: shuffles the sequences. None: packed sequences stay in order, padded ones are sorted by length.
+
+    Raises:
+        InvalidArgument: a sequence alone has more tokens.
+    """
+    lengths = sequence_lengths(batch)
+    is_padded = names.CU_SEQLENS not in batch.keys()  # noqa: SIM118
+    for indices in sequence_groups(lengths, max_tokens, is_padded=is_padded, rng=rng):
+        yield select_sequences(batch, indices)
+
+
+def sequence_groups(
+    lengths: np.ndarray, max_tokens: int, *, is_padded: bool, rng: np.random.Generator | None = None
+) -> list[np.ndarray]:
+    """Return the indices of the sequences of each minibatch, each index once.
+
+    Args:
+        lengths: number of tokens of each sequence, int [S].
+        max_tokens: the budget of a minibatch.
+        is_padded: count each sequence with the length of the longest one of its minibatch.
+        rng: shuffles the sequences.
+
+    Raises:
+        InvalidArgument: a sequence alone has more tokens.
+
+    >>> sequence_groups(np.array([3, 5, 2, 4]), 8, is_padded=False)
+    [array([0, 1]), array([2, 3])]
+    """
+    checked_count("max_tokens", max_tokens)
+    if lengths.max(initial=0) > max_tokens:
+        i = int(lengths.argmax())
+        raise InvalidArgument(f"max_tokens={max_tokens}: sequence {i} has {lengths[i]} tokens; give a larger budget")
+    if rng is not None:
+        order = rng.permutation(len(lengths))
+    else:
+        order = np.argsort(lengths, kind="stable") if is_padded else np.arange(len(lengths))
+    groups: list[list[int]] = []
+    total = longest = 0
+    for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        longest, total = max(longest, length), total + length
+        cost = longest * (len(groups[-1]) + 1) if is_padded and groups else total
+        if not groups or cost > max_tokens:
+            groups.append([])
+            longest = total = length
+        groups[-1].append(index)
+    return [np.array(group, np.int64) for group in groups]
+
+
+def _as_numpy(column: Any) -> np.ndarray:
+    """Return an array, or a tensor of any device as an array."""
+    return np.asarray(column.cpu() if hasattr(column, "cpu") else column)
+
+
+def _like(column: Any, values: np.ndarray) -> Any:
+    """Return the values as an array, or as a tensor if `column` is one."""
+    return values if isinstance(column, np.ndarray) else column.new_tensor(values)

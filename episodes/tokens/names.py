@@ -1,0 +1,34 @@
+"""Names of the outputs, infos and custom data of token episodes, and of the columns of token batches."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from episodes.columns import Columns
+
+LOGP: Final = "logp"
+"""Extra output: the log-probability of each sampled token."""
+LEARNED: Final = "learned"
+"""Extra output: 0 for sampled tokens that are left out of the loss."""
+VERSION: Final = "version"
+"""Extra output: the policy version of each sampled token, if the weights changed within a turn."""
+KEPT_TOKENS: Final = "kept_tokens"
+"""Key of infos: the observation follows the first `kept_tokens` tokens of the sequence, not all of them."""
+GROUP: Final = "group"
+"""Key of custom data: the group of the episode, for advantages relative to the group."""
+
+INPUT_IDS: Final = "input_ids"
+LABELS: Final = "labels"
+LOSS_MASK: Final = Columns.LOSS_MASK
+POSITION_IDS: Final = "position_ids"
+ATTENTION_MASK: Final = "attention_mask"
+CU_SEQLENS: Final = "cu_seqlens"
+MAX_SEQLEN: Final = "max_seqlen"
+EPISODES: Final = "episodes"
+
+COLUMN_OF_OUTPUT: Final = MappingProxyType({LOGP: Columns.ACTION_LOGP, VERSION: Columns.POLICY_VERSION})
+"""Columns of outputs that have another name in a batch. Other outputs keep their name."""
+
+IGNORED: Final = -100
+"""Label of a position that is not learned from."""

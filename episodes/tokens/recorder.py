@@ -1,0 +1,195 @@
+"""`TokenRecorder`: records many conversations at once, and returns complete groups as packs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import EpisodeStateError
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.conversation import Conversation
+from episodes.tokens.names import GROUP
+from episodes.tracks.validation import checked_count
+
+__all__ = ["TokenRecorder"]
+
+
+class TokenRecorder:
+    """Recorder of conversations that run at the same time and end in any order.
+
+    Conversations of a group, such as several answers to one prompt, are returned together: `take()` returns a pack of
+    complete groups, in the order of their completion. A conversation that fails or is cancelled is dropped. It does
+    not affect any other conversation, and its group then needs another one (`begin` with the same group).
+
+        async def play(prompt, group):
+            async with recorder.conversation(prompt, group=group) as talk:
+                while not talk.is_done:
+                    ids, logp = await engine(talk.context)
+                    reply, reward, done = await tool(ids)
+                    talk.turn(ids, reply, reward, terminated=done, logp=logp)
+
+    Use a recorder in the thread of one event loop, or without asyncio: `begin`, `end` and `drop` do not wait.
+
+    Args:
+        group_size: number of conversations in a complete group. If more of a group end, the next `group_size` of them
+            are another group.
+        outputs: dtypes, by name, of values that each sampled token has, as in `Conversation`.
+        dtype: integer dtype of the tokens.
+
+    >>> recorder = TokenRecorder(group_size=2, outputs={})
+    >>> talks = [recorder.begin([1, 2], group="prompt 1") for _ in range(2)]
+    >>> for reward, talk in enumerate(talks):
+    ...     talk.turn([3], reward=reward, terminated=True)
+    ...     recorder.end(talk)
+    >>> recorder.take().returns().tolist()
+    [0.0, 1.0]
+    """
+
+    def __init__(
+        self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: Any = np.int32
+    ) -> None:
+        self.group_size = checked_count("group_size", group_size)
+        self._arguments: dict[str, Any] = {"outputs": outputs, "dtype": dtype}
+        self._open: dict[int, Conversation] = {}  # by `id` of the conversation
+        self._incomplete: dict[Hashable, list[SingleAgentEpisode]] = {}
+        self._complete: deque[list[SingleAgentEpisode]] = deque()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # --- conversations -----------------------------------------------------------------------------------------------
+
+    def begin(
+        self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
+    ) -> Conversation:
+        """Return a new conversation that starts with the token ids `prompt`.
+
+        Args:
+            prompt: token ids [L].
+            group: the group. None: the conversation is a group of its own, of any `group_size`.
+            id_: id of the episode, by default a random one.
+            infos: info of the prompt.
+        """
+        talk = Conversation(id_, group=group, **self._arguments)
+        talk.begin(prompt, infos)
+        self._open[id(talk)] = talk
+        return talk
+
+    def end(self, talk: Conversation) -> None:
+        """Add a conversation that has ended to its group.
+
+        Raises:
+            EpisodeStateError: it has not ended, is not of this recorder, or was cut into chunks.
+        """
+        self._check_open(talk)
+        episode = talk.episode
+        if not episode.is_done:
+            raise EpisodeStateError(
+                f"episode {episode.id_} has not ended; set terminated or truncated in its last turn, or drop it"
+            )
+        episode.to_numpy()
+        del self._open[id(talk)]
+        group = episode.custom_data.get(GROUP)
+        members = [episode] if group is None else [*self._incomplete.pop(group, ()), episode]
+        if group is not None and len(members) < self.group_size:
+            self._incomplete[group] = members
+            return
+        self._complete.append(members)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def drop(self, talk: Conversation) -> None:
+        """Forget a conversation, for example because its tool failed. Its group then needs another one.
+
+        Raises:
+            EpisodeStateError: it is not an open conversation of this recorder.
+        """
+        self._check_open(talk)
+        del self._open[id(talk)]
+
+    @asynccontextmanager
+    async def conversation(
+        self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
+    ) -> AsyncIterator[Conversation]:
+        """Context manager of a conversation: `end` if its block completes, `drop` if it raises or is cancelled.
+
+        Args:
+            prompt: token ids [L].
+            group: the group.
+            id_: id of the episode.
+            infos: info of the prompt.
+
+        Raises:
+            EpisodeStateError: the block completes without an end of the conversation, which is then dropped.
+        """
+        talk = self.begin(prompt, group=group, id_=id_, infos=infos)
+        try:
+            yield talk
+            self.end(talk)
+        except BaseException:
+            self._open.pop(id(talk), None)
+            raise
+
+    def drop_group(self, group: Hashable) -> int:
+        """Forget the ended conversations of an incomplete group, and return their number. Open ones continue."""
+        return len(self._incomplete.pop(group, ()))
+
+    def _check_open(self, talk: Conversation) -> None:
+        if self._open.get(id(talk)) is not talk:
+            raise EpisodeStateError(f"{talk!r} is not open in this recorder: it has ended, was dropped, or is another's")
+
+    # --- what is recorded --------------------------------------------------------------------------------------------
+
+    @property
+    def num_open(self) -> int:
+        """Number of conversations that have begun and neither ended nor been dropped."""
+        return len(self._open)
+
+    @property
+    def num_complete(self) -> int:
+        """Number of complete groups that `take` would return."""
+        return len(self._complete)
+
+    def missing(self) -> dict[Hashable, int]:
+        """Return, for each group with an ended conversation, the number of conversations that it lacks.
+
+        Open conversations count as lacking.
+        """
+        return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
+
+    def take(self, num_groups: int | None = None) -> EpisodePack | None:
+        """Return complete groups as a pack, the earliest first, or None if there is none. Groups are side by side.
+
+        Args:
+            num_groups: the largest number of groups; None for all.
+        """
+        most = len(self._complete) if num_groups is None else checked_count("num_groups", num_groups)
+        return self._take(min(most, len(self._complete))) if self._complete else None
+
+    def _take(self, num_groups: int) -> EpisodePack:
+        groups = list(islice(self._complete, num_groups))
+        pack = EpisodePack.from_episodes([episode for members in groups for episode in members])
+        for _ in groups:
+            self._complete.popleft()
+        return pack
+
+    async def wait_for(self, num_groups: int) -> EpisodePack:
+        """Return a pack of `num_groups` complete groups as soon as there are as many."""
+        checked_count("num_groups", num_groups)
+        while len(self._complete) < num_groups:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
+        return self._take(num_groups)
+
+    def __repr__(self) -> str:
+        return f"TokenRecorder({self.num_open} open, {len(self._incomplete)} incomplete groups, {self.num_complete} complete)"

@@ -1,0 +1,177 @@
+"""Index arithmetic of token sequences: from turns to the segments that a sequence consists of.
+
+The tokens of a pack are a stream of segments: observations and actions in turn, episode after episode.
+
+    episode        a                        b
+    segment        o0  a0  o1  a1  o2       o0  a0  o1
+    stream index   0   1   2   3   4        5   6   7
+
+A sequence is a list of segments of one episode. Usually an episode is one sequence: all its segments. If observation t
+follows only the first k tokens of the sequence, a new sequence begins with these k tokens, as context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Stream(NamedTuple):
+    """The segments of a pack in order.
+
+    Attributes:
+        lengths: number of tokens of each segment, int64 [M].
+        is_action: whether the segment is an action, bool [M].
+        is_learned: whether the segment is the action of a step that is not in a lookback, bool [M].
+        first: index of the first segment of each episode, int64 [n + 1].
+    """
+
+    lengths: np.ndarray
+    is_action: np.ndarray
+    is_learned: np.ndarray
+    first: np.ndarray
+
+
+class Segments(NamedTuple):
+    """The segments of all sequences, sequence after sequence.
+
+    Attributes:
+        indices: index of each segment in the stream, int64 [K], or None for all segments of the stream in order.
+        lengths: number of tokens, int64 [K]. A prefix may end within a segment of the stream.
+        is_learned: whether its tokens are learned from, bool [K]: each sampled token once, in the order of the stream.
+        counts: number of segments of each sequence, int64 [S].
+        episodes: index of the episode of each sequence, int64 [S].
+    """
+
+    indices: np.ndarray | None
+    lengths: np.ndarray
+    is_learned: np.ndarray
+    counts: np.ndarray
+    episodes: np.ndarray
+
+
+def stream_of(
+    step_offsets: np.ndarray, lookbacks: np.ndarray, observation_lengths: np.ndarray, action_lengths: np.ndarray
+) -> Stream:
+    """Return the stream of a pack.
+
+    Args:
+        step_offsets: index of each episode's first step, lookbacks included, int64 [n + 1].
+        lookbacks: number of steps of each episode's lookback, int64 [n].
+        observation_lengths: number of tokens of each observation, int64 [steps + n].
+        action_lengths: number of tokens of each action, int64 [steps].
+    """
+    first = 2 * step_offsets + np.arange(len(step_offsets))
+    is_action = np.zeros(int(first[-1]), bool)
+    steps = np.arange(len(action_lengths))
+    steps *= 2
+    steps += np.arange(1, len(lookbacks) + 1).repeat(np.diff(step_offsets))  # index of each action in the stream
+    is_action[steps] = True
+    lengths = np.empty(len(is_action), np.int64)
+    lengths[is_action] = action_lengths
+    lengths[~is_action] = observation_lengths
+    if not lookbacks.any():
+        return Stream(lengths, is_action, is_action, first)
+    depths = np.arange(len(is_action)) - first[:-1].repeat(np.diff(first))
+    return Stream(lengths, is_action, is_action & (depths >= (2 * lookbacks).repeat(np.diff(first))), first)
+
+
+def whole_episodes(stream: Stream, num_steps: np.ndarray, with_last: bool) -> Segments:
+    """Return one sequence per episode, without branches. Episodes that have only a lookback have none.
+
+    Args:
+        stream: the stream.
+        num_steps: number of steps of each episode without its lookback, int64 [n].
+        with_last: include the observation after the last step.
+    """
+    counts, last = np.diff(stream.first), stream.first[1:] - 1
+    has_steps = num_steps > 0
+    if has_steps.all() and (with_last or not stream.lengths[last].any()):
+        return Segments(None, stream.lengths, stream.is_learned, counts, np.arange(len(counts)))
+    is_used = has_steps.repeat(counts)
+    if not with_last:
+        is_used[last] = False
+        counts = counts - 1
+    indices, episodes = np.flatnonzero(is_used), np.flatnonzero(has_steps)
+    return Segments(indices, stream.lengths[indices], stream.is_learned[indices], counts[episodes], episodes)
+
+
+def with_branches(
+    stream: Stream, kept: np.ndarray, with_last: bool, error: Callable[[int, int, int], Exception]
+) -> Segments:
+    """Return the sequences of episodes in which observations may follow a prefix of the tokens before them.
+
+    Sequences without a learned segment are left out.
+
+    Args:
+        stream: the stream.
+        kept: for each segment of the stream, the number of tokens of the sequence that it follows, or -1 for all,
+            int64 [M].
+        with_last: include the observation after the last step.
+        error: function that returns the exception if `kept` is too large, for the index of an episode, the index of
+            an observation in it, and the number of tokens before the observation.
+    """
+    indices: list[int] = []
+    lengths: list[int] = []
+    is_learned: list[bool] = []
+    counts: list[int] = []
+    episodes: list[int] = []
+    first, sizes, kept_tokens, learned = (a.tolist() for a in (stream.first, stream.lengths, kept, stream.is_learned))
+    for i, (start, stop) in enumerate(pairwise(first)):
+        try:
+            for branch in _branches(start, stop - (not with_last), sizes, kept_tokens):
+                new = [learned[index] for index in branch.indices[branch.num_context :]]
+                if any(new):
+                    indices += branch.indices
+                    lengths += branch.lengths
+                    is_learned += [False] * branch.num_context + new
+                    counts.append(len(branch.indices))
+                    episodes.append(i)
+        except _TooManyKept as problem:
+            raise error(i, (problem.index - start) // 2, problem.num_tokens) from None
+    arrays = (np.array(values, np.int64) for values in (indices, lengths))
+    return Segments(*arrays, np.array(is_learned, bool), np.array(counts, np.int64), np.array(episodes, np.int64))
+
+
+class _Branch(NamedTuple):
+    """One sequence of an episode: segments by stream index, of which the first `num_context` repeat earlier tokens."""
+
+    indices: list[int]
+    lengths: list[int]
+    num_context: int
+
+
+class _TooManyKept(Exception):
+    def __init__(self, index: int, num_tokens: int) -> None:
+        super().__init__(index, num_tokens)
+        self.index, self.num_tokens = index, num_tokens
+
+
+def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Iterator[_Branch]:
+    """Yield the sequences of one episode, whose segments have the stream indices from `start` to `stop`."""
+    branch, num_tokens = _Branch([], [], 0), 0
+    for index in range(start, stop):
+        keep = kept[index]
+        if keep > num_tokens:
+            raise _TooManyKept(index, num_tokens)
+        if 0 <= keep < num_tokens:
+            yield branch
+            branch, num_tokens = _prefix(branch, keep), keep
+        branch.indices.append(index)
+        branch.lengths.append(lengths[index])
+        num_tokens += lengths[index]
+    yield branch
+
+
+def _prefix(branch: _Branch, num_tokens: int) -> _Branch:
+    """Return the first `num_tokens` tokens of a sequence as the context of the next one."""
+    lengths = []
+    for length in branch.lengths:
+        if not num_tokens:
+            break
+        lengths.append(min(length, num_tokens))
+        num_tokens -= lengths[-1]
+    return _Branch(branch.indices[: len(lengths)], lengths, len(lengths))

@@ -1,0 +1,224 @@
+"""`TokenSequences`: the token sequences of a pack, which a language model reads. Labels are shifted here, once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
+from episodes.pack import EpisodePack
+from episodes.tokens.names import KEPT_TOKENS
+from episodes.tokens.segments import Segments, Stream, stream_of, whole_episodes, with_branches
+from episodes.tracks.indexing import ranges
+from episodes.tracks.infos.info_columns import ColumnInfos
+from episodes.tracks.ragged import Ragged
+
+__all__ = ["TokenSequences"]
+
+
+class TokenSequences:
+    """The token sequences of the episodes of a pack: one per episode, and one more per branch of a conversation.
+
+    A sequence is the first prompt, the sampled tokens, the next part of the prompt, and so on. Each sampled token of a
+    step is learned from exactly once. Steps of the lookback and the tokens that a branch shares with an earlier
+    sequence are context.
+
+    Letters: N tokens of all sequences, S sequences, A sampled tokens of all steps (without lookbacks), n episodes.
+
+    Args:
+        pack: a pack with ragged observations and actions of one integer per token.
+        with_last_observation: include the tokens after the last step, such as a tool's last answer.
+
+    Raises:
+        TrackMismatch: observations or actions are not ragged.
+        InvalidArgument: a chunk does not begin at its episode's start, and its lookback lacks earlier turns; or a
+            sampled token is the first one of its sequence.
+        ShapeMismatch: an observation keeps more tokens than there are before it.
+    """
+
+    def __init__(self, pack: EpisodePack, *, with_last_observation: bool = False) -> None:
+        for name in ("observations", "actions"):
+            track = getattr(pack, name)
+            if type(track) is not Ragged or track.ndim != 2:
+                raise TrackMismatch(
+                    f"TokenSequences: {name} are not ragged tokens; record them with a Conversation, or with "
+                    f"SingleAgentEpisode(ragged={{{name!r}: 'i4', ...}})"
+                )
+        lacks_past = pack.t_started > pack.lookbacks
+        if lacks_past.any():
+            i = int(lacks_past.argmax())
+            raise InvalidArgument(
+                f"TokenSequences: the chunk of episode {pack.ids[i]} starts at t={pack.t_started[i]} and has a lookback "
+                f"of {pack.lookbacks[i]}, so earlier tokens are missing; cut with len_lookback_buffer=episode.t, or "
+                "join the chunks with concat_episode"
+            )
+        self.pack = pack
+        self._stream = stream_of(pack.offsets, pack.lookbacks, pack.observations.lengths, pack.actions.lengths)
+        self._segments = self._find_segments(with_last_observation)
+        self._check_first_tokens()
+
+    def _find_segments(self, with_last: bool) -> Segments:
+        kept = self._kept_tokens()
+        if kept is None:
+            return whole_episodes(self._stream, self.pack.lengths, with_last)
+
+        def error(i: int, t: int, num_tokens: int) -> Exception:
+            return ShapeMismatch(
+                f"episode {self.pack.ids[i]}: infos[{KEPT_TOKENS!r}] at t={t + self.pack.t_started[i]} is larger than "
+                f"the {num_tokens} tokens before the observation"
+            )
+
+        return with_branches(self._stream, kept, with_last, error)
+
+    def _kept_tokens(self) -> np.ndarray | None:
+        """Return `infos["kept_tokens"]` of each segment of the stream, -1 without one, int64 [M]; None if no
+        observation has it.
+        """
+        rows, values = info_values(self.pack, KEPT_TOKENS)
+        if not len(rows):
+            return None
+        kept = np.full(len(self._stream.lengths), -1)
+        kept[np.flatnonzero(~self._stream.is_action)[rows]] = values
+        return kept
+
+    def _check_first_tokens(self) -> None:
+        segments = self._segments
+        ends = segments.lengths.cumsum()
+        begins = ends - segments.lengths
+        is_first = begins == self.cu_seqlens[:-1].repeat(segments.counts)
+        is_wrong = is_first & segments.is_learned & (segments.lengths > 0)
+        if is_wrong.any():
+            sequence = int(np.arange(len(self)).repeat(segments.counts)[is_wrong.argmax()])
+            raise InvalidArgument(
+                f"episode {self.pack.ids[self.episodes[sequence]]}: a sequence begins with a sampled token, which "
+                "nothing predicts; the first prompt needs at least one token"
+            )
+
+    # --- sizes -------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._segments.counts)
+
+    @property
+    def episodes(self) -> np.ndarray:
+        """Index in the pack of the episode of each sequence, int64 [S]."""
+        return self._segments.episodes
+
+    @cached_property
+    def cu_seqlens(self) -> np.ndarray:
+        """Position of the first token of each sequence among all tokens, and N at the end, int32 [S + 1]."""
+        totals = np.zeros(len(self._segments.lengths) + 1, np.int32)
+        np.cumsum(self._segments.lengths, out=totals[1:])
+        bounds = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self._segments.counts, out=bounds[1:])
+        return totals[bounds]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of tokens of each sequence, int32 [S]."""
+        return np.diff(self.cu_seqlens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number N of tokens of all sequences."""
+        return int(self.cu_seqlens[-1])
+
+    # --- tokens [N] --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """The tokens of all sequences, [N]."""
+        stream, segments = self._stream, self._segments
+        observed, acted = self.pack.observations.flat, self.pack.actions.flat
+        is_action = stream.is_action.repeat(stream.lengths)
+        tokens = np.empty(len(is_action), np.result_type(observed, acted))
+        tokens[is_action] = acted
+        tokens[np.logical_not(is_action, out=is_action)] = observed
+        if segments.indices is None:
+            return tokens
+        starts = stream.lengths.cumsum() - stream.lengths
+        return tokens[ranges(starts[segments.indices], segments.lengths)]
+
+    @cached_property
+    def learned(self) -> np.ndarray:
+        """Which tokens are learned from, bool [N]: the A sampled tokens of steps, in the order of the pack."""
+        return self._segments.is_learned.repeat(self._segments.lengths)
+
+    @cached_property
+    def _counts_and_one(self) -> np.ndarray:
+        """Lengths of the segments, and 1. What is repeated this often and read from 1 on is shifted left by one."""
+        return np.append(self._segments.lengths, 1)
+
+    @cached_property
+    def predicts(self) -> np.ndarray:
+        """Which positions predict a learned token, bool [N]: `learned`, shifted left by one."""
+        return np.append(self._segments.is_learned, False).repeat(self._counts_and_one)[1:]
+
+    @cached_property
+    def position_ids(self) -> np.ndarray:
+        """Position of each token in its sequence, int32 [N]."""
+        starts = self.cu_seqlens[:-1].repeat(self.lengths)
+        positions = np.arange(self.num_tokens, dtype=np.int32)
+        positions -= starts
+        return positions
+
+    # --- values of sampled tokens [A], turns and episodes --------------------------------------------------------------
+
+    @cached_property
+    def _step_rows(self) -> Any:
+        return self.pack.step_rows()
+
+    @cached_property
+    def sampled_tokens(self) -> np.ndarray:
+        """The sampled tokens of all steps, [A]."""
+        return self.of_sampled(self.pack.actions)
+
+    def of_sampled(self, track: Any) -> np.ndarray:
+        """Return the values [A] of a ragged track with one value per sampled token.
+
+        Raises:
+            TrackMismatch: the track is not ragged, or has values for other tokens.
+        """
+        if type(track) is not Ragged or not track.has_lengths_of(self.pack.actions):
+            raise TrackMismatch("TokenSequences: a track of one value per sampled token is needed")
+        rows = self._step_rows
+        return track.flat if type(rows) is slice else track.take(rows).flat
+
+    def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
+        """Return values [A] of sampled tokens at the positions that predict the tokens, [N], and `fill` elsewhere."""
+        placed = np.full(self.num_tokens, fill, values.dtype) if fill else np.zeros(self.num_tokens, values.dtype)
+        placed[self.predicts] = values
+        return placed
+
+    def place_per_turn(self, values: Any) -> np.ndarray:
+        """Return values [num_steps] of turns at the positions that predict the turn's tokens, [N], and 0 elsewhere."""
+        values = np.asarray(values)
+        if values.shape != (self.pack.num_steps,):
+            raise ShapeMismatch(f"values of shape {list(values.shape)}; give one for each of {self.pack.num_steps} turns")
+        of_segments = np.zeros(len(self._counts_and_one), values.dtype)
+        of_segments[:-1][self._segments.is_learned] = values
+        return of_segments.repeat(self._counts_and_one)[1:]
+
+    def place_per_episode(self, values: Any) -> np.ndarray:
+        """Return values [n] of episodes at the positions that predict sampled tokens, [N], and 0 elsewhere."""
+        values = np.asarray(values)
+        if values.shape != (len(self.pack),):
+            raise ShapeMismatch(f"values of shape {list(values.shape)}; give one for each of {len(self.pack)} episodes")
+        return self.place_per_turn(values.repeat(self.pack.lengths))
+
+
+def info_values(pack: EpisodePack, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the observation rows of a pack that have an info `key`, int64 [k], and the values there, int64 [k].
+
+    Raises:
+        InvalidArgument: a value is not an int of at least 0.
+    """
+    infos = pack.infos
+    column = infos.whole().columns.get(key) if isinstance(infos, ColumnInfos) else None
+    rows = np.zeros(0, np.int64) if column is None else np.flatnonzero(column.present)
+    values = np.asarray([] if column is None else column.list(rows))
+    if values.size and (values.dtype.kind not in "iu" or values.ndim != 1 or values.min() < 0):
+        raise InvalidArgument(f"infos[{key!r}]: {values[:3].tolist()}; give ints of at least 0")
+    return rows, values.astype(np.int64)

@@ -1,0 +1,132 @@
+"""Conversations: recording rules, rejected calls, and chunks of a partial rollout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conversations import Plain, conversations
+from hypothesis import given, settings
+
+from episodes import EpisodePack
+from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
+from episodes.tokens import Conversation, token_batch
+
+
+def begun(**arguments: object) -> Conversation:
+    talk = Conversation("a", **arguments)  # type: ignore[arg-type]
+    talk.begin([1, 2])
+    return talk
+
+
+def test_conversation_stores_the_tokens_after_the_common_prefix() -> None:
+    talk = begun(outputs={})
+    talk.turn([3, 4], prompt=[1, 2, 3, 9, 9])  # sampled token 4 was encoded differently
+    talk.turn([5], prompt=[1, 2, 3, 9, 9, 5, 6])
+    episode = talk.episode
+    assert [episode.get_observations(t).tolist() for t in range(3)] == [[1, 2], [9, 9], [6]]
+    assert episode.get_infos() == [{}, {"kept_tokens": 3}, {}]
+    assert talk.context.tolist() == [1, 2, 3, 9, 9, 5, 6]
+
+
+def test_conversation_context_is_a_copy() -> None:
+    talk = begun(outputs={})
+    context = talk.context
+    context[:] = 0
+    assert talk.context.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"ids": [1.5], "logp": [0.0]}, ShapeMismatch, "ids has dtype float64"),
+        ({"ids": [[1]], "logp": [0.0]}, ShapeMismatch, "ids has shape"),
+        ({"ids": [1, 2], "logp": [0.0]}, ShapeMismatch, "logp"),
+        ({"ids": [2**40], "logp": [0.0]}, ShapeMismatch, "does not fit int32"),
+        ({"ids": [1]}, TrackMismatch, "logp"),
+        ({"ids": [1], "logp": [0.0], "entropy": [0.0]}, TrackMismatch, "entropy"),
+        ({"ids": [1], "reply_ids": ["a"], "logp": [0.0]}, ShapeMismatch, "reply_ids"),
+        ({"ids": [1], "reply_ids": [1], "prompt": [1], "logp": [0.0]}, InvalidArgument, "not both"),
+        ({"ids": [1], "infos": {"kept_tokens": 1}, "logp": [0.0]}, InvalidArgument, "is set by prompt="),
+        ({"ids": [1], "reward": "1", "logp": [0.0]}, EpisodeError, "reward"),
+        ({"ids": [1], "policy_version": -1, "logp": [0.0]}, InvalidArgument, "policy_version"),
+    ],
+)
+def test_conversation_rejected_turn_changes_nothing(arguments: dict, error: type[Exception], message: str) -> None:
+    talk = begun()
+    talk.turn([3], [4], logp=[-1.0])
+    with pytest.raises(error, match=message):
+        talk.turn(**arguments)
+    assert talk.context.tolist() == [1, 2, 3, 4]
+    talk.turn([5], terminated=True, logp=[-1.0])
+    assert talk.context.tolist() == [1, 2, 3, 4, 5]
+    assert len(talk.episode) == 2
+
+
+def test_conversation_rejects_calls_out_of_order() -> None:
+    talk = Conversation("a", outputs={})
+    with pytest.raises(EpisodeStateError, match="before the reset"):
+        talk.turn([1])
+    with pytest.raises(EpisodeStateError, match=r"cut before begin"):
+        talk.cut()
+    with pytest.raises(InvalidArgument, match="the first prompt is empty"):
+        talk.begin([])
+    talk.begin([1])
+    with pytest.raises(EpisodeStateError, match="after a reset"):
+        talk.begin([1])
+    talk.turn([2], terminated=True)
+    with pytest.raises(EpisodeStateError, match="after the end"):
+        talk.turn([3])
+    assert talk.context.tolist() == [1, 2]
+    with pytest.raises(InvalidArgument, match="tokens are integers"):
+        Conversation(dtype=float)
+
+
+@settings(max_examples=40)
+@given(conversations())
+def test_conversation_cut_chunks_join_to_the_whole(plain: Plain) -> None:
+    whole = plain.record().episode
+    talk = Conversation("a", outputs={"logp": "f4", "learned": "?", "version": "i4", "value": "f8"})
+    talk.begin(plain.prompt)
+    chunks, context = [], list(plain.prompt)
+    for t, turn in enumerate(plain.turns):
+        context = [*context, *turn.ids][: turn.keep]
+        ending = {plain.ending: True} if t == len(plain.turns) - 1 and plain.ending != "cut" else {}
+        talk.turn(turn.ids, reward=turn.reward, prompt=[*context, *turn.reply], **turn.values, **ending)
+        context += turn.reply
+        assert talk.context.tolist() == context
+        if not talk.is_done:
+            chunks.append(talk.cut())
+    joined, *rest = [*chunks, talk.episode]
+    for chunk in rest:
+        joined.concat_episode(chunk)
+    assert joined.to_numpy().get_observations() == whole.to_numpy().get_observations()
+    assert joined.get_actions() == whole.get_actions()
+    assert joined.get_infos() == whole.get_infos()
+
+
+def test_conversation_cut_learns_each_turn_once() -> None:
+    talk = begun()
+    talk.turn([3], [4], 1.0, logp=[-1.0], policy_version=3)
+    half = talk.cut()
+    talk.turn([5, 6], [], 2.0, terminated=True, logp=[-2.0, -3.0], policy_version=4)
+    batches = [token_batch(EpisodePack.from_episodes([chunk])) for chunk in (half, talk.episode)]
+    assert [batch["labels"][batch["loss_mask"]].tolist() for batch in batches] == [[3], [5, 6]]
+    assert batches[1]["input_ids"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert [batch["policy_version"].max() for batch in batches] == [3, 4]
+
+
+def test_conversation_group_is_custom_data() -> None:
+    assert begun(group="q1").episode.custom_data == {"group": "q1"}
+    assert begun().episode.custom_data == {}
+
+
+def test_conversation_context_grows_over_many_turns() -> None:
+    talk, tokens = begun(outputs={}), [1, 2]
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        ids, reply = (rng.integers(0, 99, rng.integers(0, 9)).tolist() for _ in range(2))
+        talk.turn(ids, reply)
+        tokens += ids + reply
+        if rng.random() < 0.3:
+            assert talk.context.tolist() == tokens
+    assert talk.context.tolist() == tokens

@@ -1,0 +1,230 @@
+"""Token batches equal sequences that are built one token at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conversations import Plain, PlainSequence, conversations, plain_sequences
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, UnknownKey
+from episodes.tokens import (
+    Conversation,
+    TokenSequences,
+    select_sequences,
+    sequence_lengths,
+    token_batch,
+    token_minibatches,
+)
+
+IGNORED = -100
+
+
+def expected_columns(plains: list[Plain], sequences: list[PlainSequence], first_turns: list[int]) -> list[dict]:
+    """Return the columns of each sequence, one position at a time. The advantage of a turn is 10 i + t + 1."""
+    columns = []
+    for sequence in sequences:
+        turns = plains[sequence.episode].turns[first_turns[sequence.episode] :]
+        rows: list[dict[str, Any]] = []
+        for position, token in enumerate(sequence.tokens):
+            source = sequence.sources[position + 1] if position + 1 < len(sequence.tokens) else None
+            turn, k = (turns[source[0]], source[1]) if source else (None, 0)
+            is_learned = turn is not None and turn.values["learned"][k]
+            rows.append(
+                {
+                    "input_ids": token,
+                    "labels": turn.ids[k] if turn is not None and is_learned else IGNORED,
+                    "loss_mask": is_learned,
+                    "position_ids": position,
+                    "advantages": 10 * sequence.episode + source[0] + 1 if source else 0,
+                    "action_logp": turn.values["logp"][k] if turn else 0,
+                    "policy_version": turn.values["version"][k] if turn else 0,
+                    "value": turn.values["value"][k] if turn else 0,
+                }
+            )
+        columns.append({name: [row[name] for row in rows] for name in rows[0]})
+    return columns
+
+
+def check_batches(pack: EpisodePack, plains: list[Plain], first_turns: list[int], with_last: bool) -> None:
+    sequences = [
+        sequence
+        for i, plain in enumerate(plains)
+        for sequence in plain_sequences(plain, i, first_turns[i], with_last)
+    ]
+    expected = expected_columns(plains, sequences, first_turns)
+    counts = [len(plain.turns) - first for plain, first in zip(plains, first_turns, strict=True)]
+    advantages = [10 * i + t + 1 for i, count in enumerate(counts) for t in range(count)]
+    arguments: dict[str, Any] = {"advantages": advantages, "with_last_observation": with_last}
+    packed = token_batch(pack, **arguments)
+    padded = token_batch(pack, layout="padded", pad_id=99, **arguments)
+    assert packed["episodes"].tolist() == padded["episodes"].tolist() == [s.episode for s in sequences]
+    assert np.diff(packed["cu_seqlens"]).tolist() == [len(s.tokens) for s in sequences]
+    assert padded["attention_mask"].sum(1).tolist() == [len(s.tokens) for s in sequences]
+    fills = {"input_ids": 99, "labels": IGNORED}
+    for k, columns in enumerate(expected):
+        span = slice(*packed["cu_seqlens"][k : k + 2])
+        for name, values in columns.items():
+            assert packed[name][span].tolist() == values, name
+            row = padded[name][k].tolist()
+            assert row == values + [fills.get(name, 0)] * (len(row) - len(values)), name
+
+
+@settings(max_examples=40)
+@given(st.lists(conversations(), min_size=1, max_size=4), st.booleans())
+def test_token_batch_of_conversations_equals_plain_sequences(plains: list[Plain], with_last: bool) -> None:
+    pack = EpisodePack.from_episodes([p.record(f"e{i}").episode for i, p in enumerate(plains)])
+    check_batches(pack, plains, [0] * len(plains), with_last)
+
+
+@settings(max_examples=40)
+@given(st.lists(conversations(breaks=False), min_size=1, max_size=4), st.booleans())
+def test_token_batch_without_branches_equals_plain_sequences(plains: list[Plain], with_last: bool) -> None:
+    pack = EpisodePack.from_episodes([p.record(f"e{i}").episode for i, p in enumerate(plains)])
+    check_batches(pack, plains, [0] * len(plains), with_last)
+
+
+@settings(max_examples=40)
+@given(st.lists(conversations(), min_size=1, max_size=3), st.data(), st.booleans())
+def test_token_batch_of_later_chunks_has_earlier_turns_as_context(
+    plains: list[Plain], data: st.DataObject, with_last: bool
+) -> None:
+    chunks, first_turns = [], []
+    for i, plain in enumerate(plains):
+        first = data.draw(st.integers(0, len(plain.turns)))
+        episode = plain.record(f"e{i}").episode
+        chunks.append(episode.to_numpy().slice(slice(first, None), len_lookback_buffer=first))
+        first_turns.append(first)
+    check_batches(EpisodePack.from_episodes(chunks), plains, first_turns, with_last)
+
+
+@settings(max_examples=40)
+@given(st.lists(conversations(), min_size=1, max_size=4))
+def test_conversation_by_prompts_equals_by_replies(plains: list[Plain]) -> None:
+    for plain in plains:
+        by_reply, by_prompt = plain.record().episode, plain.record(as_prompts=True).episode
+        assert by_reply.to_numpy().equals(by_prompt.to_numpy())
+        tokens = sum(map(len, [plain.prompt, *(turn.ids for turn in plain.turns)]))
+        stored = sum(len(by_reply.get_observations(t)) for t in range(len(plain.turns) + 1))
+        assert tokens + sum(len(turn.reply) for turn in plain.turns) >= stored  # each token is stored at most once
+
+
+@settings(max_examples=40)
+@given(st.lists(conversations(), min_size=1, max_size=5), st.integers(1, 60), st.booleans(), st.booleans())
+def test_token_minibatches_hold_each_sequence_once(
+    plains: list[Plain], budget: int, is_packed: bool, is_shuffled: bool
+) -> None:
+    pack = EpisodePack.from_episodes([p.record(f"e{i}").episode for i, p in enumerate(plains)])
+    batch = token_batch(pack, layout="packed" if is_packed else "padded", episode_advantages=np.ones(len(pack)))
+    lengths = sequence_lengths(batch)
+    rng = np.random.default_rng(0) if is_shuffled else None
+    if lengths.max(initial=0) > budget:
+        with pytest.raises(InvalidArgument, match="give a larger budget"):
+            list(token_minibatches(batch, budget, rng=rng))
+        return
+    parts = list(token_minibatches(batch, budget, rng=rng))
+    assert all(part["input_ids"].size <= budget for part in parts)
+    rows = [row for part in parts for row in single_sequences(part)]
+    assert sorted(map(str, rows)) == sorted(map(str, single_sequences(batch)))
+    if is_packed and not is_shuffled:
+        assert rows == single_sequences(batch)
+
+
+def single_sequences(batch: Any) -> list[dict[str, list]]:
+    """Return the columns of each sequence without padding."""
+    lengths = sequence_lengths(batch)
+    rows = []
+    for k, length in enumerate(lengths.tolist()):
+        one = select_sequences(batch, [k])
+        columns = {name: column for name, column in one.items() if name not in ("cu_seqlens", "max_seqlen")}
+        assert one["input_ids"].size == length
+        rows.append({name: column.reshape(-1).tolist() for name, column in columns.items()})
+    return rows
+
+
+def small_pack() -> EpisodePack:
+    talk = Conversation("a")
+    talk.begin([1, 2])
+    talk.turn([3], [4], logp=[-1.0], policy_version=7)
+    talk.turn([5, 6], terminated=True, logp=[-2.0, -3.0])
+    return EpisodePack.from_episodes([talk.episode])
+
+
+def test_token_batch_gives_each_turn_its_version_and_advantage() -> None:
+    batch = token_batch(small_pack(), episode_advantages=[0.5])
+    assert batch["policy_version"].tolist() == [0, 7, 0, 7, 7, 0]
+    assert batch["advantages"].tolist() == [0, 0.5, 0, 0.5, 0.5, 0]
+    assert {name: str(column.dtype) for name, column in batch.items()} == {
+        "input_ids": "int32",
+        "labels": "int32",
+        "loss_mask": "bool",
+        "position_ids": "int32",
+        "advantages": "float32",
+        "action_logp": "float32",
+        "policy_version": "int64",
+        "cu_seqlens": "int32",
+        "max_seqlen": "int32",
+        "episodes": "int64",
+    }
+
+
+def test_token_batch_of_unsigned_tokens_has_signed_labels() -> None:
+    talk = Conversation("a", dtype=np.uint16, outputs={})
+    talk.begin([65535])
+    talk.turn([65534], terminated=True)
+    batch = token_batch(EpisodePack.from_episodes([talk.episode]))
+    assert batch["labels"].tolist() == [65534, IGNORED]
+
+
+def test_token_batch_rejects_wrong_arguments() -> None:
+    pack = small_pack()
+    with pytest.raises(InvalidArgument, match="layout='flat'; give 'packed' or 'padded'"):
+        token_batch(pack, layout="flat")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="not both"):
+        token_batch(pack, advantages=[1, 2], episode_advantages=[1])
+    with pytest.raises(ShapeMismatch, match="one for each of 2 turns"):
+        token_batch(pack, advantages=[1])
+    with pytest.raises(ShapeMismatch, match="one for each of 1 episodes"):
+        token_batch(pack, episode_advantages=[1, 2])
+    with pytest.raises(UnknownKey, match=r"no extra model outputs \['entropy'\]"):
+        token_batch(pack, outputs=["entropy"])
+    with pytest.raises(ShapeMismatch, match="a sequence has 6 tokens"):
+        token_batch(pack, layout="padded", pad_to=5)
+    with pytest.raises(InvalidArgument, match="pad_to needs layout='padded'"):
+        token_batch(pack, pad_to=5)
+    with pytest.raises(StepOutOfRange, match=r"there are sequences 0\.\.0"):
+        select_sequences(token_batch(pack), [1])
+    with pytest.raises(InvalidArgument, match="cu_seqlens"):
+        sequence_lengths({"input_ids": np.zeros(3)})
+
+
+def test_token_sequences_reject_fixed_shapes_and_missing_past() -> None:
+    fixed = SingleAgentEpisode("f")
+    fixed.add_env_reset(np.zeros(2))
+    fixed.add_env_step(np.zeros(2), 0, 1.0, terminated=True)
+    with pytest.raises(TrackMismatch, match="observations are not ragged tokens"):
+        TokenSequences(EpisodePack.from_episodes([fixed]))
+    part = small_pack()[0].slice(slice(1, None), len_lookback_buffer=0)
+    with pytest.raises(InvalidArgument, match="starts at t=1 and has a lookback of 0"):
+        TokenSequences(EpisodePack.from_episodes([part]))
+
+
+def test_token_sequences_reject_a_first_sampled_token() -> None:
+    episode = SingleAgentEpisode("a", ragged={"observations": "i4", "actions": "i4"})
+    episode.add_env_reset([])
+    episode.add_env_step([], [1], 0.0, terminated=True)
+    with pytest.raises(InvalidArgument, match="episode a: a sequence begins with a sampled token"):
+        TokenSequences(EpisodePack.from_episodes([episode]))
+
+
+def test_token_sequences_reject_more_kept_tokens_than_there_are() -> None:
+    episode = SingleAgentEpisode("a", ragged={"observations": "i4", "actions": "i4"})
+    episode.add_env_reset([1, 2])
+    episode.add_env_step([4], [3], 0.0, {"kept_tokens": 4})
+    episode.add_env_step([], [5], 0.0, terminated=True)
+    with pytest.raises(ShapeMismatch, match="at t=1 is larger than the 3 tokens before"):
+        TokenSequences(EpisodePack.from_episodes([episode]))

@@ -1,0 +1,191 @@
+"""Concurrent conversations: counts are exact, groups are complete, and failures stay alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.tokens import TokenRecorder
+
+
+class ToolFailed(Exception):
+    pass
+
+
+async def play(recorder: TokenRecorder, group: int, rng: random.Random, fail: float, wait: float) -> None:
+    """Play one conversation; it fails with probability `fail` in each turn."""
+    async with recorder.conversation([1, group % 1000], group=group) as talk:
+        for t in range(num_turns := rng.randint(1, 4)):
+            await asyncio.sleep(rng.random() * wait)
+            if rng.random() < fail:
+                raise ToolFailed
+            reply = [7] * rng.randint(0, 3)
+            talk.turn([5, t], reply, 1.0, terminated=t == num_turns - 1, logp=[-1.0, -float(t)])
+
+
+async def run(num_groups: int, group_size: int, *, at_once: int, fail: float, wait: float) -> Counter:
+    """Play `num_groups` groups with failures and cancellations until each is complete, and return counts."""
+    rng, counts = random.Random(0), Counter()
+    recorder = TokenRecorder(group_size=group_size)
+    todo = [group for group in range(num_groups) for _ in range(group_size)]
+    rng.shuffle(todo)
+    running: dict[asyncio.Task, int] = {}
+    seen: Counter = Counter()
+    while todo or running:
+        while todo and len(running) < at_once:
+            group = todo.pop()
+            running[asyncio.create_task(play(recorder, group, rng, fail, wait))] = group
+            counts["begun"] += 1
+        if rng.random() < 0.3:
+            rng.choice(list(running)).cancel()
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            group = running.pop(task)
+            if task.cancelled() or task.exception() is not None:
+                assert task.cancelled() or isinstance(task.exception(), ToolFailed)
+                counts["failed"] += 1
+                todo.append(group)
+            else:
+                counts["ended"] += 1
+        assert recorder.num_open <= len(running)
+        pack = recorder.take()
+        if pack is not None:
+            groups = [data["group"] for data in pack.custom_data or []]
+            runs = [groups[i : i + group_size] for i in range(0, len(groups), group_size)]
+            assert all(len(set(members)) == 1 for members in runs)
+            assert (pack.returns() == pack.lengths).all()
+            seen.update(groups)
+    assert seen == Counter({group: group_size for group in range(num_groups)})
+    assert counts["ended"] == num_groups * group_size == counts["begun"] - counts["failed"]
+    assert (recorder.num_open, recorder.num_complete, recorder.missing()) == (0, 0, {})
+    return counts
+
+
+def test_token_recorder_of_concurrent_conversations_returns_complete_groups() -> None:
+    counts = asyncio.run(run(60, 4, at_once=100, fail=0.05, wait=0.001))
+    assert counts["failed"] > 10
+
+
+@pytest.mark.slow
+def test_token_recorder_of_thousand_conversations_returns_complete_groups() -> None:
+    counts = asyncio.run(run(1000, 4, at_once=1000, fail=0.05, wait=0.2))
+    assert counts["failed"] > 200
+
+
+@pytest.mark.slow
+def test_token_recorder_of_fifty_thousand_conversations_holds_flat_memory() -> None:
+    async def rounds(recorder: TokenRecorder, first: int, num: int) -> None:
+        rng = random.Random(first)
+        for start in range(first, first + num, 250):
+            tasks = [play(recorder, group, rng, 0.02, 0.0) for group in range(start, start + 250) for _ in range(4)]
+            await asyncio.gather(*tasks, return_exceptions=True)
+            recorder.take()
+            for group in recorder.missing():
+                recorder.drop_group(group)
+
+    async def measure() -> tuple[int, int]:
+        recorder = TokenRecorder(group_size=4)
+        await rounds(recorder, 0, 500)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        await rounds(recorder, 500, 12_000)
+        gc.collect()
+        return before, tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before, after = asyncio.run(measure())
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000  # bytes, after 48,000 more conversations
+
+
+def test_token_recorder_cancelled_conversation_leaves_its_group_incomplete() -> None:
+    recorder = TokenRecorder(group_size=2, outputs={})
+
+    async def main() -> None:
+        async def hang() -> None:
+            async with recorder.conversation([1], group="g"):
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(hang())
+        await asyncio.sleep(0)
+        assert recorder.num_open == 1
+        async with recorder.conversation([1], group="g") as talk:
+            talk.turn([2], terminated=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (recorder.num_open, recorder.missing(), recorder.take()) == (0, {"g": 1}, None)
+        async with recorder.conversation([1], group="g") as talk:
+            talk.turn([3], truncated=True)
+
+    asyncio.run(main())
+    pack = recorder.take()
+    assert pack is not None
+    assert len(pack) == 2
+
+
+def test_token_recorder_wait_for_returns_the_number_of_groups() -> None:
+    recorder = TokenRecorder(group_size=2, outputs={})
+
+    async def main() -> None:
+        async def play_one(group: int) -> None:
+            async with recorder.conversation([1], group=group) as talk:
+                await asyncio.sleep(0)
+                talk.turn([2], terminated=True)
+
+        waiting = [asyncio.create_task(recorder.wait_for(num)) for num in (2, 1)]
+        await asyncio.gather(*(play_one(k % 3) for k in range(6)))
+        packs = await asyncio.gather(*waiting)
+        assert sorted(map(len, packs)) == [2, 4]
+        abandoned = asyncio.create_task(recorder.wait_for(1))
+        await asyncio.sleep(0)
+        abandoned.cancel()
+        await asyncio.gather(abandoned, return_exceptions=True)
+
+    asyncio.run(main())
+    asyncio.run(main())  # another event loop
+    assert recorder.num_complete == 0
+
+
+def test_token_recorder_take_leaves_later_groups() -> None:
+    recorder = TokenRecorder(outputs={})
+    for k in range(3):
+        talk = recorder.begin([k])
+        talk.turn([k], terminated=True)
+        recorder.end(talk)
+    first, rest = recorder.take(1), recorder.take()
+    assert first is not None and rest is not None
+    assert (len(first), len(rest), recorder.take()) == (1, 2, None)
+    with pytest.raises(InvalidArgument, match="num_groups"):
+        recorder.take(0)
+
+
+def test_token_recorder_rejects_open_and_foreign_conversations() -> None:
+    recorder = TokenRecorder(group_size=2, outputs={})
+    talk = recorder.begin([1], group=0)
+    with pytest.raises(EpisodeStateError, match="has not ended"):
+        recorder.end(talk)
+    assert recorder.num_open == 1
+    talk.turn([2], terminated=True)
+    with pytest.raises(EpisodeStateError, match="is not open in this recorder"):
+        TokenRecorder().end(talk)
+    recorder.end(talk)
+    with pytest.raises(EpisodeStateError, match="is not open in this recorder"):
+        recorder.drop(talk)
+    assert recorder.drop_group(0) == 1
+    assert recorder.drop_group(0) == 0
+
+    async def unfinished() -> None:
+        async with recorder.conversation([1]):
+            pass
+
+    with pytest.raises(EpisodeStateError, match="has not ended"):
+        asyncio.run(unfinished())
+    assert recorder.num_open == 0
