@@ -58,7 +58,7 @@ def broken(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
-@pytest.mark.parametrize("convert", [lambda batch: batch, Batch.to_torch, lambda batch: dict(batch.items())])
+@pytest.mark.parametrize("convert", [Batch, Batch.to_torch, Batch.to_dict], ids=["batch", "torch", "dict"])
 def test_check_token_batch_of_right_batch_finds_nothing(layout: Any, convert: Any) -> None:
     batch = convert(token_batch(played(), layout=layout))
     result = check_token_batch(model, batch, tolerance=1e-5)
