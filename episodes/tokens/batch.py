@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.batch import Batch
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey
+from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.tokens import names
 from episodes.tokens.sequences import TokenSequences
@@ -18,7 +18,6 @@ from episodes.tracks.ragged import Ragged
 __all__ = ["token_batch"]
 
 Layout = Literal["packed", "padded"]
-_FLAT = (names.CU_SEQLENS, names.MAX_SEQLEN, names.EPISODES)  # columns that do not have one value per token
 
 
 def token_batch(
@@ -74,21 +73,27 @@ def token_batch(
         raise InvalidArgument("token_batch: give advantages (per turn) or episode_advantages, not both")
     if pad_to is not None and layout == "packed":
         raise InvalidArgument("token_batch: pad_to needs layout='padded'")
-    columns = packed_columns(pack, advantages, episode_advantages, outputs, with_last_observation)
     if layout == "packed":
-        return Batch(columns)
-    return Batch(padded_columns(columns, pad_to, pad_id))
+        sequences = TokenSequences(pack, with_last_observation=with_last_observation)
+    else:
+        row_length = "longest" if pad_to is None else pad_to
+        sequences = TokenSequences(pack, with_last_observation=with_last_observation, row_length=row_length)
+    columns = _columns(sequences, advantages, episode_advantages, outputs, pad_id)
+    if layout == "padded":
+        shape = sequences.attention_mask.shape
+        columns = {name: column.reshape(shape) for name, column in columns.items()}
+        columns[names.ATTENTION_MASK] = sequences.attention_mask
+    else:
+        columns[names.CU_SEQLENS] = sequences.cu_seqlens
+        columns[names.MAX_SEQLEN] = np.array(sequences.lengths.max(initial=0), np.int32)
+    return Batch({**columns, names.EPISODES: sequences.episodes})
 
 
-def packed_columns(
-    pack: EpisodePack,
-    advantages: Any = None,
-    episode_advantages: Any = None,
-    outputs: Iterable[str] | None = None,
-    with_last_observation: bool = False,
-) -> dict[str, Any]:
-    """Return the packed columns of `token_batch`."""
-    sequences = TokenSequences(pack, with_last_observation=with_last_observation)
+def _columns(
+    sequences: TokenSequences, advantages: Any, episode_advantages: Any, outputs: Iterable[str] | None, pad_id: int
+) -> dict[str, np.ndarray]:
+    """Return the columns with one value per position, [N]."""
+    pack = sequences.pack
     extra = pack.extra_model_outputs
     if outputs is None:
         outputs = [key for key, values in extra.items() if type(values) is Ragged and values.ndim == 2]
@@ -99,10 +104,11 @@ def packed_columns(
     if names.LEARNED in extra:
         is_learned = sequences.of_sampled(extra[names.LEARNED]) != 0
         mask, sampled = sequences.place(is_learned), sampled[is_learned]
-    labels = np.full(sequences.num_tokens, names.IGNORED, _signed(sequences.tokens.dtype))
+    tokens = sequences.tokens(pad_id)
+    labels = np.full(len(tokens), names.IGNORED, _signed(tokens.dtype))
     labels[mask] = sampled
     columns = {
-        names.INPUT_IDS: sequences.tokens,
+        names.INPUT_IDS: tokens,
         names.LABELS: labels,
         names.LOSS_MASK: mask,
         names.POSITION_IDS: sequences.position_ids,
@@ -116,36 +122,7 @@ def packed_columns(
             columns[names.COLUMN_OF_OUTPUT.get(key, key)] = sequences.place(sequences.of_sampled(extra[key]))
     if pack.policy_versions is not None and Columns.POLICY_VERSION not in columns:
         columns[Columns.POLICY_VERSION] = sequences.place_per_turn(pack.get_policy_versions())
-    lengths = sequences.lengths
-    return columns | {
-        names.CU_SEQLENS: sequences.cu_seqlens,
-        names.MAX_SEQLEN: np.array(lengths.max(initial=0), np.int32),
-        names.EPISODES: sequences.episodes,
-    }
-
-
-def padded_columns(columns: dict[str, Any], pad_to: int | None = None, pad_id: int = 0) -> dict[str, Any]:
-    """Return packed columns with one row [L] per sequence.
-
-    Raises:
-        ShapeMismatch: a sequence is longer than `pad_to`.
-    """
-    lengths, longest = np.diff(columns[names.CU_SEQLENS]), int(columns[names.MAX_SEQLEN])
-    if pad_to is not None and pad_to < longest:
-        raise ShapeMismatch(f"token_batch: pad_to={pad_to}, and a sequence has {longest} tokens")
-    width = longest if pad_to is None else pad_to
-    is_token = np.arange(width, dtype=np.int32) < lengths[:, None]
-    fills = {names.LABELS: names.IGNORED, names.INPUT_IDS: pad_id}
-    padded: dict[str, Any] = {}
-    for name, column in columns.items():
-        if name in _FLAT:
-            continue
-        fill = fills.get(name, 0)
-        shape = (*is_token.shape, *column.shape[1:])
-        rows = np.full(shape, fill, column.dtype) if fill else np.zeros(shape, column.dtype)
-        rows[is_token] = column
-        padded[name] = rows
-    return padded | {names.ATTENTION_MASK: is_token, names.EPISODES: columns[names.EPISODES]}
+    return columns
 
 
 def _signed(dtype: np.dtype) -> np.dtype:

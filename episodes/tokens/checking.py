@@ -47,8 +47,12 @@ class TokenCheck:
         return self
 
     def __str__(self) -> str:
-        sizes = f"{self.num_tokens} tokens, differences up to {self.max_difference:.2g}, mean {self.mean_difference:.2g}"
-        return "\n".join([f"{len(self.problems) or 'no'} problem{'s' * (len(self.problems) != 1)}: {sizes}", *self.problems])
+        sizes = (
+            f"{self.num_tokens} tokens, differences up to {self.max_difference:.2g}, mean {self.mean_difference:.2g}"
+        )
+        return "\n".join(
+            [f"{len(self.problems) or 'no'} problem{'s' * (len(self.problems) != 1)}: {sizes}", *self.problems]
+        )
 
 
 class _Comparison(NamedTuple):
@@ -134,7 +138,7 @@ def _compare(logits: Any, batch: Mapping[str, Any] | Batch) -> _Comparison:
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         logits, tokens, labels, mask, recorded = (c[is_token] for c in (logits, tokens, labels, mask, recorded))
     tokens, starts = tokens.astype(np.int64), lengths.cumsum() - lengths
-    model = _log_probs(logits, np.append(tokens[1:], 0))
+    model = _log_probs(logits, np.append(tokens, 0)[1:])
     model[(starts + lengths - 1)[lengths > 0]] = np.nan
     positions = np.arange(len(tokens)) - starts.repeat(lengths)
     sequences = np.arange(len(lengths)).repeat(lengths)
@@ -156,7 +160,7 @@ def _label_problems(compared: _Comparison) -> list[str]:
     """Return the problem of labels that are not the next token."""
     learned = np.flatnonzero(compared.mask)
     labels, has_next = compared.labels[learned], ~np.isnan(compared.model[learned])
-    following = np.append(compared.tokens[1:], -1)[learned]
+    following = np.append(compared.tokens, -1)[1:][learned]
     is_wrong = ~has_next | (labels != following)
     if not is_wrong.any():
         return []
@@ -194,8 +198,8 @@ def _difference_problems(compared: _Comparison, differences: np.ndarray, toleran
     bad = np.isin(compared.sequences[learned], compared.sequences[wrong])
     if differs[is_first & bad].mean() > _MOST:
         return [
-            f"{count}, in {len(np.unique(compared.sequences[wrong]))} sequences from the first sampled token on: another "
-            "prompt (template, system message, BOS token), temperature or weights than at sampling"
+            f"{count}, in {len(np.unique(compared.sequences[wrong]))} sequences from the first sampled token on: "
+            "another prompt (template, system message, BOS token), temperature or weights than at sampling"
         ]
     return [
         f"{count}, first at {compared.place(int(wrong[0]))} after {int((~differs[: differs.argmax()]).sum())} tokens "

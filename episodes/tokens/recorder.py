@@ -52,9 +52,7 @@ class TokenRecorder:
     [0.0, 1.0]
     """
 
-    def __init__(
-        self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: Any = np.int32
-    ) -> None:
+    def __init__(self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: Any = np.int32) -> None:
         self.group_size = checked_count("group_size", group_size)
         self._arguments: dict[str, Any] = {"outputs": outputs, "dtype": dtype}
         self._open: dict[int, Conversation] = {}  # by `id` of the conversation
@@ -142,7 +140,9 @@ class TokenRecorder:
 
     def _check_open(self, talk: Conversation) -> None:
         if self._open.get(id(talk)) is not talk:
-            raise EpisodeStateError(f"{talk!r} is not open in this recorder: it has ended, was dropped, or is another's")
+            raise EpisodeStateError(
+                f"{talk!r} is not open in this recorder: it has ended, was dropped, or is another's"
+            )
 
     # --- what is recorded --------------------------------------------------------------------------------------------
 
@@ -192,4 +192,5 @@ class TokenRecorder:
         return self._take(num_groups)
 
     def __repr__(self) -> str:
-        return f"TokenRecorder({self.num_open} open, {len(self._incomplete)} incomplete groups, {self.num_complete} complete)"
+        groups = f"{len(self._incomplete)} incomplete groups, {self.num_complete} complete"
+        return f"TokenRecorder({self.num_open} open, {groups})"

@@ -132,8 +132,13 @@ def with_branches(
                     episodes.append(i)
         except _TooManyKept as problem:
             raise error(i, (problem.index - start) // 2, problem.num_tokens) from None
-    arrays = (np.array(values, np.int64) for values in (indices, lengths))
-    return Segments(*arrays, np.array(is_learned, bool), np.array(counts, np.int64), np.array(episodes, np.int64))
+    return Segments(
+        np.array(indices, np.int64),
+        np.array(lengths, np.int64),
+        np.array(is_learned, bool),
+        np.array(counts, np.int64),
+        np.array(episodes, np.int64),
+    )
 
 
 class _Branch(NamedTuple):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.pack import EpisodePack
 from episodes.tokens.names import KEPT_TOKENS
-from episodes.tokens.segments import Segments, Stream, stream_of, whole_episodes, with_branches
+from episodes.tokens.segments import Segments, stream_of, whole_episodes, with_branches
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.info_columns import ColumnInfos
 from episodes.tracks.ragged import Ragged
+from episodes.tracks.validation import checked_count
 
 __all__ = ["TokenSequences"]
 
@@ -25,20 +26,28 @@ class TokenSequences:
     step is learned from exactly once. Steps of the lookback and the tokens that a branch shares with an earlier
     sequence are context.
 
-    Letters: N tokens of all sequences, S sequences, A sampled tokens of all steps (without lookbacks), n episodes.
+    Letters: N positions of all sequences, S sequences, A sampled tokens of all steps (without lookbacks), n episodes.
+    With `row_length`, each sequence is padded to a row of L positions, and N = S L.
 
     Args:
         pack: a pack with ragged observations and actions of one integer per token.
         with_last_observation: include the tokens after the last step, such as a tool's last answer.
+        row_length: length L of the rows, or "longest" for that of the longest sequence. None: no padding.
 
     Raises:
         TrackMismatch: observations or actions are not ragged.
         InvalidArgument: a chunk does not begin at its episode's start, and its lookback lacks earlier turns; or a
             sampled token is the first one of its sequence.
-        ShapeMismatch: an observation keeps more tokens than there are before it.
+        ShapeMismatch: an observation keeps more tokens than there are before it, or a sequence is longer than a row.
     """
 
-    def __init__(self, pack: EpisodePack, *, with_last_observation: bool = False) -> None:
+    def __init__(
+        self,
+        pack: EpisodePack,
+        *,
+        with_last_observation: bool = False,
+        row_length: int | Literal["longest"] | None = None,
+    ) -> None:
         for name in ("observations", "actions"):
             track = getattr(pack, name)
             if type(track) is not Ragged or track.ndim != 2:
@@ -50,14 +59,17 @@ class TokenSequences:
         if lacks_past.any():
             i = int(lacks_past.argmax())
             raise InvalidArgument(
-                f"TokenSequences: the chunk of episode {pack.ids[i]} starts at t={pack.t_started[i]} and has a lookback "
-                f"of {pack.lookbacks[i]}, so earlier tokens are missing; cut with len_lookback_buffer=episode.t, or "
-                "join the chunks with concat_episode"
+                f"TokenSequences: the chunk of episode {pack.ids[i]} starts at t={pack.t_started[i]} and has a "
+                f"lookback of {pack.lookbacks[i]}, so earlier tokens are missing; cut with "
+                "len_lookback_buffer=episode.t, or join the chunks with concat_episode"
             )
         self.pack = pack
         self._stream = stream_of(pack.offsets, pack.lookbacks, pack.observations.lengths, pack.actions.lengths)
         self._segments = self._find_segments(with_last_observation)
+        self.lengths = self._count_tokens()
         self._check_first_tokens()
+        self.row_length = None if row_length is None else self._checked_row_length(row_length)
+        self._spans, self._is_learned = self._padded_segments()
 
     def _find_segments(self, with_last: bool) -> Segments:
         kept = self._kept_tokens()
@@ -83,11 +95,17 @@ class TokenSequences:
         kept[np.flatnonzero(~self._stream.is_action)[rows]] = values
         return kept
 
+    def _count_tokens(self) -> np.ndarray:
+        counts, lengths = self._segments.counts, self._segments.lengths
+        totals = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=totals[1:])
+        ends = counts.cumsum()
+        return totals[ends] - totals[ends - counts]
+
     def _check_first_tokens(self) -> None:
         segments = self._segments
-        ends = segments.lengths.cumsum()
-        begins = ends - segments.lengths
-        is_first = begins == self.cu_seqlens[:-1].repeat(segments.counts)
+        starts = segments.lengths.cumsum() - segments.lengths
+        is_first = starts == (self.lengths.cumsum() - self.lengths).repeat(segments.counts)
         is_wrong = is_first & segments.is_learned & (segments.lengths > 0)
         if is_wrong.any():
             sequence = int(np.arange(len(self)).repeat(segments.counts)[is_wrong.argmax()])
@@ -96,7 +114,32 @@ class TokenSequences:
                 "nothing predicts; the first prompt needs at least one token"
             )
 
-    # --- sizes -------------------------------------------------------------------------------------------------------
+    def _checked_row_length(self, row_length: int | str) -> int:
+        longest = int(self.lengths.max(initial=0))
+        if row_length == "longest":
+            return longest
+        if checked_count("row_length", row_length) < longest:
+            raise ShapeMismatch(f"TokenSequences: rows of {row_length} tokens, and a sequence has {longest}")
+        return int(row_length)
+
+    def _padded_segments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of positions of each segment, and whether it is learned from.
+
+        The padding of a sequence is its last segment. The very last segment has one position more than there are: what
+        is repeated per segment and read from position 1 on is shifted left by one.
+        """
+        segments = self._segments
+        if self.row_length is None:
+            return np.append(segments.lengths, 1), np.append(segments.is_learned, False)
+        ends = (segments.counts + 1).cumsum() - 1
+        is_padding = np.zeros(len(segments.lengths) + len(ends) + 1, bool)
+        is_padding[ends] = is_padding[-1] = True
+        spans, is_learned = np.ones(len(is_padding), np.int64), np.zeros(len(is_padding), bool)
+        spans[ends] = self.row_length - self.lengths
+        spans[~is_padding], is_learned[~is_padding] = segments.lengths, segments.is_learned
+        return spans, is_learned
+
+    # --- sequences [S] -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._segments.counts)
@@ -106,65 +149,62 @@ class TokenSequences:
         """Index in the pack of the episode of each sequence, int64 [S]."""
         return self._segments.episodes
 
-    @cached_property
+    @property
     def cu_seqlens(self) -> np.ndarray:
-        """Position of the first token of each sequence among all tokens, and N at the end, int32 [S + 1]."""
-        totals = np.zeros(len(self._segments.lengths) + 1, np.int32)
-        np.cumsum(self._segments.lengths, out=totals[1:])
-        bounds = np.zeros(len(self) + 1, np.int64)
-        np.cumsum(self._segments.counts, out=bounds[1:])
-        return totals[bounds]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of tokens of each sequence, int32 [S]."""
-        return np.diff(self.cu_seqlens)
-
-    @property
-    def num_tokens(self) -> int:
-        """Number N of tokens of all sequences."""
-        return int(self.cu_seqlens[-1])
-
-    # --- tokens [N] --------------------------------------------------------------------------------------------------
+        """Position of the first token of each sequence among all tokens without padding, int32 [S + 1]."""
+        bounds = np.zeros(len(self) + 1, np.int32)
+        np.cumsum(self.lengths, out=bounds[1:])
+        return bounds
 
     @cached_property
-    def tokens(self) -> np.ndarray:
-        """The tokens of all sequences, [N]."""
+    def attention_mask(self) -> np.ndarray:
+        """Which positions of padded rows are tokens, bool [S, L]."""
+        return np.arange(self.row_length or 0) < self.lengths[:, None]
+
+    # --- positions [N] -----------------------------------------------------------------------------------------------
+
+    @property
+    def num_positions(self) -> int:
+        """Number N of positions of all sequences, padding included."""
+        return int(self.lengths.sum()) if self.row_length is None else self.row_length * len(self)
+
+    def tokens(self, pad_id: int = 0) -> np.ndarray:
+        """Return the tokens of all sequences, [N], with `pad_id` as padding."""
         stream, segments = self._stream, self._segments
         observed, acted = self.pack.observations.flat, self.pack.actions.flat
         is_action = stream.is_action.repeat(stream.lengths)
         tokens = np.empty(len(is_action), np.result_type(observed, acted))
         tokens[is_action] = acted
         tokens[np.logical_not(is_action, out=is_action)] = observed
-        if segments.indices is None:
+        if segments.indices is not None:
+            starts = stream.lengths.cumsum() - stream.lengths
+            tokens = tokens[ranges(starts[segments.indices], segments.lengths)]
+        if self.row_length is None:
             return tokens
-        starts = stream.lengths.cumsum() - stream.lengths
-        return tokens[ranges(starts[segments.indices], segments.lengths)]
+        rows = np.full(self.num_positions, pad_id, tokens.dtype)
+        rows[self.attention_mask.reshape(-1)] = tokens
+        return rows
 
     @cached_property
     def learned(self) -> np.ndarray:
         """Which tokens are learned from, bool [N]: the A sampled tokens of steps, in the order of the pack."""
-        return self._segments.is_learned.repeat(self._segments.lengths)
-
-    @cached_property
-    def _counts_and_one(self) -> np.ndarray:
-        """Lengths of the segments, and 1. What is repeated this often and read from 1 on is shifted left by one."""
-        return np.append(self._segments.lengths, 1)
+        return self._is_learned.repeat(self._spans)[:-1]
 
     @cached_property
     def predicts(self) -> np.ndarray:
         """Which positions predict a learned token, bool [N]: `learned`, shifted left by one."""
-        return np.append(self._segments.is_learned, False).repeat(self._counts_and_one)[1:]
+        return self._is_learned.repeat(self._spans)[1:]
 
-    @cached_property
+    @property
     def position_ids(self) -> np.ndarray:
-        """Position of each token in its sequence, int32 [N]."""
-        starts = self.cu_seqlens[:-1].repeat(self.lengths)
-        positions = np.arange(self.num_tokens, dtype=np.int32)
-        positions -= starts
+        """Position of each token in its sequence, int32 [N], and 0 in padding."""
+        if self.row_length is not None:
+            return np.multiply(self.attention_mask, np.arange(self.row_length, dtype=np.int32)).reshape(-1)
+        positions = np.arange(self.num_positions, dtype=np.int32)
+        positions -= self.cu_seqlens[:-1].repeat(self.lengths)
         return positions
 
-    # --- values of sampled tokens [A], turns and episodes --------------------------------------------------------------
+    # --- values of sampled tokens [A], turns and episodes ------------------------------------------------------------
 
     @cached_property
     def _step_rows(self) -> Any:
@@ -188,7 +228,8 @@ class TokenSequences:
 
     def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Return values [A] of sampled tokens at the positions that predict the tokens, [N], and `fill` elsewhere."""
-        placed = np.full(self.num_tokens, fill, values.dtype) if fill else np.zeros(self.num_tokens, values.dtype)
+        num = self.num_positions
+        placed = np.full(num, fill, values.dtype) if fill else np.zeros(num, values.dtype)
         placed[self.predicts] = values
         return placed
 
@@ -196,10 +237,12 @@ class TokenSequences:
         """Return values [num_steps] of turns at the positions that predict the turn's tokens, [N], and 0 elsewhere."""
         values = np.asarray(values)
         if values.shape != (self.pack.num_steps,):
-            raise ShapeMismatch(f"values of shape {list(values.shape)}; give one for each of {self.pack.num_steps} turns")
-        of_segments = np.zeros(len(self._counts_and_one), values.dtype)
-        of_segments[:-1][self._segments.is_learned] = values
-        return of_segments.repeat(self._counts_and_one)[1:]
+            raise ShapeMismatch(
+                f"values of shape {list(values.shape)}; give one for each of {self.pack.num_steps} turns"
+            )
+        of_segments = np.zeros(len(self._spans), values.dtype)
+        of_segments[self._is_learned] = values
+        return of_segments.repeat(self._spans)[1:]
 
     def place_per_episode(self, values: Any) -> np.ndarray:
         """Return values [n] of episodes at the positions that predict sampled tokens, [N], and 0 elsewhere."""

@@ -133,4 +133,6 @@ def test_check_token_batch_rejects_missing_columns_and_wrong_logits() -> None:
 
 def test_check_token_batch_of_empty_batch_finds_nothing() -> None:
     empty = token_batch(played()[:0])
-    assert check_token_batch(lambda batch: np.zeros((0, VOCABULARY)), dict(empty.items()) | {"action_logp": np.zeros(0)})
+    assert check_token_batch(
+        lambda batch: np.zeros((0, VOCABULARY)), dict(empty.items()) | {"action_logp": np.zeros(0)}
+    )

@@ -52,9 +52,7 @@ def expected_columns(plains: list[Plain], sequences: list[PlainSequence], first_
 
 def check_batches(pack: EpisodePack, plains: list[Plain], first_turns: list[int], with_last: bool) -> None:
     sequences = [
-        sequence
-        for i, plain in enumerate(plains)
-        for sequence in plain_sequences(plain, i, first_turns[i], with_last)
+        sequence for i, plain in enumerate(plains) for sequence in plain_sequences(plain, i, first_turns[i], with_last)
     ]
     expected = expected_columns(plains, sequences, first_turns)
     counts = [len(plain.turns) - first for plain, first in zip(plains, first_turns, strict=True)]
@@ -192,7 +190,7 @@ def test_token_batch_rejects_wrong_arguments() -> None:
         token_batch(pack, episode_advantages=[1, 2])
     with pytest.raises(UnknownKey, match=r"no extra model outputs \['entropy'\]"):
         token_batch(pack, outputs=["entropy"])
-    with pytest.raises(ShapeMismatch, match="a sequence has 6 tokens"):
+    with pytest.raises(ShapeMismatch, match="a sequence has 6"):
         token_batch(pack, layout="padded", pad_to=5)
     with pytest.raises(InvalidArgument, match="pad_to needs layout='padded'"):
         token_batch(pack, pad_to=5)

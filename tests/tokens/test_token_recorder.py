@@ -61,7 +61,7 @@ async def run(num_groups: int, group_size: int, *, at_once: int, fail: float, wa
             assert all(len(set(members)) == 1 for members in runs)
             assert (pack.returns() == pack.lengths).all()
             seen.update(groups)
-    assert seen == Counter({group: group_size for group in range(num_groups)})
+    assert seen == Counter(dict.fromkeys(range(num_groups), group_size))
     assert counts["ended"] == num_groups * group_size == counts["begun"] - counts["failed"]
     assert (recorder.num_open, recorder.num_complete, recorder.missing()) == (0, 0, {})
     return counts
@@ -161,7 +161,8 @@ def test_token_recorder_take_leaves_later_groups() -> None:
         talk.turn([k], terminated=True)
         recorder.end(talk)
     first, rest = recorder.take(1), recorder.take()
-    assert first is not None and rest is not None
+    assert first is not None
+    assert rest is not None
     assert (len(first), len(rest), recorder.take()) == (1, 2, None)
     with pytest.raises(InvalidArgument, match="num_groups"):
         recorder.take(0)
