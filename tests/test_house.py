@@ -17,7 +17,8 @@ from tests.code_rules import PACKAGES, ROOT
 
 PUBLIC_API = ROOT / "tests" / "public_api.txt"
 HEAVY = {"torch", "pandas", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo", "typer", "jinja2", "duckdb", "fsspec"}
-LAZY = {"multi_agent", "recorder", "returns", "storage", "replay", "inspect", "converters", "tokens"}  # packages of `episodes`
+# Packages of `episodes`.
+LAZY = {"multi_agent", "recorder", "returns", "storage", "replay", "inspect", "converters", "tokens"}
 
 
 def test_imports_follow_the_layers() -> None:
