@@ -9,12 +9,16 @@ Functions and classes among the settings are identified by their names. Lambdas 
 name.
 They are identified by their position and their code: names, constants, operators, defaults, and the plain values that
 they close over. This is the same in each process. Another Python version may compile a comprehension differently.
+
+Episodes store the rewriters and views of the pipeline that acted, as the text of `describe_acting_pipeline`, so that a
+learner in another process can compare them with its actor.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator, Mapping, Set
+import json
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -26,9 +30,20 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from episodes.errors import StateMismatch
+from episodes.errors import StateMismatch, UnreadableData
 
-__all__ = ["check_fingerprint", "check_statistics", "check_views", "describe_space", "settings_of", "stamp", "stamped"]
+__all__ = [
+    "acting_parts",
+    "check_acting_pipelines",
+    "check_fingerprint",
+    "check_statistics",
+    "check_views",
+    "describe_acting_pipeline",
+    "describe_space",
+    "settings_of",
+    "stamp",
+    "stamped",
+]
 
 ATTRIBUTE = "pipeline_fingerprint"
 _COMPARED = ("observations", "actions", "env_to_module", "module_to_env")
@@ -201,8 +216,58 @@ def check_views(policy: Any, views: list[Any]) -> None:
     )
 
 
-def _in_words(views: list[Any]) -> str:
-    return "the views " + ", ".join(_made(*view) for view in views) if views else "no views"
+def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
+    """Return [name, settings] of the rewriters and of the views of an env-to-module pipeline, as plain values."""
+    rewriters = getattr(env_to_module, "rewriters", {})
+    return {
+        "rewriters": [[name, piece.settings] for name, piece in rewriters.items()],
+        "views": getattr(env_to_module, "view_settings", []),
+    }
+
+
+def describe_acting_pipeline(env_to_module: Any) -> str:
+    """Return the rewriters and views of an env-to-module pipeline as one line of JSON, which episodes store."""
+    return json.dumps({kind: parts for kind, parts in acting_parts(env_to_module).items() if parts})
+
+
+def check_acting_pipelines(texts: Iterable[str | None], here: Mapping[str, list[Any]], learner: str) -> None:
+    """Raise `StateMismatch` if episodes were recorded with other rewriters or views than a learner uses.
+
+    Args:
+        texts: acting pipelines of the episodes; None if unknown, which is not checked.
+        here: the learner's "rewriters" and "views", as in `acting_parts`. A missing kind is not compared.
+        learner: name of the learner, for the error.
+    """
+    for line in dict.fromkeys(line for text in set(texts) - {None} for line in (text or "").splitlines()):
+        recorded = _parsed(line)
+        for kind, parts in here.items():
+            before = recorded[kind]
+            if before != json.loads(json.dumps(parts)):  # as JSON represents them
+                raise StateMismatch(
+                    f"the policy that recorded the episodes acted through {_in_words(before, kind)}, and {learner} "
+                    f"uses {_in_words(parts, kind)}: give {learner} an actor with the same pieces as the actor that "
+                    "sampled"
+                )
+
+
+def _parsed(line: str) -> dict[str, list[Any]]:
+    """Return the rewriters and views of a line of `describe_acting_pipeline`.
+
+    Raises:
+        UnreadableData: the line is not such JSON.
+    """
+    try:
+        parts = json.loads(line)
+        return {kind: [[str(name), dict(settings)] for name, settings in parts.get(kind, ())] for kind in _PARTS}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UnreadableData(f"acting_pipeline={line!r:.200}: {error}; expected rewriters and views as JSON") from None
+
+
+_PARTS = ("rewriters", "views")
+
+
+def _in_words(parts: list[Any], kind: str = "views") -> str:
+    return f"the {kind} " + ", ".join(_made(*part) for part in parts) if parts else f"no {kind}"
 
 
 def check_statistics(policy: Any, env_to_module: Any) -> None:

@@ -231,6 +231,7 @@ class MultiAgentEnvRunner(EnvRunner):
     def _finalize(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
         """Finalize a chunk, with the policies' versions and rewards of the runner's dtype. Return the chunk."""
         write_versions(chunk, self._policy_version)
+        self._pipelines.write_acting_pipelines(chunk)
         chunk.to_numpy()
         if (dtype := self.reward_dtype) is not None:
             for agent_episode in chunk.agent_episodes.values():

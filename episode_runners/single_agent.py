@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
 from connectors.actor import Actor
-from connectors.fingerprint import check_fingerprint, check_statistics, stamp
+from connectors.fingerprint import check_fingerprint, check_statistics, describe_acting_pipeline, stamp
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
 from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.environment_errors import raise_or_annotate
@@ -114,6 +114,7 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
             reward_dtype=reward_dtype,
         )
+        self._recorder.acting_pipeline = describe_acting_pipeline(self.env_to_module)
         self._seed_ids(seed)
         self._sink: VectorRecorder | ReplayRecorder = self._recorder  # records the rows of this call
         self._buffer: EpisodeReplayBuffer | None = None  # the buffer behind the sink
@@ -389,6 +390,7 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=self._recorder.len_lookback_buffer,
             keys=keys,
         )
+        self._sink.acting_pipeline = self._recorder.acting_pipeline
         if self._id_generator is not None:
             self._sink.seed(self._id_generator)
         self._buffer = buffer

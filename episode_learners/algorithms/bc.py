@@ -14,6 +14,7 @@ from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
+from episode_learners.algorithms.acting_pipelines import check_recorded_alike
 from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import (
     Algorithm,
@@ -100,6 +101,7 @@ class BC(Algorithm):
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        check_recorded_alike(episodes, self)
         mapping = self.config.action_mapping
         episodes = to_policy_units(episodes, self.policy.action_space, mapping, type(self).__name__)
         if self._given is None and module_of(self.policy).is_recurrent:

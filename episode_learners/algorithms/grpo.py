@@ -15,6 +15,7 @@ from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.rollout.buffer import add_sequence_returns
+from episode_learners.algorithms.acting_pipelines import check_recorded_alike
 from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, split_actor, stored_inputs
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
@@ -108,6 +109,7 @@ class GRPO(Algorithm):
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         pack = EpisodePack.from_episodes(episodes)
+        check_recorded_alike(pack, self, is_on_policy=True)
         cut = ~(pack.terminated | pack.truncated)
         if cut.any():
             raise InvalidArgument(

@@ -13,6 +13,7 @@ from connectors.actor import Actor
 from connectors.learner import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
+from episode_learners.algorithms.acting_pipelines import check_recorded_alike
 from episode_learners.algorithms.algorithm import (
     Algorithm,
     MakeScheduler,
@@ -106,6 +107,7 @@ class IMPALA(Algorithm):
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        check_recorded_alike(episodes, self, is_on_policy=True)
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
         missing = [name for name in (*_READ, Columns.ACTION_LOGP) if name not in batch]
         if missing:

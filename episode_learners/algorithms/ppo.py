@@ -20,6 +20,7 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of, seen_columns
 from connectors.rollout.buffer import add_advantages, transition_view
 from connectors.views import View
+from episode_learners.algorithms.acting_pipelines import check_recorded_alike
 from episode_learners.algorithms.algorithm import (
     Algorithm,
     MakeScheduler,
@@ -127,6 +128,7 @@ class PPO(Algorithm):
         self.pipeline = pipeline or ppo_pipeline(policy if actor is None else actor, config)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        check_recorded_alike(episodes, self, is_on_policy=True)
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:

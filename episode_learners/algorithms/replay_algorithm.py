@@ -14,6 +14,7 @@ from connectors.fingerprint import check_views
 from connectors.learner import LearnerPipeline, learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views.view import settings_of_views
+from episode_learners.algorithms.acting_pipelines import check_recorded_alike
 from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import Algorithm, Measured, stored_inputs, tensors_of
 from episode_learners.algorithms.config import AlgorithmConfig
@@ -154,6 +155,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().update(episodes)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        check_recorded_alike(episodes, self)
         episodes = to_policy_units(episodes, self.policy.action_space, self.action_mapping, type(self).__name__)
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
         missing = [name for name in _TRANSITION if name not in batch]

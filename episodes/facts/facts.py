@@ -31,9 +31,10 @@ class Kind(Enum):
     INTEGER = "integer"
     ENDING = "ending"
     VERSIONS = "versions"  # policy version of each step (`VersionRuns`), or None
+    TEXT = "text"  # a string, often the same for all episodes of a pack, or None
 
 
-OPTIONAL = (Kind.OPTIONAL_ID, Kind.VERSIONS)
+OPTIONAL = (Kind.OPTIONAL_ID, Kind.VERSIONS, Kind.TEXT)
 """Kinds that may be None. Their columns may be None, too, and may be missing in files."""
 
 
@@ -45,6 +46,7 @@ FACTS = {
     "module_id": Kind.OPTIONAL_ID,
     "multi_agent_episode_id": Kind.OPTIONAL_ID,
     "policy_versions": Kind.VERSIONS,
+    "acting_pipeline": Kind.TEXT,
 }
 """The facts that may differ between episodes of a pack, in the order of `EpisodeFacts` and `PackFacts`.
 
@@ -69,6 +71,7 @@ class EpisodeFacts(NamedTuple):
     module_id: Any = None
     multi_agent_episode_id: Any = None
     policy_versions: VersionRuns | None = None  # of the chunk's steps without the lookback
+    acting_pipeline: str | None = None  # rewriters and views with which the policy acted, see `connectors.fingerprint`
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
 
@@ -107,7 +110,8 @@ class EpisodeFacts(NamedTuple):
     def followed_by(self, other: EpisodeFacts) -> EpisodeFacts:
         """Return the facts of this chunk joined with the next chunk `other`."""
         versions = join_runs(self.policy_versions, other.policy_versions, other.t_started - self.t_started)
-        return self._replace(ending=other.ending, policy_versions=versions)
+        pipeline = join_pipelines(self.acting_pipeline, other.acting_pipeline)
+        return self._replace(ending=other.ending, policy_versions=versions, acting_pipeline=pipeline)
 
     def __reduce__(self) -> Any:
         """Pickle facts and spaces apart, so that pickles with fewer facts can be read. Spaces have no random state."""
@@ -117,6 +121,13 @@ class EpisodeFacts(NamedTuple):
 def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFacts:
     names = EpisodeFacts._fields
     return EpisodeFacts(**dict(zip((*names[: len(facts)], *names[len(FACTS) :]), (*facts, *own_spaces), strict=True)))
+
+
+def join_pipelines(first: str | None, second: str | None) -> str | None:
+    """Return the acting pipeline of two joined chunks: one line for each pipeline if they differ."""
+    if first == second or second is None:
+        return first
+    return second if first is None else "\n".join(dict.fromkeys([*first.splitlines(), *second.splitlines()]))
 
 
 def new_id() -> str:
@@ -177,6 +188,7 @@ class PackFacts(NamedTuple):
     module_ids: Any = None  # [n] objects, or None
     multi_agent_episode_ids: Any = None  # [n] objects, or None
     policy_versions: VersionColumn | None = None  # of n chunks, or None
+    acting_pipelines: Any = None  # [n] objects, or None
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
     custom_data: Sequence[dict[str, Any] | None] | None = None  # [n] dicts, not shared; None if all are empty
@@ -381,7 +393,7 @@ def objects(values: Any) -> np.ndarray | None:
     return None if values is None or list(values).count(None) == len(values) else _object_array(values)
 
 
-_MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects}
+_MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects, Kind.TEXT: objects}
 _MAKE[Kind.VERSIONS] = VersionColumn.of
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     column: _MAKE[kind] for column, kind in zip(PackFacts._fields, FACTS.values(), strict=False)

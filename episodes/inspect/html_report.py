@@ -142,7 +142,7 @@ def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
 
 def _is_empty(name: str, values: np.ndarray) -> bool:
     """Return True for optional columns without a value."""
-    if name in ("agent_id", "module_id", "multi_agent_episode_id"):
+    if name in ("agent_id", "module_id", "multi_agent_episode_id", "acting_pipeline"):
         return all(value is None for value in values)
     is_optional = name.startswith("policy_version") or name == "seed"
     return is_optional and bool(len(values)) and bool((values == -1).all())

@@ -153,6 +153,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     agent_ids = _fact("agent_ids")  # [n] or None
     module_ids = _fact("module_ids")  # [n] or None
     multi_agent_episode_ids = _fact("multi_agent_episode_ids")  # [n] or None
+    acting_pipelines = _fact("acting_pipelines")  # [n] or None
     observation_space = _fact("observation_space")
     action_space = _fact("action_space")
     _repr_html_ = notebook_repr("episodes.inspect.html", "pack")

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.facts.ending import codes_of
-from episodes.facts.facts import PackFacts, own_custom_data, random_ids
+from episodes.facts.facts import PackFacts, objects, own_custom_data, random_ids
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, Row, Rows, final_observations_of, infos_at_ends
@@ -60,6 +60,7 @@ class VectorRecorder:
         taken_envs: environment of each chunk of the last take, int [n].
         stand_ins: items [...] by key, for lookback steps without that extra model output, in place of zeros. A policy's
             initial state as "state_out" makes a learner start after random steps as the policy did.
+        acting_pipeline: rewriters and views with which the policy acts, as JSON text, or None. Chunks store it.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class VectorRecorder:
         self._last_observations: list[LastObservations] = []
         self._steps_at_take = 0
         self._versions = [(0, UNKNOWN)]  # (row, policy version from that row on)
+        self.acting_pipeline: str | None = None
         self._needs_resets = self.autoreset_mode is AutoresetMode.DISABLED
         self._last_lies_apart = boundaries.last_lies_apart
         self._classified = _Classified(1, boundaries)  # row 0 has no step
@@ -433,6 +435,7 @@ class VectorRecorder:
             t_started=nested.frozen(np.where(from_base, self._base_ages[chunks.envs], 0)),
             endings=nested.frozen(codes_of(terminated, truncated)),
             policy_versions=self._versions_of(chunks),
+            acting_pipelines=objects([self.acting_pipeline] * len(chunks.envs)),
             observation_space=self.observation_space,
             action_space=self.action_space,
             custom_data=own_custom_data(customs),

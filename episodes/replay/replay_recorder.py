@@ -25,7 +25,7 @@ from episodes.recorder.recent_rows import RecentRows
 from episodes.recorder.row_blocks import as_numbers
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.addition import Addition, Block
-from episodes.replay.ring.episode_table import NONE
+from episodes.replay.ring.episode_table import NO_FACTS, NONE
 from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.replay.row_links import EnvTails
@@ -125,6 +125,18 @@ class ReplayRecorder:
             with self._ring.lock:
                 self._ring.flush_staged()  # the staged rows have the version before
                 self._staged.version, self._plain = None if number == UNKNOWN else number, None
+
+    @property
+    def acting_pipeline(self) -> str | None:
+        """Rewriters and views with which the policy acts, as JSON text, or None. New episodes store it."""
+        return self._staged.facts.acting_pipeline
+
+    @acting_pipeline.setter
+    def acting_pipeline(self, text: str | None) -> None:
+        if text != self._staged.facts.acting_pipeline:
+            with self._ring.lock:
+                self._ring.flush_staged()  # the staged episodes have the pipeline before
+                self._staged.facts = NO_FACTS._replace(acting_pipeline=text)
 
     @property
     def is_reset(self) -> bool:

@@ -14,7 +14,7 @@ from episodes.facts.policy_versions import UNKNOWN
 from episodes.recorder.boundaries import Boundaries, Row, Rows
 from episodes.recorder.info_rows import InfoRows
 from episodes.replay.ring.addition import Addition, Block
-from episodes.replay.ring.episode_table import NONE, TableChange
+from episodes.replay.ring.episode_table import NO_FACTS, NONE, TableChange
 from episodes.replay.ring.linked_ring import FLAGS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.replay.ring.step_links import ENTRY, NEXT
 from episodes.replay.row_links import EnvTails, LinkedRows, LinkedRun
@@ -65,9 +65,10 @@ class StagedSteps:
         classified: which of the rows are steps, as far as that was computed.
         unstarted: see `Unstarted`.
         version: policy version of the rows, or None.
+        facts: facts of new episodes that are not in the ring.
     """
 
-    __slots__ = ("_environments", "classified", "infos", "rows", "stage", "tails", "unstarted", "version")
+    __slots__ = ("_environments", "classified", "facts", "infos", "rows", "stage", "tails", "unstarted", "version")
 
     def __init__(self, boundaries: Boundaries) -> None:
         nowhere = np.full(boundaries.num_envs, NONE, np.int64)
@@ -79,6 +80,7 @@ class StagedSteps:
         self.classified = ClassifiedRows(0, boundaries)
         self.unstarted: Unstarted = {}
         self.version: int | None = None
+        self.facts = NO_FACTS
 
     def classify(self) -> Boundaries:
         """Return the boundaries after the newest row. Rows are classified here, many at once."""
@@ -118,7 +120,7 @@ class StagedSteps:
         reservation = ring.reserve(steps.num_steps, steps.num_rows)
         episodes = ring.table.change(reservation.closed, len(steps.first_steps))
         links, after = steps.links(reservation, tails, boundaries, episodes.opened, ring, stage.links)
-        episodes.first = links[NEXT][steps.first_steps]
+        episodes.first, episodes.recorded_facts = links[NEXT][steps.first_steps], self.facts
         unstarted = self._name_started(episodes, steps) if self.unstarted else self.unstarted
         observations, tracks = stage.first_rows(count)
         endings = {name: steps.steps_with_flag(stage.tracks[name][:count]) for name in FLAGS}

@@ -93,6 +93,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     agent_id: Any = fact_of("agent_id", "Id of the agent in a multi-agent episode, or None.")
     module_id: Any = fact_of("module_id", "Id of the module that acts for the agent, or None.")
     multi_agent_episode_id: Any = fact_of("multi_agent_episode_id", "Id of the multi-agent episode, or None.")
+    acting_pipeline: str | None = fact_of(
+        "acting_pipeline", "Rewriters and views with which the policy acted, as JSON text, or None if unknown."
+    )
     observation_space: spaces.Space | None = fact_of("observation_space", "Space of the observations, or None.")
     action_space: spaces.Space | None = fact_of("action_space", "Space of the actions, or None.")
     custom_data: dict[str, Any]
@@ -132,7 +135,9 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         id_ = new_id() if id_ is None else id_
         check_extra_output_names(extra_model_outputs or (), f"episode {id_}")
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
-        self._facts = EpisodeFacts.of_all((id_, t_started or 0, ending, *ids, None, observation_space, action_space))
+        self._facts = EpisodeFacts.of_all(
+            (id_, t_started or 0, ending, *ids, None, None, observation_space, action_space)
+        )
         kinds = None if ragged is None else declared_kinds(ragged, f"episode {id_}")
         self._tracks = Tracks.growing(
             all_observations, infos, all_actions, all_rewards, extra_model_outputs, lookback, kinds

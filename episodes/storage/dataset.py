@@ -473,6 +473,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         - `episode_length`, `episode_return`, `is_complete`: over all chunks of the episode in the data set, also those
           that a view leaves out. Complete: the chunks follow each other from t = 0 to an ending.
         - `policy_version_min`, `policy_version_max`: -1 if no version is known.
+        - `acting_pipeline`: rewriters and views with which the policy acted, as JSON, or None.
         - `custom_data/KEY`: for each key of `custom_data` whose values are all bools, numbers or strings. A chunk
           without the key has NaN (numbers) or None.
         - `seed`: `custom_data["seed"]`, which `RecordEpisodes` sets and runners do not, or -1.

@@ -33,7 +33,7 @@ def row_fields() -> list[Any]:
     """Return the Arrow fields of the columns with one value per chunk, in order: ids, length, return, ..."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
-    types[Kind.VERSIONS] = pa.large_list(pa.int64())
+    types |= {Kind.VERSIONS: pa.large_list(pa.int64()), Kind.TEXT: pa.string()}
     named = [
         *((name, types[kind]) for fact, kind in FACTS.items() for name in _names(fact, kind)),
         ("length", pa.int64()),
@@ -90,6 +90,8 @@ def row_columns(pack: EpisodePack) -> list[Any]:
             facts += _version_columns(values, len(pack))
         elif kind is Kind.INTEGER:
             facts.append(pa.array(values))
+        elif kind is Kind.TEXT:
+            facts.append(_nulls(len(pack), pa.string()) if values is None else text_column(values))
         else:
             facts.append(_id_column(fact.rstrip("_"), values, len(pack), other_ids))
     custom = pack.facts.custom_data

@@ -167,12 +167,27 @@ def bounds_of(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tupl
     return (min(versions), max(versions)) if max(versions, default=UNKNOWN) != UNKNOWN else None
 
 
+def _texts(values: np.ndarray) -> str | bytes:
+    """Return texts: one text if all episodes have the same, otherwise a document of all."""
+    texts = values.tolist()
+    first = texts[0] if texts else None
+    return first if type(first) is str and texts.count(first) == len(texts) else _document(values)
+
+
+def _read_texts(data: str | bytes, num: int) -> np.ndarray | None:
+    values = [data] * num if isinstance(data, str) else _as_many(msgpack_codec.decode(data), num)
+    if not set(map(type, values)) <= {str, type(None)}:
+        raise UnreadableData(f"texts of {num} episodes: {values!r:.80}")
+    return objects(values)
+
+
 _TO_WIRE: dict[Kind, Any] = {
     Kind.ID: _ids,
     Kind.INTEGER: integers_of,
     Kind.ENDING: lambda codes: codes.tobytes(),
     Kind.OPTIONAL_ID: _document,
     Kind.VERSIONS: _versions,
+    Kind.TEXT: _texts,
 }
 _FROM_WIRE: dict[Kind, Any] = {
     Kind.ID: _read_ids,
@@ -180,6 +195,7 @@ _FROM_WIRE: dict[Kind, Any] = {
     Kind.ENDING: _read_endings,
     Kind.OPTIONAL_ID: _read_document,
     Kind.VERSIONS: _read_versions,
+    Kind.TEXT: _read_texts,
 }
 WRITERS = [_TO_WIRE[kind] for kind in FACTS.values()]
 READERS = [_FROM_WIRE[kind] for kind in FACTS.values()]

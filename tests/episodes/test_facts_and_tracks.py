@@ -91,15 +91,23 @@ def test_pack_facts_equal_facts_of_each_episode() -> None:
 
 def test_facts_of_older_pickle_load_with_defaults() -> None:
     facts = EpisodeFacts(
-        "a", 3, Ending.BOTH, agent_id="x", policy_versions=VersionRuns((1, 2), (4,)), action_space=spaces.Discrete(2)
+        "a",
+        3,
+        Ending.BOTH,
+        agent_id="x",
+        policy_versions=VersionRuns((1, 2), (4,)),
+        acting_pipeline="{}",
+        action_space=spaces.Discrete(2),
     )
+    newer = {"policy_versions": None, "acting_pipeline": None}
     for whole, stored in ((facts, facts), (PackFacts.of([facts], [{}]), None)):
         restore, (known, *remaining) = whole.__reduce__()
-        older = restore(known[:-1], *remaining)
+        older = restore(known[: -len(newer)], *remaining)
         older = older if stored else older.at(0)
-        assert older == facts._replace(policy_versions=None)
+        assert older == facts._replace(**newer)
     state = grown(2, id_="a").get_state()
-    del state["policy_versions"]
+    for name in newer:
+        del state[name]
     assert SingleAgentEpisode.from_state(state).equals(grown(2, id_="a"))
 
 

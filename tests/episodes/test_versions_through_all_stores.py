@@ -1,4 +1,4 @@
-"""Random programs over all kinds of storage keep the policy version of each step, compared with a list."""
+"""Random programs over all kinds of storage keep policy versions and acting pipelines, compared with a list."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from episodes.storage import EpisodeDataset, EpisodeWriter, compact
 from episodes.transport import wire
 
 VERSIONS = st.lists(st.integers(-1, 3), max_size=6)  # of steps; -1: nothing is told
+PIPELINES = st.sampled_from([None, "{}", '{"views": [["scaled", {"by": 2.0}]]}', '{"views": [["ä", {}]]}'])
 MOST = 12  # things in the pool, and episodes in a pack
 
 
@@ -29,6 +30,7 @@ class Versions(RuleBasedStateMachine):
     @initialize(capacity=st.integers(3, 40), seed=st.integers(0, 3))
     def begin(self, capacity: int, seed: int) -> None:
         self.truth: list[int] = []  # the version of each step, by number
+        self.pipelines: list[str | None] = []  # the acting pipeline of each step, by number
         self.pool: list[Any] = []
         self.growing: list[SingleAgentEpisode] = []
         self.fed: list[SingleAgentEpisode] = []  # that go on, chunk by chunk, in the buffer
@@ -55,6 +57,8 @@ class Versions(RuleBasedStateMachine):
         known = [version for version in wanted if version >= 0]
         assert thing.get_policy_versions().tolist() == wanted
         assert thing.policy_versions == ((min(known), max(known)) if known else None)
+        for number in thing.get_actions():
+            assert thing.acting_pipeline == self.pipelines[int(number)]
 
     def wanted(self, numbers: Any) -> list[int]:
         return [self.truth[int(number)] for number in numbers]
@@ -76,16 +80,18 @@ class Versions(RuleBasedStateMachine):
             last = recorded.get("policy_version", last)
             episode.add_env_step(np.ones(1), len(self.truth), 0.5, **recorded)
             self.truth.append(last)
+            self.pipelines.append(episode.acting_pipeline)
         return episode
 
-    def begun(self) -> SingleAgentEpisode:
+    def begun(self, pipeline: str | None) -> SingleAgentEpisode:
         episode = SingleAgentEpisode()
+        episode.acting_pipeline = pipeline
         episode.add_env_reset(np.zeros(1))
         return episode
 
-    @rule(versions=VERSIONS)
-    def begin_an_episode(self, versions: list[int]) -> None:
-        self.growing.append(self.grown(self.begun(), versions))
+    @rule(versions=VERSIONS, pipeline=PIPELINES)
+    def begin_an_episode(self, versions: list[int], pipeline: str | None) -> None:
+        self.growing.append(self.grown(self.begun(pipeline), versions))
         self.keep(self.growing[-1])
 
     @precondition(lambda self: bool(self.growing))
@@ -154,12 +160,12 @@ class Versions(RuleBasedStateMachine):
 
     # --- replay ---
 
-    @rule(data=st.data(), versions=VERSIONS, as_pack=st.booleans())
-    def feed(self, data: st.DataObject, versions: list[int], as_pack: bool) -> None:
+    @rule(data=st.data(), versions=VERSIONS, pipeline=PIPELINES, as_pack=st.booleans())
+    def feed(self, data: st.DataObject, versions: list[int], pipeline: str | None, as_pack: bool) -> None:
         """Add a new episode, or the next chunk of an episode in the buffer."""
         place = data.draw(st.integers(0, len(self.fed)))
         if place == len(self.fed):
-            self.fed.append(self.begun())
+            self.fed.append(self.begun(pipeline))
         chunk = self.grown(self.fed[place], versions)
         self.fed[place] = chunk.cut(data.draw(st.integers(0, 2)))
         self.buffer.add(EpisodePack.from_episodes([chunk]) if as_pack else [chunk])

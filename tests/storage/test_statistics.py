@@ -116,8 +116,7 @@ def test_data_set_statistics_equal_numpy_and_are_cached(tmp_path: Path, monkeypa
         assert sum(read) == num_read
         alike(result["observations/at"], pack.observations["at"])
         alike(result["rewards"], pack.rewards)
-        frames = pack.observations["frame"]
-        assert (result["observations/frame"].count, result["observations/frame"].mean) == (frames.size, frames.mean())
+        alike(result["observations/frame"], pack.observations["frame"].ravel())
     dataset = written(tmp_path, range(12, 16))
     read.clear()
     alike(dataset.statistics()["rewards"], dataset.pack().rewards)

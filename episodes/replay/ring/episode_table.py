@@ -24,10 +24,12 @@ _ARRAYS = ("first", "last", "serials")
 
 
 class _Facts(dict[int, EpisodeFacts]):
-    """Facts by entry, `NO_FACTS` for other entries."""
+    """Facts by entry. All other entries were recorded, and have the facts `recorded`."""
+
+    recorded = NO_FACTS
 
     def __missing__(self, entry: int) -> EpisodeFacts:
-        return NO_FACTS
+        return self.recorded
 
 
 class _CustomData(dict[int, dict[str, Any] | None]):
@@ -52,6 +54,7 @@ class TableChange:
         facts: facts of new and continued episodes, by entry.
         custom_data: custom data of new and continued episodes, by entry.
         serial: serial number of the first new episode. The others follow.
+        recorded_facts: facts of new episodes that are not in `facts`.
     """
 
     places: np.ndarray
@@ -64,6 +67,7 @@ class TableChange:
     facts: dict[int, EpisodeFacts] | None = None
     custom_data: dict[int, dict[str, Any] | None] | None = None
     serial: int = 0
+    recorded_facts: EpisodeFacts | None = None
 
 
 class EpisodeTable:
@@ -149,6 +153,10 @@ class EpisodeTable:
 
     def apply(self, change: TableChange) -> None:
         """Make a change. May be called twice."""
+        if change.recorded_facts is not None and change.recorded_facts != self.facts.recorded:
+            recorded = [entry for entry in self.order.tolist() if entry not in self.facts]
+            self.facts.update(dict.fromkeys(recorded, self.facts.recorded))
+            self.facts.recorded = change.recorded_facts
         for entry in change.closed.tolist() if self._ids or self.facts or self.custom_data else ():
             id_ = self._ids.get(entry)
             if id_ is not None:
@@ -195,8 +203,8 @@ class EpisodeTable:
         custom_data: list[Any] = [None] * len(self._all)
         for entry in used:
             ids[entry] = self.id_of(entry)
-            fact = self.facts[entry]
-            facts[entry] = None if fact is NO_FACTS else deepcopy(fact._asdict())
+            fact = self.facts.get(entry)
+            facts[entry] = None if fact is None else deepcopy(fact._asdict())
             custom_data[entry] = deepcopy(self.custom_data[entry])
         free = self._all[self._num_used :][::-1].tolist()  # the last one is used next
         lists = {
@@ -206,6 +214,7 @@ class EpisodeTable:
             "order": used,
             "free": free,
             "entries": dict(self._entries),
+            "acting_pipeline": self.facts.recorded.acting_pipeline,
         }
         arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
         return {**arrays, **lists, "names": self.names.get_state()}
@@ -223,6 +232,7 @@ class EpisodeTable:
         self._ids = {entry: state["ids"][entry] for entry in used}
         self._entries = dict(state["entries"])
         self.facts = _Facts({e: EpisodeFacts(**state["facts"][e]) for e in used if state["facts"][e] is not None})
+        self.facts.recorded = NO_FACTS._replace(acting_pipeline=state.get("acting_pipeline"))
         self.custom_data = _CustomData({e: state["custom_data"][e] for e in used})
 
 

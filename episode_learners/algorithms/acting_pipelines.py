@@ -1,0 +1,39 @@
+"""Check that episodes were recorded with the rewriters and views that an algorithm learns with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from connectors.fingerprint import acting_parts, check_acting_pipelines
+from connectors.learner import LearnerPipeline
+from episode_learners.algorithms.algorithm import Algorithm
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["check_recorded_alike"]
+
+
+def check_recorded_alike(
+    episodes: Sequence[SingleAgentEpisode], algorithm: Algorithm, *, is_on_policy: bool = False
+) -> None:
+    """Raise `StateMismatch` if episodes were recorded with other rewriters or views than an algorithm learns with.
+
+    The rewriters are compared if the algorithm has an actor: they change the stored observations. The views are
+    compared if the algorithm is on-policy: its policy must see what the acting policy saw. Episodes that do not have
+    an acting pipeline, such as imported ones, are not checked.
+    """
+    here: dict[str, list[Any]] = {}
+    if algorithm.actor is not None:
+        here["rewriters"] = acting_parts(algorithm.actor.env_to_module)["rewriters"]
+    if is_on_policy and isinstance(algorithm.pipeline, LearnerPipeline):
+        here["views"] = algorithm.pipeline.view_settings
+    if here:
+        check_acting_pipelines(_texts(episodes), here, type(algorithm).__name__)
+
+
+def _texts(episodes: Sequence[SingleAgentEpisode]) -> Iterable[str | None]:
+    if isinstance(episodes, EpisodePack):
+        column = episodes.acting_pipelines
+        return () if column is None else column.tolist()
+    return [episode.acting_pipeline for episode in episodes]

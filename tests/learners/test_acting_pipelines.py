@@ -1,0 +1,195 @@
+"""Algorithms reject episodes that were recorded with other rewriters or views, wherever the episodes come from."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from mpe2 import simple_spread_v3
+
+from connectors import Actor
+from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
+from connectors.fingerprint import describe_acting_pipeline
+from episode_learners import BC, DQN, GRPO, IMPALA, PPO, MLPPolicy, MultiAgentAlgorithm, QPolicy
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.errors import StateMismatch, UnreadableData
+from episodes.replay import EpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.transport import wire
+
+CARTPOLE = gym.make("CartPole-v1")
+SPACES: Any = (CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def scaled(history: Any) -> dict[str, Any]:
+    """The observations times 100."""
+    return {"obs": history.observations() * np.float32(100)}
+
+
+class Halved(ObservationPreprocessor):
+    """Rewriter that divides observations."""
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        return observation / np.float32(2)
+
+
+def actor(*pieces: Any, policy: Any = MLPPolicy) -> Actor:
+    return Actor(policy, *SPACES, pieces=list(pieces))
+
+
+def sampled(*pieces: Any, num_episodes: int = 8) -> EpisodePack:
+    return SingleAgentEnvRunner("CartPole-v1", actor(*pieces), num_envs=2, seed=0).sample(num_episodes=num_episodes)
+
+
+def through_pickle(pack: EpisodePack, path: Path) -> Any:
+    return pickle.loads(pickle.dumps(pack))
+
+
+def through_disk(pack: EpisodePack, path: Path) -> Any:
+    with EpisodeWriter(path) as writer:
+        writer.add(pack)
+    return EpisodeDataset(path).pack()
+
+
+def through_wire(pack: EpisodePack, path: Path) -> Any:
+    message = wire.encoded([pack], wire.Schemas())
+    return wire.decoded(wire.layouts_of(message.schema), message.parts())[0]
+
+
+def through_replay(pack: EpisodePack, path: Path) -> Any:
+    buffer, restored = EpisodeReplayBuffer(10_000, seed=0), EpisodeReplayBuffer(10_000, seed=0)
+    buffer.add(pack)
+    restored.set_state(pickle.loads(pickle.dumps(buffer.get_state())))
+    return [episode for part in restored.iter_packs() for episode in part]
+
+
+def through_states(pack: EpisodePack, path: Path) -> Any:
+    return [SingleAgentEpisode.from_state(episode.get_state()) for episode in pack]
+
+
+@pytest.mark.parametrize("way", [through_pickle, through_disk, through_wire, through_replay, through_states])
+@pytest.mark.parametrize("algorithm", [PPO, GRPO, IMPALA])
+def test_on_policy_update_with_other_pieces_is_rejected_by_name(way: Any, algorithm: Any, tmp_path: Path) -> None:
+    episodes = way(sampled(MeanStdFilter(), scaled), tmp_path)
+    rejected = {
+        r"acted through the views scaled\(\).*uses no views": [MeanStdFilter()],
+        r"the views scaled\(\).*uses the views FrameStacking\(num_frames=2": [
+            MeanStdFilter(),
+            FrameStacking(num_frames=2),
+        ],
+        r"the rewriters MeanStdFilter\(.*\), and \w+ uses no rewriters": [scaled],
+        r"MeanStdFilter\(.*clip_by_value=10.0.*uses the rewriters MeanStdFilter\(.*clip_by_value=5.0": [
+            MeanStdFilter(clip_by_value=5.0),
+            scaled,
+        ],
+    }
+    for message, pieces in rejected.items():
+        learner = algorithm(actor(*pieces))
+        before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
+        with pytest.raises(StateMismatch, match=message):
+            learner.update(episodes)
+        assert all((value == before[name]).all() for name, value in learner.policy.state_dict().items())
+    algorithm(actor(MeanStdFilter(), scaled)).preprocess(episodes)
+
+
+def test_off_policy_update_compares_rewriters_only() -> None:
+    pack = sampled(Halved(), scaled)
+    for algorithm, policy in ((DQN, QPolicy), (BC, MLPPolicy)):
+        algorithm(actor(Halved(), policy=policy)).update(pack)
+        with pytest.raises(StateMismatch, match=r"the rewriters Halved\(\)"):
+            algorithm(actor(scaled, policy=policy)).update(pack)
+
+
+def test_episodes_of_another_process_are_rejected() -> None:
+    program = (
+        "import pickle, sys\n"
+        "from tests.learners.test_acting_pipelines import sampled, scaled\n"
+        "sys.stdout.buffer.write(pickle.dumps(sampled(scaled)))"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, timeout=300, env=environment
+    )
+    pack = pickle.loads(process.stdout)
+    PPO(actor(scaled)).update(pack)
+    with pytest.raises(StateMismatch, match=r"the views scaled\(\), and PPO uses no views"):
+        PPO(actor()).update(pack)
+
+
+def test_episodes_without_acting_pipeline_are_accepted() -> None:
+    pack = sampled(scaled)
+    by_hand = [
+        SingleAgentEpisode.from_arrays(
+            episode.get_observations(),
+            episode.get_actions(),
+            episode.get_rewards(),
+            terminated=True,
+            extra_model_outputs={"action_logp": episode.get_extra_model_outputs("action_logp")},
+        )
+        for episode in pack
+    ]
+    assert EpisodePack.from_episodes(by_hand).acting_pipelines is None
+    PPO(actor()).preprocess(by_hand)
+
+
+def test_replay_recorder_stores_pipeline_of_each_runner() -> None:
+    buffer = EpisodeReplayBuffer(2_000, seed=0)
+    runners = [SingleAgentEnvRunner("CartPole-v1", actor(*pieces), seed=0) for pieces in ([], [scaled], [Halved()])]
+    recorded: dict[str, str] = {}
+    for turn in (0, 1, 1, 2, 0, 1):
+        runner = runners[turn]
+        runner.sample_into(buffer, num_timesteps=60)
+        text = runner.sample(num_timesteps=30).acting_pipelines[0]
+        known = {episode.id_: episode.acting_pipeline for episode in buffer.iter_episodes()}
+        recorded = {id_: recorded.get(id_, text) for id_ in known}
+        assert known == recorded
+        restored = EpisodeReplayBuffer(2_000, seed=1)
+        restored.set_state(pickle.loads(pickle.dumps(buffer.get_state())))
+        assert {episode.id_: episode.acting_pipeline for episode in restored.iter_episodes()} == known
+    assert len(set(recorded.values())) == 3
+
+
+def test_multi_agent_chunks_store_pipeline_of_each_module() -> None:
+    env = simple_spread_v3.parallel_env(N=2, max_cycles=6)
+    spaces: Any = env.observation_space("agent_0"), env.action_space("agent_0")
+    policies = {name: Actor(MLPPolicy, *spaces, pieces=pieces) for name, pieces in (("a", [scaled]), ("b", [Halved()]))}
+    runner = MultiAgentEnvRunner(
+        lambda: simple_spread_v3.parallel_env(N=2, max_cycles=6),
+        policies,
+        agent_to_module_mapping_fn=lambda agent_id, episode: "a" if agent_id == "agent_0" else "b",
+        seed=0,
+    )
+    for chunk in [*runner.sample(num_timesteps=4), *runner.sample(num_timesteps=8)]:
+        for agent in chunk.agent_episodes.values():
+            assert agent.acting_pipeline == describe_acting_pipeline(policies[agent.module_id].env_to_module)
+    learner = MultiAgentAlgorithm({name: PPO(Actor(MLPPolicy, *spaces, pieces=[scaled])) for name in "ab"})
+    with pytest.raises(StateMismatch, match=r"the rewriters Halved\(\)"):
+        learner.update(runner.sample(num_timesteps=8))
+
+
+def test_joined_chunks_of_two_pipelines_are_rejected_by_both() -> None:
+    first = sampled(scaled, num_episodes=1)[0]
+    unknown = first.facts._replace(acting_pipeline=None, t_started=len(first))
+    assert first.facts.followed_by(unknown).acting_pipeline == first.acting_pipeline
+    joined = first.facts.followed_by(unknown._replace(acting_pipeline="{}")).acting_pipeline
+    assert joined == f"{first.acting_pipeline}\n{{}}"
+    first.acting_pipeline = joined
+    for pieces in ([], [scaled]):
+        with pytest.raises(StateMismatch, match="acted through"):
+            PPO(actor(*pieces)).update([first])
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[]", "3", '{"views": 3}', '{"views": [["a"]]}', '{"views": [["a", 3]]}'])
+def test_damaged_acting_pipeline_is_rejected(text: str) -> None:
+    episode = sampled(num_episodes=1)[0]
+    episode.acting_pipeline = text
+    with pytest.raises(UnreadableData, match="acting_pipeline="):
+        PPO(actor()).update([episode])
