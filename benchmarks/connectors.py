@@ -77,8 +77,8 @@ def frames(count: int) -> np.ndarray:
 
 def stacked_frames(size: Size) -> Timed:
     """Observations and next observations of 32 steps of Atari-like frames, each a stack of 4, out of a pack."""
-    from connectors import LearnerPipeline
-    from connectors.learner import AddNextObservations, AddObservations, FrameStacking
+    from connectors.env_to_module import FrameStacking
+    from connectors.learner import AddNextObservations, AddObservations, LearnerPipeline
     from episodes import EpisodePack, SingleAgentEpisode
 
     steps = size(32)

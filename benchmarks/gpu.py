@@ -36,7 +36,7 @@ def columns(rows: int) -> dict[str, np.ndarray]:
 
 def staged_copy(size: Size) -> Timed:
     """`NumpyToTensor` to the GPU and until the batch is there; per byte."""
-    from connectors.learner import NumpyToTensor
+    from connectors import NumpyToTensor
 
     piece = NumpyToTensor(device=cuda())
     batch = columns(size(ROWS))

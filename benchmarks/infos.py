@@ -33,7 +33,7 @@ def vector_rows(num_envs: int, *, told: bool) -> list[tuple[Any, ...]]:
 
 
 def recorded(rows: list[tuple[Any, ...]], num_envs: int) -> Any:
-    from episodes.recorder import VectorRecorder
+    from episodes import VectorRecorder
 
     recorder = VectorRecorder(num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     recorder.reset(rows[0][0])

@@ -39,7 +39,7 @@ def vector_steps(num_envs: int) -> list[tuple[np.ndarray, ...]]:
 
 def ours(size: Size) -> Timed:
     """Reset, step after step, and one take; per real step of an environment."""
-    from episodes.recorder import VectorRecorder
+    from episodes import VectorRecorder
 
     envs, (observations, infos), steps = rollout(size(NUM_ENVS), ROWS)
     mode = envs.metadata["autoreset_mode"]

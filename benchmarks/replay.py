@@ -250,7 +250,8 @@ def frame_rows(count: int) -> np.ndarray:
 
 def drawn_stacks(size: Size) -> Timed:
     """32 transitions whose observations are stacks of 4 frames, at both ends."""
-    from connectors.views import FrameStacking, Views
+    from connectors.env_to_module import FrameStacking
+    from connectors.views import Views
     from episodes import EpisodePack, SingleAgentEpisode
     from episodes.replay import EpisodeReplayBuffer
 

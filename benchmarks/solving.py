@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from episode_learners.algorithms import IMPALA
+from episode_learners import IMPALA
 from episode_learners.run import Run
 from episode_learners.trainers import OnPolicyTrainer, Trainer
 from episode_runners import evaluate

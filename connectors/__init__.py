@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from connectors.actor import ActingState, Actor, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
+from connectors.batch_items import BatchItems
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for
-from connectors.env_to_module import EnvToModulePipeline, env_to_module_pipeline
+from connectors.env_to_module.pipeline import env_to_module_pipeline
 from connectors.episode_explanation import explain_episode
-from connectors.learner import LearnerPipeline, learner_pipeline
-from connectors.module_to_env import ModuleToEnvPipeline, module_to_env_pipeline
+from connectors.learner.pipeline import learner_pipeline
+from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent_pipelines import (
     MultiAgentEnvToModule,
     MultiAgentLearner,
@@ -22,29 +23,28 @@ from connectors.multi_agent_pipelines import (
 )
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import Policy
-from connectors.rewriting import ObservationRewriter
+from connectors.rewriting.rewriter import ObservationRewriter
+from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
 from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from connectors.rollout import RolloutBuffer, episodes_to_rollout, rollout_to_episodes
-    from connectors.rollout.buffer import add_advantages, iterate_minibatches, transition_view
-    from connectors.rollout.episodes import BlockEdge
+    from connectors.rollout.buffer import RolloutBuffer, add_advantages, iterate_minibatches, transition_view
+    from connectors.rollout.episodes import BlockEdge, episodes_to_rollout, rollout_to_episodes
 
 __all__ = [
     "ActingState",
     "ActionDistribution",
     "Actor",
     "AgentToModuleMapping",
+    "BatchItems",
     "BlockEdge",
     "Connector",
     "ConnectorPipeline",
-    "EnvToModulePipeline",
-    "LearnerPipeline",
-    "ModuleToEnvPipeline",
     "MultiAgentEnvToModule",
     "MultiAgentLearner",
     "MultiAgentModuleToEnv",
+    "NumpyToTensor",
     "ObservationRewriter",
     "Policy",
     "RolloutBuffer",
@@ -63,11 +63,13 @@ __all__ = [
     "multi_agent_module_to_env",
     "rollout_to_episodes",
     "transition_view",
+    "BatchIndividualItems",
     "ConnectorPipelineV2",
     "ConnectorV2",
 ]
 
 # The names that RLlib has for them.
+BatchIndividualItems = BatchItems
 ConnectorPipelineV2 = ConnectorPipeline
 ConnectorV2 = Connector
 

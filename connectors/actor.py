@@ -17,11 +17,12 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from connectors.acting import EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
 from connectors.actor_file import read_actor, rebuilt, rebuilt_module_to_env, state_of, write_actor
 from connectors.connector import Connector
-from connectors.env_to_module import NumpyToTensor, env_to_module_pipeline
+from connectors.env_to_module.pipeline import env_to_module_pipeline
 from connectors.fingerprint import check_fingerprint, check_statistics, stamp, stamped
-from connectors.module_to_env import module_to_env_pipeline
+from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
+from connectors.tensors import NumpyToTensor
 from connectors.views import View, Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from connectors import env_to_module as to_module
 from connectors import module_to_env as to_env
 from connectors import views
+from connectors.batch_items import BatchItems
 from connectors.connector import Connector
 from connectors.fingerprint import settings_of
 from connectors.module_to_env import ModuleToEnvPipeline
+from connectors.tensors import NumpyToTensor
 from connectors.views import ViewPiece
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import space_json
@@ -39,6 +41,7 @@ def _of_library(module: Any) -> dict[str, Any]:
 
 
 _PARTS = {**_of_library(views), **_of_library(to_module), **_of_library(to_env)}
+_PARTS |= {"BatchItems": BatchItems, "NumpyToTensor": NumpyToTensor}
 """The connectors and views that a file can name."""
 
 
@@ -75,8 +78,8 @@ def _pieces(pipeline: Any) -> dict[str, Connector]:
 
 def _default(actor: Any) -> set[str]:
     """Return the names of the connectors that `env_to_module_pipeline` adds itself."""
-    kinds = (to_module.AddObservations, to_module.BatchItems, to_module.AddTimeDimension)
-    kinds = (*kinds, to_module.AddStates, to_module.NumpyToTensor)
+    kinds = (to_module.AddObservations, BatchItems, to_module.AddTimeDimension)
+    kinds = (*kinds, to_module.AddStates, NumpyToTensor)
     return {name for name, piece in _pieces(actor.env_to_module).items() if type(piece) in kinds}
 
 

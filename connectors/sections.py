@@ -17,7 +17,7 @@ import gymnasium as gym
 
 from connectors.connector import Connector
 from connectors.pipeline import ConnectorPipeline
-from connectors.rewriting import ObservationRewriter
+from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from connectors.views.samples import space_of
 from connectors.views.view import Views, name_of, settings_of_views

@@ -7,46 +7,27 @@ from typing import TYPE_CHECKING
 from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from episode_learners.algorithms import (
-        BC,
-        CQL,
-        DQN,
-        GRPO,
-        IMPALA,
-        PPO,
-        R2D2,
-        SAC,
-        Algorithm,
-        BCConfig,
-        ContinuousCQL,
-        ContinuousCQLConfig,
-        CQLConfig,
-        DQNConfig,
-        FlatOptimizer,
-        GRPOConfig,
-        IMPALAConfig,
-        PPOConfig,
-        R2D2Config,
-        SACConfig,
-        TargetNetwork,
-        linear_decay,
-        ppo_pipeline,
-    )
+    from episode_learners.algorithms.algorithm import Algorithm, linear_decay
+    from episode_learners.algorithms.bc import BC, BCConfig
+    from episode_learners.algorithms.continuous_cql import ContinuousCQL, ContinuousCQLConfig
+    from episode_learners.algorithms.cql import CQL, CQLConfig
+    from episode_learners.algorithms.dqn import DQN, DQNConfig
+    from episode_learners.algorithms.flat_optimizer import FlatOptimizer
+    from episode_learners.algorithms.grpo import GRPO, GRPOConfig
+    from episode_learners.algorithms.impala import IMPALA, IMPALAConfig
+    from episode_learners.algorithms.ppo import PPO, PPOConfig, ppo_pipeline
+    from episode_learners.algorithms.r2d2 import R2D2, R2D2Config
+    from episode_learners.algorithms.sac import SAC, SACConfig
+    from episode_learners.algorithms.target_network import TargetNetwork
     from episode_learners.data_parallel import data_parallel
     from episode_learners.episode_history import EpisodeHistory
     from episode_learners.league import League
     from episode_learners.multi_agent import MultiAgentAlgorithm
-    from episode_learners.policies import (
-        EncoderPolicy,
-        GRUPolicy,
-        LSTMPolicy,
-        LSTMQPolicy,
-        MLPPolicy,
-        Policy,
-        QPolicy,
-        SACPolicy,
-        TransformerPolicy,
-    )
+    from episode_learners.policies.actor_critic import EncoderPolicy, MLPPolicy, TransformerPolicy
+    from episode_learners.policies.policy import Policy
+    from episode_learners.policies.q_policies import LSTMQPolicy, QPolicy
+    from episode_learners.policies.recurrent import GRUPolicy, LSTMPolicy, RecurrentPolicy
+    from episode_learners.policies.soft_actor_critic import SACPolicy
 
 __all__ = [
     "BC",
@@ -78,6 +59,7 @@ __all__ = [
     "Policy",
     "QPolicy",
     "R2D2Config",
+    "RecurrentPolicy",
     "SACConfig",
     "SACPolicy",
     "TargetNetwork",
@@ -91,41 +73,42 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Algorithm": "episode_learners.algorithms",
-        "BC": "episode_learners.algorithms",
-        "BCConfig": "episode_learners.algorithms",
-        "CQL": "episode_learners.algorithms",
-        "CQLConfig": "episode_learners.algorithms",
-        "ContinuousCQL": "episode_learners.algorithms",
-        "ContinuousCQLConfig": "episode_learners.algorithms",
-        "DQN": "episode_learners.algorithms",
-        "DQNConfig": "episode_learners.algorithms",
-        "EncoderPolicy": "episode_learners.policies",
+        "Algorithm": "episode_learners.algorithms.algorithm",
+        "BC": "episode_learners.algorithms.bc",
+        "BCConfig": "episode_learners.algorithms.bc",
+        "CQL": "episode_learners.algorithms.cql",
+        "CQLConfig": "episode_learners.algorithms.cql",
+        "ContinuousCQL": "episode_learners.algorithms.continuous_cql",
+        "ContinuousCQLConfig": "episode_learners.algorithms.continuous_cql",
+        "DQN": "episode_learners.algorithms.dqn",
+        "DQNConfig": "episode_learners.algorithms.dqn",
+        "EncoderPolicy": "episode_learners.policies.actor_critic",
         "EpisodeHistory": "episode_learners.episode_history",
-        "FlatOptimizer": "episode_learners.algorithms",
-        "GRPO": "episode_learners.algorithms",
-        "GRPOConfig": "episode_learners.algorithms",
-        "GRUPolicy": "episode_learners.policies",
-        "IMPALA": "episode_learners.algorithms",
-        "IMPALAConfig": "episode_learners.algorithms",
-        "LSTMPolicy": "episode_learners.policies",
-        "LSTMQPolicy": "episode_learners.policies",
+        "FlatOptimizer": "episode_learners.algorithms.flat_optimizer",
+        "GRPO": "episode_learners.algorithms.grpo",
+        "GRPOConfig": "episode_learners.algorithms.grpo",
+        "GRUPolicy": "episode_learners.policies.recurrent",
+        "IMPALA": "episode_learners.algorithms.impala",
+        "IMPALAConfig": "episode_learners.algorithms.impala",
+        "LSTMPolicy": "episode_learners.policies.recurrent",
+        "LSTMQPolicy": "episode_learners.policies.q_policies",
         "League": "episode_learners.league",
-        "MLPPolicy": "episode_learners.policies",
+        "MLPPolicy": "episode_learners.policies.actor_critic",
         "MultiAgentAlgorithm": "episode_learners.multi_agent",
-        "PPO": "episode_learners.algorithms",
-        "PPOConfig": "episode_learners.algorithms",
-        "Policy": "episode_learners.policies",
-        "QPolicy": "episode_learners.policies",
-        "R2D2": "episode_learners.algorithms",
-        "R2D2Config": "episode_learners.algorithms",
-        "SAC": "episode_learners.algorithms",
-        "SACConfig": "episode_learners.algorithms",
-        "SACPolicy": "episode_learners.policies",
-        "TargetNetwork": "episode_learners.algorithms",
-        "TransformerPolicy": "episode_learners.policies",
+        "PPO": "episode_learners.algorithms.ppo",
+        "PPOConfig": "episode_learners.algorithms.ppo",
+        "Policy": "episode_learners.policies.policy",
+        "QPolicy": "episode_learners.policies.q_policies",
+        "R2D2": "episode_learners.algorithms.r2d2",
+        "R2D2Config": "episode_learners.algorithms.r2d2",
+        "SAC": "episode_learners.algorithms.sac",
+        "RecurrentPolicy": "episode_learners.policies.recurrent",
+        "SACConfig": "episode_learners.algorithms.sac",
+        "SACPolicy": "episode_learners.policies.soft_actor_critic",
+        "TargetNetwork": "episode_learners.algorithms.target_network",
+        "TransformerPolicy": "episode_learners.policies.actor_critic",
         "data_parallel": "episode_learners.data_parallel",
-        "linear_decay": "episode_learners.algorithms",
-        "ppo_pipeline": "episode_learners.algorithms",
+        "linear_decay": "episode_learners.algorithms.algorithm",
+        "ppo_pipeline": "episode_learners.algorithms.ppo",
     },
 )

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(chosen: argparse.Namespace) -> int:
-    from episode_learners.loggers import describe_run
+    from episode_learners.loggers.run_description import describe_run
 
     run, folder = _run_of(chosen)
     if chosen.resume is None and (folder / RUN).exists():

@@ -13,10 +13,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+import episode_learners as learners
 from connectors import Actor, Connector, distribution_for
 from connectors.env_to_module import FlattenObservations
-from connectors.views import TransformerContext, View
-from episode_learners import algorithms, policies, trainers
+from connectors.views import View
+from connectors.views.transformer_context import TransformerContext
+from episode_learners import trainers
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
 from episode_learners.multi_agent_run import make_multi_agent_trainer
@@ -36,40 +38,40 @@ SETTINGS = Path(__file__).parent / "settings"
 class _Kind:
     """Classes behind the name of an algorithm."""
 
-    policy: Callable[..., policies.Policy]
-    algorithm: Callable[..., algorithms.Algorithm]
+    policy: Callable[..., learners.Policy]
+    algorithm: Callable[..., learners.Algorithm]
     config: Callable[..., Any]
     trainer: Callable[..., trainers.OnPolicyConfig | trainers.OffPolicyConfig | trainers.OfflineConfig]
 
 
 ALGORITHMS: dict[str, _Kind] = {
-    "ppo": _Kind(policies.MLPPolicy, algorithms.PPO, algorithms.PPOConfig, trainers.OnPolicyConfig),
-    "recurrent-ppo": _Kind(policies.LSTMPolicy, algorithms.PPO, algorithms.PPOConfig, trainers.OnPolicyConfig),
-    "impala": _Kind(policies.MLPPolicy, algorithms.IMPALA, algorithms.IMPALAConfig, trainers.OnPolicyConfig),
+    "ppo": _Kind(learners.MLPPolicy, learners.PPO, learners.PPOConfig, trainers.OnPolicyConfig),
+    "recurrent-ppo": _Kind(learners.LSTMPolicy, learners.PPO, learners.PPOConfig, trainers.OnPolicyConfig),
+    "impala": _Kind(learners.MLPPolicy, learners.IMPALA, learners.IMPALAConfig, trainers.OnPolicyConfig),
     "grpo": _Kind(
-        policies.MLPPolicy,
-        algorithms.GRPO,
-        algorithms.GRPOConfig,
+        learners.MLPPolicy,
+        learners.GRPO,
+        learners.GRPOConfig,
         partial(trainers.OnPolicyConfig, episodes_per_collect=32),
     ),
-    "dqn": _Kind(policies.QPolicy, algorithms.DQN, algorithms.DQNConfig, trainers.OffPolicyConfig),
-    "r2d2": _Kind(policies.LSTMQPolicy, algorithms.R2D2, algorithms.R2D2Config, trainers.OffPolicyConfig),
-    "sac": _Kind(policies.SACPolicy, algorithms.SAC, algorithms.SACConfig, trainers.OffPolicyConfig),
-    "bc": _Kind(policies.MLPPolicy, algorithms.BC, algorithms.BCConfig, trainers.OfflineConfig),
-    "cql": _Kind(policies.QPolicy, algorithms.CQL, algorithms.CQLConfig, trainers.OfflineConfig),
+    "dqn": _Kind(learners.QPolicy, learners.DQN, learners.DQNConfig, trainers.OffPolicyConfig),
+    "r2d2": _Kind(learners.LSTMQPolicy, learners.R2D2, learners.R2D2Config, trainers.OffPolicyConfig),
+    "sac": _Kind(learners.SACPolicy, learners.SAC, learners.SACConfig, trainers.OffPolicyConfig),
+    "bc": _Kind(learners.MLPPolicy, learners.BC, learners.BCConfig, trainers.OfflineConfig),
+    "cql": _Kind(learners.QPolicy, learners.CQL, learners.CQLConfig, trainers.OfflineConfig),
     "continuous-cql": _Kind(
-        policies.SACPolicy, algorithms.ContinuousCQL, algorithms.ContinuousCQLConfig, trainers.OfflineConfig
+        learners.SACPolicy, learners.ContinuousCQL, learners.ContinuousCQLConfig, trainers.OfflineConfig
     ),
 }
-NETWORKS: dict[str, Callable[..., policies.Policy]] = {
-    "mlp": policies.MLPPolicy,
-    "encoder": policies.EncoderPolicy,
-    "lstm": policies.LSTMPolicy,
-    "gru": policies.GRUPolicy,
-    "transformer": policies.TransformerPolicy,
+NETWORKS: dict[str, Callable[..., learners.Policy]] = {
+    "mlp": learners.MLPPolicy,
+    "encoder": learners.EncoderPolicy,
+    "lstm": learners.LSTMPolicy,
+    "gru": learners.GRUPolicy,
+    "transformer": learners.TransformerPolicy,
 }
 # what reads observations of any space; others read flat ones
-_READ_ANY = (policies.EncoderPolicy, policies.LSTMPolicy, policies.GRUPolicy, policies.QPolicy, policies.LSTMQPolicy)
+_READ_ANY = (learners.EncoderPolicy, learners.LSTMPolicy, learners.GRUPolicy, learners.QPolicy, learners.LSTMQPolicy)
 _TABLES = ("policy", "algorithm", "trainer", "buffer", "modules", "agents", "league", "env_kwargs")
 _KINDS = {str: "string", dict: "table"}
 _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
@@ -209,10 +211,10 @@ class Run:
         kind = ALGORITHMS[self.algo].trainer
         return kind.func if isinstance(kind, partial) else kind
 
-    def make_algorithm(self, actor: Actor) -> algorithms.Algorithm:
+    def make_algorithm(self, actor: Actor) -> learners.Algorithm:
         """Return the algorithm that trains the actor's policy."""
         kind = ALGORITHMS[self.algo]
-        scheduler = None if self.decay_over is None else algorithms.linear_decay(self.decay_over)
+        scheduler = None if self.decay_over is None else learners.linear_decay(self.decay_over)
         return kind.algorithm(actor, kind.config(**self.algorithm), scheduler=scheduler, seed=self.seed)
 
     def make_actor(self, observation_space: gym.Space, action_space: gym.Space, device: str | None = None) -> Actor:
@@ -249,10 +251,10 @@ class Run:
         except BaseException:
             runner.close()
             raise
-        is_asynchronous = ALGORITHMS[self.algo].algorithm is algorithms.IMPALA
+        is_asynchronous = ALGORITHMS[self.algo].algorithm is learners.IMPALA
         return GroupRunner(runner, group, is_asynchronous=is_asynchronous)
 
-    def _data(self, algorithm: algorithms.Algorithm) -> Any:
+    def _data(self, algorithm: learners.Algorithm) -> Any:
         """Return the data set, a sampler of it, or a buffer with its episodes, as the algorithm needs."""
         dataset = EpisodeDataset(str(self.data))
         stored, seen = dataset.observation_space, algorithm.policy.observation_space
@@ -264,11 +266,11 @@ class Run:
             return EpisodeReplayBuffer.from_dataset(dataset, seed=self.seed, **self.buffer)
         return dataset.sampler(steps=1, seed=self.seed)
 
-    def _policy_class(self) -> Callable[..., policies.Policy]:
+    def _policy_class(self) -> Callable[..., learners.Policy]:
         usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")
         if name is None:
             return usual
-        fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is algorithms.PPO]
+        fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is learners.PPO]
         if usual not in NETWORKS.values() or name not in fitting:
             there = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
             raise UnknownKey(f"no network {name!r} for {self.algo}; there are {there}")
@@ -280,13 +282,13 @@ class Run:
         pieces: list[Connector | View] = [] if policy in _READ_ANY else [*flattening(space)]
         return (
             [*pieces, TransformerContext(self.policy.get("context", 20))]
-            if policy is policies.TransformerPolicy
+            if policy is learners.TransformerPolicy
             else pieces
         )
 
     def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
         given = {name: value for name, value in self.policy.items() if name not in ("network", "context")}
-        if "context" in self.policy and self._policy_class() is not policies.TransformerPolicy:
+        if "context" in self.policy and self._policy_class() is not learners.TransformerPolicy:
             raise InvalidArgument(
                 "policy has a context, which only a transformer sees: leave it out, or take that network"
             )

@@ -8,7 +8,10 @@ from episode_runners.metrics_logger import MetricsLogger
 from episode_runners.multi_agent import MultiAgentEnvRunner
 from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.recording import RecordSamples
-from episode_runners.remote import GroupRunner, RayRunnerGroup, RunnerReplacement, RunnerSample, start_ray
+from episode_runners.remote.actor import RunnerSample
+from episode_runners.remote.group import RayRunnerGroup, RunnerReplacement
+from episode_runners.remote.group_runner import GroupRunner
+from episode_runners.remote.start import start_ray
 from episode_runners.runner import Hook
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import CollectStats

@@ -16,7 +16,7 @@ from episode_runners.closeable import Closeable
 from episode_runners.interrupts import DeferredInterrupt
 from episode_runners.metrics_logger import MetricsLogger
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, WrongType
-from episodes.recorder import OngoingEpisodes
+from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed
 

@@ -26,8 +26,10 @@ from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
-from episodes.recorder import IncomingEpisodes, OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, final_observations_of, infos_at_ends
+from episodes.recorder.incoming import IncomingEpisodes
+from episodes.recorder.ongoing import OngoingEpisodes
+from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from episodes.errors import EpisodeError
     from episodes.multi_agent import MultiAgentEpisode, pack_agents, unpack_agents
     from episodes.pack import EpisodePack
-    from episodes.recorder import OngoingEpisodes, VectorRecorder
+    from episodes.recorder.ongoing import OngoingEpisodes
+    from episodes.recorder.vector_recorder import VectorRecorder
     from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
     from episodes.single_agent import SingleAgentEpisode
     from episodes.tracks.policy_box import PolicyBox
@@ -57,14 +58,14 @@ __getattr__, __dir__ = lazy_names(
         "ModelOutputBatch": "episodes.batch",
         "MultiAgentEpisode": "episodes.multi_agent",
         "ObsBatch": "episodes.batch",
-        "OngoingEpisodes": "episodes.recorder",
+        "OngoingEpisodes": "episodes.recorder.ongoing",
         "PolicyBox": "episodes.tracks.policy_box",
         "PrioBatch": "episodes.batch",
         "Ragged": "episodes.tracks.ragged",
         "RaggedKind": "episodes.tracks.ragged",
         "RolloutBatch": "episodes.batch",
         "SingleAgentEpisode": "episodes.single_agent",
-        "VectorRecorder": "episodes.recorder",
+        "VectorRecorder": "episodes.recorder.vector_recorder",
         "discounted_returns": "episodes.returns",
         "gae": "episodes.returns",
         "n_step_returns": "episodes.returns",

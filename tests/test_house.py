@@ -58,6 +58,17 @@ def test_public_names_have_docstrings() -> None:
         assert not callable(value) or (value.__doc__ or "").strip(), name
 
 
+def test_public_objects_have_one_path() -> None:
+    # RLlib's names for the same objects are aliases: they differ from the object's own name.
+    paths: dict[int, list[str]] = {}
+    for path in code_rules.public_names():
+        package, _, name = path.rpartition(".")
+        value = getattr(importlib.import_module(package), name)
+        if getattr(value, "__name__", None) == name:
+            paths.setdefault(id(value), []).append(path)
+    assert not [group for group in paths.values() if len(group) > 1]
+
+
 def test_public_packages_list_names_once_and_are_typed() -> None:
     for package in code_rules.public_packages():
         names = importlib.import_module(package).__all__

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-from connectors.agent_to_module_mapping import AgentToModuleMapping
-from connectors.batch_items import BatchItems
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
-from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
-from connectors.rewriting import MeanStdFilter, MultiAgentObservationPreprocessor, ObservationPreprocessor
+from connectors.env_to_module.pipeline import EnvToModulePipeline
 from connectors.rewriting.for_each_agent import ForEachAgent
-from connectors.tensors import NumpyToTensor
+from connectors.rewriting.mean_std_filter import MeanStdFilter
+from connectors.rewriting.multi_agent_preprocessor import MultiAgentObservationPreprocessor
+from connectors.rewriting.observation_preprocessor import ObservationPreprocessor
+from connectors.views.agent_id import OneHotAgentId
 from connectors.views.flatten import FlattenObservations
 from connectors.views.frame_stacking import FrameStacking
 from connectors.views.previous_steps import PrevActionsPrevRewards
+from connectors.views.transformer_context import TransformerContext
 
 __all__ = [
     "AddObservations",
     "AddStates",
     "AddTimeDimension",
-    "AgentToModuleMapping",
-    "BatchItems",
     "EnvToModulePipeline",
     "FlattenObservations",
     "ForEachAgent",
     "FrameStacking",
     "MeanStdFilter",
     "MultiAgentObservationPreprocessor",
-    "NumpyToTensor",
     "ObservationPreprocessor",
+    "OneHotAgentId",
     "PrevActionsPrevRewards",
-    "env_to_module_pipeline",
+    "TransformerContext",
     "AddObservationsFromEpisodesToBatch",
     "AddStatesFromEpisodesToBatch",
     "AddTimeDimToBatchAndZeroPad",
-    "BatchIndividualItems",
     "FrameStackingEnvToModule",
     "SingleAgentObservationPreprocessor",
 ]
@@ -43,6 +41,5 @@ __all__ = [
 AddObservationsFromEpisodesToBatch = AddObservations
 AddStatesFromEpisodesToBatch = AddStates
 AddTimeDimToBatchAndZeroPad = AddTimeDimension
-BatchIndividualItems = BatchItems
 FrameStackingEnvToModule = FrameStacking
 SingleAgentObservationPreprocessor = ObservationPreprocessor

@@ -26,7 +26,7 @@ from connectors.views.view import View
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.history import HistorySpaces
-from episodes.recorder import OngoingEpisodes
+from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.tracks.validation import checked_items
 
 __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]

@@ -25,7 +25,8 @@ from connectors.export.traced_history import ACTIONS, OBSERVATIONS, REWARDS, TIM
 from connectors.module_to_env import GetActions, ListifyForVectorEnv, TensorToNumpy, UnbatchItems
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.policy import module_of
-from connectors.rewriting import ObservationPreprocessor, ObservationRewriter
+from connectors.rewriting.observation_preprocessor import ObservationPreprocessor
+from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.tensors import NumpyToTensor
 from connectors.views.view import name_of
 from episodes.columns import Columns

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectors.agent_to_module_mapping import AgentToModuleMapping
-from connectors.batch_items import BatchItems
 from connectors.learner.add_columns import AddColumns
 from connectors.learner.add_infos import AddInfos
 from connectors.learner.add_next_observations import AddNextObservations
@@ -17,12 +15,9 @@ from connectors.learner.compute_returns_to_go import ComputeReturnsToGo
 from connectors.learner.generalized_advantage_estimation import GeneralizedAdvantageEstimation
 from connectors.learner.hindsight_relabel import HindsightRelabel
 from connectors.learner.normalize_rewards import NormalizeRewards
-from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
+from connectors.learner.pipeline import LearnerPipeline
 from connectors.learner.v_trace import VTrace
-from connectors.tensors import NumpyToTensor
-from connectors.views.flatten import FlattenObservations
 from connectors.views.frame_stacking import FrameStacking
-from connectors.views.previous_steps import PrevActionsPrevRewards
 from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -36,27 +31,19 @@ __all__ = [
     "AddPolicyVersions",
     "AddStates",
     "AddTimeDimensionAndZeroPad",
-    "AgentToModuleMapping",
-    "BatchItems",
     "ComputeReturnsToGo",
     "EpisodesToRolloutBuffer",
-    "FlattenObservations",
-    "FrameStacking",
     "GeneralizedAdvantageEstimation",
     "HindsightRelabel",
     "LearnerPipeline",
     "NormalizeRewards",
-    "NumpyToTensor",
-    "PrevActionsPrevRewards",
     "VTrace",
-    "learner_pipeline",
     "AddColumnsFromEpisodesToTrainBatch",
     "AddInfosFromEpisodesToTrainBatch",
     "AddNextObservationsFromEpisodesToTrainBatch",
     "AddObservationsFromEpisodesToBatch",
     "AddStatesFromEpisodesToBatch",
     "AddTimeDimToBatchAndZeroPad",
-    "BatchIndividualItems",
     "FrameStackingLearner",
     "GeneralAdvantageEstimation",
     "LearnerConnectorPipeline",
@@ -69,7 +56,6 @@ AddNextObservationsFromEpisodesToTrainBatch = AddNextObservations
 AddObservationsFromEpisodesToBatch = AddObservations
 AddStatesFromEpisodesToBatch = AddStates
 AddTimeDimToBatchAndZeroPad = AddTimeDimensionAndZeroPad
-BatchIndividualItems = BatchItems
 FrameStackingLearner = FrameStacking
 GeneralAdvantageEstimation = GeneralizedAdvantageEstimation
 LearnerConnectorPipeline = LearnerPipeline

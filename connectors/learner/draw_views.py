@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from connectors.rewriting import ObservationRewriter
+from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.views import Views
 from episodes.history import History, HistorySpaces, OtherObservations, zeroed
 from episodes.tracks import nested

@@ -10,9 +10,8 @@ from gymnasium.vector import AutoresetMode
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.values import ValueFunction
 from connectors.policy import module_of
-from connectors.rollout import RolloutBuffer, episodes_to_rollout
-from connectors.rollout.buffer import add_advantages
-from connectors.rollout.episodes import BlockEdge
+from connectors.rollout.buffer import RolloutBuffer, add_advantages
+from connectors.rollout.episodes import BlockEdge, episodes_to_rollout
 from connectors.views.pack_views import Seen
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction

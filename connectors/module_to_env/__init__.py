@@ -6,7 +6,7 @@ from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
 from connectors.module_to_env.module_to_agent_unmapping import ModuleToAgentUnmapping
 from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClipActions
-from connectors.module_to_env.pipeline import ModuleToEnvPipeline, module_to_env_pipeline
+from connectors.module_to_env.pipeline import ModuleToEnvPipeline
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems
@@ -20,7 +20,6 @@ __all__ = [
     "RemoveTimeDimension",
     "TensorToNumpy",
     "UnbatchItems",
-    "module_to_env_pipeline",
     "ListifyDataForVectorEnv",
     "RemoveSingleTsTimeRankFromBatch",
     "UnBatchToIndividualItems",

@@ -2,7 +2,4 @@
 
 from __future__ import annotations
 
-from connectors.rollout.buffer import RolloutBuffer
-from connectors.rollout.episodes import episodes_to_rollout, rollout_to_episodes
-
-__all__ = ["RolloutBuffer", "rollout_to_episodes", "episodes_to_rollout"]
+__all__: list[str] = []

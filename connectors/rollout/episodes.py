@@ -1,6 +1,6 @@
 """Conversion of episodes to rollouts and back, block by block and without loss.
 
->>> from connectors.rollout import RolloutBuffer
+>>> from connectors import RolloutBuffer
 >>> from episodes import SingleAgentEpisode
 >>> episode = SingleAgentEpisode.from_arrays(
 ...     observations=np.ones((4, 2), np.float32), actions=np.ones((3, 1), np.float32), rewards=np.ones(3, np.float32)

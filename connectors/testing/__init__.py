@@ -9,6 +9,5 @@ from __future__ import annotations
 from connectors.testing.connectors import check_connector
 from connectors.testing.policies import check_policy
 from connectors.testing.views import check_view
-from episodes.errors import ContractViolation
 
-__all__ = ["ContractViolation", "check_connector", "check_policy", "check_view"]
+__all__ = ["check_connector", "check_policy", "check_view"]

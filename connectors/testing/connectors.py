@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from connectors.connector import Connector
-from connectors.rewriting import ObservationRewriter
+from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.testing.bench import BENCHES, Bench, Samples, Seen
 from connectors.testing.rewriters import check_rewriter, same_state
 from episodes.columns import Columns

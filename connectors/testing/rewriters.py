@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.rewriting import ObservationRewriter
+from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.testing.bench import Bench, as_arrays
 from episodes.pack import EpisodePack
 from episodes.testing.contract import brief, violation

@@ -13,7 +13,8 @@ from connectors.sequences import Sequences
 from connectors.views.view import View, Views
 from episodes.batch import Batch
 from episodes.pack import EpisodePack, PackHistory
-from episodes.recorder import RecorderHistory, VectorRecorder
+from episodes.recorder.recorder_history import RecorderHistory
+from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import EpisodesHistory, SingleAgentEpisode
 from episodes.testing.contract import brief, violation

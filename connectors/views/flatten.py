@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from connectors.connector import ColumnDict
-from connectors.rewriting import ObservationRewriter
+from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument

@@ -12,7 +12,8 @@ from connectors.fingerprint import settings_of
 from connectors.views.view import View, Views, ViewWithSpaces, name_of
 from episodes.columns import Columns
 from episodes.history import History, HistorySpaces
-from episodes.recorder import OngoingEpisodes, RecorderHistory
+from episodes.recorder.ongoing import OngoingEpisodes
+from episodes.recorder.recorder_history import RecorderHistory
 from episodes.single_agent import EpisodesHistory
 
 __all__ = ["ViewPiece"]

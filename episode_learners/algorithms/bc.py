@@ -10,7 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from connectors.actor import Actor
-from connectors.learner import LearnerPipeline, learner_pipeline
+from connectors.learner import LearnerPipeline
+from connectors.learner.pipeline import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor

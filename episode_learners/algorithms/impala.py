@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from connectors.actor import Actor
-from connectors.learner import learner_pipeline
+from connectors.learner.pipeline import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from episode_learners.algorithms.acting_pipelines import check_recorded_alike

@@ -14,8 +14,9 @@ from torch.nn import functional
 from connectors.actor import Actor
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution
-from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline, learner_pipeline
+from connectors.learner import GeneralizedAdvantageEstimation, LearnerPipeline
 from connectors.learner.generalized_advantage_estimation import SMALLEST_DEVIATION
+from connectors.learner.pipeline import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of, seen_columns
 from connectors.rollout.buffer import add_advantages, transition_view

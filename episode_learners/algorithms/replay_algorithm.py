@@ -11,7 +11,8 @@ import torch
 
 from connectors.actor import Actor
 from connectors.fingerprint import check_views
-from connectors.learner import LearnerPipeline, learner_pipeline
+from connectors.learner import LearnerPipeline
+from connectors.learner.pipeline import learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views.view import settings_of_views
 from episode_learners.algorithms.acting_pipelines import check_recorded_alike

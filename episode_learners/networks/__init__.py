@@ -5,8 +5,6 @@ from __future__ import annotations
 from episode_learners.networks.autoregressive import Autoregressive
 from episode_learners.networks.context import ContextEncoder
 from episode_learners.networks.encoders import encoder_for
-from episode_learners.networks.heads import action_head
-from episode_learners.networks.layers import hidden_layers, linear
 from episode_learners.networks.recurrent_encoders import GRUMemory, LSTMMemory
 
 __all__ = [
@@ -14,8 +12,5 @@ __all__ = [
     "ContextEncoder",
     "GRUMemory",
     "LSTMMemory",
-    "action_head",
     "encoder_for",
-    "hidden_layers",
-    "linear",
 ]

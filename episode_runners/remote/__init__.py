@@ -2,9 +2,4 @@
 
 from __future__ import annotations
 
-from episode_runners.remote.actor import RunnerSample
-from episode_runners.remote.group import RayRunnerGroup, RunnerReplacement
-from episode_runners.remote.group_runner import GroupRunner
-from episode_runners.remote.start import start_ray
-
-__all__ = ["GroupRunner", "RayRunnerGroup", "RunnerReplacement", "RunnerSample", "start_ray"]
+__all__: list[str] = []

@@ -10,9 +10,10 @@ from ray.rllib.core.columns import Columns as RLlibColumns
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
+from connectors import learner_pipeline
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.connector import ColumnDict, Connector
-from connectors.learner import GeneralizedAdvantageEstimation, learner_pipeline
+from connectors.learner import GeneralizedAdvantageEstimation
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from episode_runners.rllib.module_policy import ModulePolicy
 from episodes.pack import EpisodePack

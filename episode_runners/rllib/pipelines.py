@@ -7,8 +7,7 @@ from typing import Any
 import gymnasium as gym
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
-from connectors.env_to_module import env_to_module_pipeline
-from connectors.module_to_env import module_to_env_pipeline
+from connectors import env_to_module_pipeline, module_to_env_pipeline
 from episode_runners.rllib.translation import acting_pieces
 from episodes.errors import EpisodeStateError
 

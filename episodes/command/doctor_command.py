@@ -21,7 +21,7 @@ def doctor(
 ) -> None:
     """Report problems of endings and data. The exit status is 1 if there are any, and 2 for a wrong call."""
     from episodes.converters.formats import format_of, read
-    from episodes.inspect.doctor import examine
+    from episodes.inspect.doctor.examine import examine
 
     is_file = from_ or (Path(subject).exists() and format_of(subject) not in (None, "episodes"))
     findings = examine(read(subject, from_ or None)[0] if is_file else subject, num_steps=steps, seed=seed)

@@ -1,7 +1,7 @@
 """Converters of episodes to and from other libraries' formats, with reports of what could not be kept."""
 
 from episodes.converters.d4rl import from_d4rl
-from episodes.converters.formats import FORMATS, read, write
+from episodes.converters.formats import read, write
 from episodes.converters.lerobot import to_lerobot
 from episodes.converters.lerobot_reading import from_lerobot
 from episodes.converters.loss_report import Loss, LossReport
@@ -15,7 +15,6 @@ from episodes.converters.tensordicts import from_tensordict, to_tensordict
 from episodes.converters.tianshou import from_tianshou, to_tianshou
 
 __all__ = [
-    "FORMATS",
     "Loss",
     "LossReport",
     "from_d4rl",

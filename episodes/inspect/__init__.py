@@ -6,7 +6,8 @@ Heavy packages (jinja2, matplotlib, imageio) are imported when something is draw
 from __future__ import annotations
 
 from episodes.inspect.comparison import EpisodeDifference, compare_episodes
-from episodes.inspect.doctor import Finding, examine
+from episodes.inspect.doctor.examine import examine
+from episodes.inspect.doctor.finding import Finding
 from episodes.inspect.frames import frames, video
 from episodes.inspect.lineage import Explanation, explain_batch
 from episodes.inspect.plots import plot_episode, plot_episodes, plot_returns

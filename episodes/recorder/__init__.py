@@ -2,9 +2,4 @@
 
 from __future__ import annotations
 
-from episodes.recorder.incoming import IncomingEpisodes
-from episodes.recorder.ongoing import OngoingEpisodes
-from episodes.recorder.recorder_history import RecorderHistory
-from episodes.recorder.vector_recorder import VectorRecorder
-
-__all__ = ["VectorRecorder", "OngoingEpisodes", "RecorderHistory", "IncomingEpisodes"]
+__all__: list[str] = []

@@ -18,11 +18,12 @@ from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.facts.policy_versions import UNKNOWN, checked_version
-from episodes.recorder import OngoingEpisodes, VectorRecorder
 from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.info_rows import checked_infos, checked_outputs
+from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recent_rows import RecentRows
 from episodes.recorder.row_blocks import as_numbers
+from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NO_FACTS, NONE

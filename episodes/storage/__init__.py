@@ -6,7 +6,7 @@ from episodes.storage.compacting import compact, merge, seal
 from episodes.storage.copying import copy
 from episodes.storage.dataset import EpisodeDataset
 from episodes.storage.record_episodes import RecordEpisodes
-from episodes.storage.remote import upload
+from episodes.storage.remote.upload import upload
 from episodes.storage.writer import EpisodeWriter
 
 __all__ = [

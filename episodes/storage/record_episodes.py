@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from episodes.errors import EpisodeStateError, InvalidArgument
-from episodes.recorder import VectorRecorder
+from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.header import to_storable_spec
 from episodes.storage.writer import EpisodeWriter

@@ -12,9 +12,15 @@ import torch
 from gymnasium import spaces
 
 from connectors import Actor, compute_action, env_to_module_pipeline
-from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
-from connectors.rewriting import ObservationPreprocessor
-from connectors.views import TransformerContext, time_steps
+from connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    ObservationPreprocessor,
+    PrevActionsPrevRewards,
+    TransformerContext,
+)
+from connectors.views import time_steps
 from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners import SingleAgentEnvRunner, evaluate
 from episodes.errors import EpisodeError, InvalidArgument, StateMismatch, WrongType

@@ -21,10 +21,19 @@ from connectors.env_to_module import (
     MeanStdFilter,
     ObservationPreprocessor,
     PrevActionsPrevRewards,
+    TransformerContext,
 )
-from connectors.views import TransformerContext, time_steps
-from episode_learners import EncoderPolicy, GRUPolicy, LSTMPolicy, MLPPolicy, QPolicy, SACPolicy, TransformerPolicy
-from episode_learners.policies import LSTMQPolicy
+from connectors.views import time_steps
+from episode_learners import (
+    EncoderPolicy,
+    GRUPolicy,
+    LSTMPolicy,
+    LSTMQPolicy,
+    MLPPolicy,
+    QPolicy,
+    SACPolicy,
+    TransformerPolicy,
+)
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.tracks import nested
 

@@ -22,10 +22,9 @@ from connectors.env_to_module import (
     ObservationPreprocessor,
     PrevActionsPrevRewards,
 )
-from connectors.learner import PrevActionsPrevRewards as LearnPrevious
-from episodes import SingleAgentEpisode
+from connectors.env_to_module import PrevActionsPrevRewards as LearnPrevious
+from episodes import SingleAgentEpisode, VectorRecorder
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
-from episodes.recorder import VectorRecorder
 
 NEXT_STEP = gym.vector.AutoresetMode.NEXT_STEP
 BOX, ACTIONS = spaces.Box(-100, 100, (2,), np.float32), spaces.Discrete(3, start=1)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+from connectors import RolloutBuffer, rollout_to_episodes
 from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
 from connectors.learner.pipeline import LearnerPipeline
-from connectors.rollout import RolloutBuffer, rollout_to_episodes
 from connectors.rollout.buffer import iterate_minibatches
 from connectors.rollout.episodes import BlockEdge
+from episodes import VectorRecorder
 from episodes.errors import ShapeMismatch
-from episodes.recorder import VectorRecorder
 from episodes.returns import gae
 
 NUM_ENVS, NUM_ROWS = 3, 40

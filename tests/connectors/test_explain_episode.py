@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from connectors import explain_episode, learner_pipeline
-from episode_learners import LSTMPolicy, MLPPolicy, PPOConfig
-from episode_learners.algorithms import ppo_pipeline
+from episode_learners import LSTMPolicy, MLPPolicy, PPOConfig, ppo_pipeline
 from episode_runners import SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument

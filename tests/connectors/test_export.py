@@ -18,13 +18,28 @@ import torch
 from gymnasium import spaces
 
 from connectors import Actor, distribution_for, module_to_env_pipeline
-from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
+from connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    PrevActionsPrevRewards,
+    TransformerContext,
+)
 from connectors.export import export
 from connectors.export.serve import ServedPolicy
-from connectors.views import TransformerContext, time_steps
-from episode_learners import PPO, EncoderPolicy, GRUPolicy, LSTMPolicy, MLPPolicy, QPolicy, SACPolicy, TransformerPolicy
+from connectors.views import time_steps
+from episode_learners import (
+    PPO,
+    EncoderPolicy,
+    GRUPolicy,
+    LSTMPolicy,
+    LSTMQPolicy,
+    MLPPolicy,
+    QPolicy,
+    SACPolicy,
+    TransformerPolicy,
+)
 from episode_learners.networks import Autoregressive
-from episode_learners.policies import LSTMQPolicy
 from episode_runners import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, NotExportable, StateMismatch, WrongType
 from episodes.tracks import nested

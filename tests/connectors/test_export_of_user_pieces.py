@@ -12,9 +12,8 @@ import torch
 from gymnasium import spaces
 
 from connectors import Actor, Connector, module_to_env_pipeline
-from connectors.env_to_module import MeanStdFilter, ObservationPreprocessor
+from connectors.env_to_module import MeanStdFilter, ObservationPreprocessor, OneHotAgentId
 from connectors.export import export
-from connectors.views import OneHotAgentId
 from episode_learners import MLPPolicy
 from episodes.errors import NotExportable
 from episodes.tracks import nested

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from connectors import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from connectors.distributions import distribution_for
-from connectors.rewriting import ObservationPreprocessor
+from connectors.env_to_module import ObservationPreprocessor
 from episode_runners import SingleAgentEnvRunner
 from episodes import EpisodePack
 from episodes.errors import InvalidArgument, ShapeMismatch

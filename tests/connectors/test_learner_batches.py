@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from reference_connectors import Accumulator, Sum, WholeEpisode, advantages, whole_episodes
 
 from connectors import learner_pipeline
-from connectors.learner import (
-    AddColumns,
-    AddInfos,
-    ComputeReturnsToGo,
-    FrameStacking,
-    GeneralizedAdvantageEstimation,
-    PrevActionsPrevRewards,
-)
+from connectors.env_to_module import FrameStacking, PrevActionsPrevRewards
+from connectors.learner import AddColumns, AddInfos, ComputeReturnsToGo, GeneralizedAdvantageEstimation
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
 

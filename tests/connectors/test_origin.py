@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors import learner_pipeline, multi_agent_learner
-from connectors.learner import FrameStacking
+from connectors.env_to_module import FrameStacking
 from connectors.prefetch import Prefetch
 from episode_learners.algorithms.minibatches import rows_of, shuffled
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode

@@ -12,24 +12,24 @@ import torch
 from gymnasium import spaces
 
 from connectors import (
+    BatchItems,
     Connector,
     ConnectorPipeline,
-    LearnerPipeline,
     MultiAgentLearner,
+    NumpyToTensor,
     env_to_module_pipeline,
     learner_pipeline,
     module_to_env_pipeline,
 )
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter
+from connectors.env_to_module import FrameStacking as StackFrames
 from connectors.learner import (
     AddObservations,
-    BatchItems,
     ComputeReturnsToGo,
     GeneralizedAdvantageEstimation,
-    NumpyToTensor,
+    LearnerPipeline,
     VTrace,
 )
-from connectors.learner import FrameStacking as StackFrames
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredPipeline, WrongType
 

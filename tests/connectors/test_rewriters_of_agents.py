@@ -15,8 +15,7 @@ from connectors import (
     multi_agent_env_to_module,
     multi_agent_learner,
 )
-from connectors.env_to_module import ForEachAgent, MeanStdFilter
-from connectors.views import FlattenObservations, FrameStacking
+from connectors.env_to_module import FlattenObservations, ForEachAgent, FrameStacking, MeanStdFilter
 from episode_runners import MultiAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, WrongType
 from episodes.tracks import nested

@@ -17,9 +17,8 @@ from gymnasium import spaces
 from connectors import Connector as ConnectorV2
 from connectors import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from connectors.env_to_module import ObservationPreprocessor as SingleAgentObservationPreprocessor
-from episodes import EpisodePack, SingleAgentEpisode
+from episodes import EpisodePack, SingleAgentEpisode, VectorRecorder
 from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey
-from episodes.recorder import VectorRecorder
 
 
 class CountBasedCuriosity(ConnectorV2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from connectors.rollout import RolloutBuffer
+from connectors import RolloutBuffer
 from connectors.rollout.buffer import add_advantages, add_sequence_returns, iterate_minibatches, transition_view
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 

@@ -10,12 +10,11 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.rollout import RolloutBuffer, episodes_to_rollout, rollout_to_episodes
+from connectors import RolloutBuffer, episodes_to_rollout, rollout_to_episodes
 from connectors.rollout.buffer import add_advantages
 from connectors.rollout.episodes import BlockEdge
-from episodes import EpisodePack, SingleAgentEpisode
+from episodes import EpisodePack, SingleAgentEpisode, VectorRecorder
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.recorder import VectorRecorder
 from episodes.returns import gae
 
 MODES = list(AutoresetMode)

@@ -13,7 +13,6 @@ from gymnasium.vector import AutoresetMode
 
 from connectors import env_to_module as acting
 from connectors import env_to_module_pipeline, learner_pipeline
-from connectors import learner as learning
 from episode_runners.single_agent import SingleAgentEnvRunner
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete(3, start=1)
@@ -76,7 +75,7 @@ def test_the_learner_sees_what_the_policy_saw(mode: AutoresetMode, num_timesteps
     again = learner_pipeline(
         OBSERVATIONS,
         ACTIONS,
-        pieces=[learning.FrameStacking(num_frames=3), learning.PrevActionsPrevRewards(**options)],
+        pieces=[acting.FrameStacking(num_frames=3), acting.PrevActionsPrevRewards(**options)],
         next_observations=True,
         policy=policy,
         max_seq_len=2,

@@ -20,18 +20,22 @@ from connectors import (
     multi_agent_env_to_module,
     multi_agent_learner,
 )
+from connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    OneHotAgentId,
+    PrevActionsPrevRewards,
+    TransformerContext,
+)
 from connectors.learner import (
     AddColumns,
     AddInfos,
     AddNextObservations,
     AddTimeDimensionAndZeroPad,
-    FlattenObservations,
-    FrameStacking,
     GeneralizedAdvantageEstimation,
-    PrevActionsPrevRewards,
     VTrace,
 )
-from connectors.views import OneHotAgentId, TransformerContext, time_steps
+from connectors.views import time_steps
 from episode_learners import MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, SingleAgentEpisode

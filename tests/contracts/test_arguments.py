@@ -11,17 +11,17 @@ import torch
 from mpe2 import simple_spread_v3
 
 import connectors
+import connectors.env_to_module as env_to_module
 import connectors.learner as learner
 import connectors.module_to_env as module_to_env
-import connectors.views as views
 from benchmarks.torch_cartpole import ACTION_SPACE as ACTIONS
 from benchmarks.torch_cartpole import OBSERVATION_SPACE as OBSERVATIONS
 from benchmarks.torch_cartpole import TorchCartPole
-from connectors.rewriting import MeanStdFilter
+from connectors.env_to_module import MeanStdFilter
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
 from episode_runners.environments import EnvPoolVectorEnv, TorchVectorEnv
+from episodes import VectorRecorder
 from episodes.errors import EpisodeError, WrongType
-from episodes.recorder import VectorRecorder
 from episodes.replay import (
     EpisodeReplayBuffer,
     MultiAgentEpisodeReplayBuffer,
@@ -35,9 +35,9 @@ MAKERS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (connectors.env_to_module_pipeline, {}),
     (connectors.learner_pipeline, {}),
     (connectors.module_to_env_pipeline, {}),
-    (connectors.EnvToModulePipeline, {}),
-    (connectors.LearnerPipeline, {}),
-    (connectors.ModuleToEnvPipeline, {}),
+    (env_to_module.EnvToModulePipeline, {}),
+    (learner.LearnerPipeline, {}),
+    (module_to_env.ModuleToEnvPipeline, {}),
     (learner.AddColumns, {}),
     (learner.AddPolicyVersions, {}),
     (learner.AddTimeDimensionAndZeroPad, {"max_seq_len": 3}),
@@ -46,10 +46,10 @@ MAKERS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (learner.VTrace, {}),
     (module_to_env.GetActions, {}),
     (module_to_env.NormalizeAndClipActions, {}),
-    (views.FlattenObservations, {}),
-    (views.FrameStacking, {}),
-    (views.PrevActionsPrevRewards, {}),
-    (views.TransformerContext, {}),
+    (env_to_module.FlattenObservations, {}),
+    (env_to_module.FrameStacking, {}),
+    (env_to_module.PrevActionsPrevRewards, {}),
+    (env_to_module.TransformerContext, {}),
     (MeanStdFilter, {}),
     (VectorRecorder, {"num_envs": 2, "autoreset_mode": "NextStep"}),
     (EpisodeReplayBuffer, {"capacity": 10}),

@@ -11,10 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from connectors import env_to_module, learner, module_to_env
+from connectors import BatchItems, NumpyToTensor, ObservationRewriter, env_to_module, learner, module_to_env
 from connectors.connector import Connector
 from connectors.pipeline import ConnectorPipeline
-from connectors.rewriting import ObservationRewriter
 from connectors.testing import check_connector
 from connectors.views import ViewPiece
 from episode_learners import LSTMPolicy, MLPPolicy
@@ -76,8 +75,8 @@ CASES = [
     *(case("learner", learner.AddColumns, action_space=space) for space in (CHOICE, FORCE, BOTH)),
     case("learner", lambda: learner.AddColumns(extra_model_outputs=["action_logp"])),
     case("learner", learner.AddInfos),
-    case("learner", learner.BatchItems),
-    case("learner", learner.NumpyToTensor, observation_space=NESTED),
+    case("learner", BatchItems),
+    case("learner", NumpyToTensor, observation_space=NESTED),
     case("learner", lambda: learner.AddTimeDimensionAndZeroPad(max_seq_len=3), observation_space=NESTED),
     case("learner", learner.AddStates, policy=lstm, before=padded),
     case("learner", lambda: learner.AddPolicyVersions(newest=int)),
@@ -98,8 +97,8 @@ CASES = [
     case("env_to_module", env_to_module.AddObservations, observation_space=NESTED),
     case("env_to_module", env_to_module.AddTimeDimension, observation_space=NESTED),
     case("env_to_module", env_to_module.AddStates, policy=lstm),
-    case("env_to_module", env_to_module.BatchItems),
-    case("env_to_module", env_to_module.NumpyToTensor, observation_space=NESTED),
+    case("env_to_module", BatchItems),
+    case("env_to_module", NumpyToTensor, observation_space=NESTED),
     # rewriters, in both
     *(
         case(pipeline, make, observation_space=space)
@@ -150,7 +149,7 @@ def test_connector_passes_check_connector(case: Case) -> None:
 
 def shipped() -> list[str]:
     """Return the names of all connectors in the packages of the three pipelines, without views."""
-    names = []
+    names = [BatchItems.__name__, NumpyToTensor.__name__]
     for module in (env_to_module, learner, module_to_env):
         for name in module.__all__:
             value = getattr(module, name)

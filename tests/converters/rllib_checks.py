@@ -19,7 +19,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode as RLlibEpisod
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.converters import from_rllib, read, to_rllib
 from episodes.errors import LostInConversion, WrongType
-from episodes.inspect.doctor import examine
+from episodes.inspect import examine
 from episodes.testing.strategies import MultiAgentHistory, multi_agent_histories
 from episodes.testing.strategies import spaces as drawn_spaces
 from episodes.tracks import nested

@@ -13,8 +13,7 @@ import torch
 from gymnasium import spaces
 
 from connectors import module_to_env_pipeline
-from episode_learners import BC, BCConfig, MLPPolicy, SACPolicy
-from episode_learners.algorithms import SAC
+from episode_learners import BC, SAC, BCConfig, MLPPolicy, SACPolicy
 from episode_runners import SingleAgentEnvRunner, evaluate
 from episodes import EpisodePack
 from episodes.converters import (

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from episode_learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
 from episodes import SingleAgentEpisode
 from episodes.converters import from_minari, read, to_minari, to_parquet, to_sb3
-from episodes.inspect.doctor import examine
+from episodes.inspect import examine
 from episodes.replay import EpisodeReplayBuffer
 
 BOX, TWO = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
 from episodes.errors import ShapeMismatch, WrongType
-from episodes.recorder import VectorRecorder
 
 NO_FLAGS: list[Any] = [
     "False",

@@ -14,11 +14,10 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, pack_agents, unpack_agents
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder, pack_agents, unpack_agents
 from episodes.errors import InvalidArgument
 from episodes.facts import VersionColumn, VersionRuns
 from episodes.facts.policy_versions import join_runs
-from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, episode_rows
 

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes.recorder import VectorRecorder
+from episodes import VectorRecorder
 from episodes.tracks import nested
 
 SPACES = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from episodes import VectorRecorder
 from episodes.pack import EpisodePack
-from episodes.recorder import VectorRecorder
 from tests.interrupts import Breaking
 
 N = 3

@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
-from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
 from episodes.tracks.infos.info_columns import ColumnInfos

@@ -14,8 +14,8 @@ from gymnasium.vector import VectorEnv
 from torch import nn
 
 from connectors import env_to_module_pipeline
+from connectors.env_to_module import FrameStacking
 from connectors.testing import check_policy
-from connectors.views import FrameStacking
 from episode_learners import PPO, EpisodeHistory, MLPPolicy, Policy, PPOConfig
 from episode_runners import SingleAgentEnvRunner, make_vector_env
 from episode_runners.environments import EnvPoolVectorEnv

@@ -17,8 +17,7 @@ from torch import nn
 from benchmarks.loops import ppo as bare_ppo
 from benchmarks.operations import operations_of
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
-from connectors import env_to_module_pipeline
-from connectors.rollout import RolloutBuffer, rollout_to_episodes
+from connectors import RolloutBuffer, env_to_module_pipeline, rollout_to_episodes
 from connectors.rollout.fragments import BlockEdge
 from connectors.tensors import NumpyToTensor
 from episode_learners import (

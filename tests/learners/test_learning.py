@@ -57,7 +57,7 @@ def learned(
     spaces = (env.single_observation_space, env.single_action_space)
     stacks = num_frames > 1
     seen = env_to_module_pipeline(*spaces, pieces=[env_to_module.FrameStacking(num_frames=num_frames)] * stacks)
-    learned_from = [learner.FrameStacking(num_frames=num_frames)] * stacks
+    learned_from = [learner.FrameStackingLearner(num_frames=num_frames)] * stacks
     policy = make_policy(seen.observation_space, spaces[1], generator=torch.Generator().manual_seed(0))
     runner = SingleAgentEnvRunner(env, policy, env_to_module=seen if stacks else None, seed=0)
     ppo = PPO(

@@ -15,8 +15,14 @@ from torch import Tensor, nn
 
 from connectors import Actor, env_to_module_pipeline, multi_agent_env_to_module
 from connectors.distributions import distribution_for
-from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards
-from connectors.views import OneHotAgentId, TransformerContext, time_steps
+from connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    OneHotAgentId,
+    PrevActionsPrevRewards,
+    TransformerContext,
+)
+from connectors.views import time_steps
 from episode_learners import PPO, LSTMPolicy, MLPPolicy, MultiAgentAlgorithm, Policy, PPOConfig
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 

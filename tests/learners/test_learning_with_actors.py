@@ -11,8 +11,7 @@ import pytest
 
 from connectors import Actor, learner_pipeline
 from connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
-from episode_learners import BC, DQN, GRPO, IMPALA, PPO, SAC, MLPPolicy, QPolicy, SACPolicy, ppo_pipeline
-from episode_learners.algorithms import PPOConfig
+from episode_learners import BC, DQN, GRPO, IMPALA, PPO, SAC, MLPPolicy, PPOConfig, QPolicy, SACPolicy, ppo_pipeline
 from episode_runners import SingleAgentEnvRunner
 from episodes.errors import StateMismatch
 from episodes.replay import EpisodeReplayBuffer

@@ -10,8 +10,7 @@ import torch
 from gymnasium import spaces
 
 from connectors import AgentToModuleMapping
-from episode_learners import DQN, PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig, QPolicy
-from episode_learners.algorithms import linear_decay
+from episode_learners import DQN, PPO, MLPPolicy, MultiAgentAlgorithm, PPOConfig, QPolicy, linear_decay
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from connectors import Actor
 from connectors.distributions import Categorical, DiagonalGaussian, distribution_for
+from connectors.env_to_module import TransformerContext
 from connectors.testing import check_policy
-from connectors.views import TransformerContext
 from connectors.views.view import Views
 from episode_learners import (
     EncoderPolicy,

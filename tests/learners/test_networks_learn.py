@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from connectors import Actor
 from connectors.distributions import distribution_for
-from connectors.views import TransformerContext
+from connectors.env_to_module import TransformerContext
 from episode_learners import (
     PPO,
     EncoderPolicy,

@@ -35,8 +35,8 @@ from episode_learners import (
     R2D2Config,
     SACConfig,
     SACPolicy,
+    linear_decay,
 )
-from episode_learners.algorithms import linear_decay
 from episode_learners.trainers import OfflineConfig, OffPolicyConfig, OnPolicyConfig
 from episodes.errors import UnknownKey
 from episodes.inspect import explain_batch

@@ -11,12 +11,8 @@ import torch
 from torch import nn
 
 from connectors import ConnectorV2, learner_pipeline
-from connectors.learner import (
-    AddColumnsFromEpisodesToTrainBatch,
-    FrameStackingLearner,
-    GeneralAdvantageEstimation,
-    PrevActionsPrevRewards,
-)
+from connectors.env_to_module import PrevActionsPrevRewards
+from connectors.learner import AddColumnsFromEpisodesToTrainBatch, FrameStackingLearner, GeneralAdvantageEstimation
 from episode_learners import PPO, MLPPolicy, PPOConfig, ppo_pipeline
 from episode_runners import SingleAgentEnvRunner
 from episodes import Columns, SingleAgentEpisode

@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import LastObservations

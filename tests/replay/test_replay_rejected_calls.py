@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from episodes import VectorRecorder
 from episodes.errors import EpisodeError
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.recorder import VectorRecorder
 from episodes.replay import (
     EpisodeReplayBuffer,
     MultiAgentEpisodeReplayBuffer,

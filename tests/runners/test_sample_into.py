@@ -15,8 +15,8 @@ from connectors import env_to_module_pipeline
 from connectors.env_to_module import FrameStacking
 from episode_learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy
 from episode_runners import SingleAgentEnvRunner
+from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnknownKey, WrongType
-from episodes.recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.tracks import nested
 

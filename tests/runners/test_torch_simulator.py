@@ -11,7 +11,7 @@ import torch
 from mpe2 import simple_spread_v3
 
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
-from connectors.rollout import RolloutBuffer, rollout_to_episodes
+from connectors import RolloutBuffer, rollout_to_episodes
 from connectors.rollout.buffer import add_advantages
 from connectors.rollout.fragments import BlockEdge
 from episode_learners import MLPPolicy

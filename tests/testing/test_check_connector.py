@@ -11,8 +11,9 @@ import pytest
 from connectors import Connector
 from connectors.env_to_module import MeanStdFilter, ObservationPreprocessor
 from connectors.learner import AddTimeDimensionAndZeroPad
-from connectors.testing import ContractViolation, check_connector
+from connectors.testing import check_connector
 from episodes.errors import InvalidArgument, WrongType
+from episodes.testing import ContractViolation
 
 Batch = dict[str, Any]
 

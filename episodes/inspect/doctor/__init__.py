@@ -2,7 +2,4 @@
 
 from __future__ import annotations
 
-from episodes.inspect.doctor.examine import examine
-from episodes.inspect.doctor.finding import Finding
-
-__all__ = ["examine", "Finding"]
+__all__: list[str] = []

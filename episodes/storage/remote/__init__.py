@@ -1,5 +1,5 @@
 """Remote data sets: reading through a local cache, and uploading."""
 
-from episodes.storage.remote.upload import upload
+from __future__ import annotations
 
-__all__ = ["upload"]
+__all__: list[str] = []

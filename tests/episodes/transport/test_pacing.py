@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from episodes import EpisodePack
+from episodes import EpisodePack, VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, TransportTimeout
-from episodes.recorder import VectorRecorder
 from episodes.transport import EpisodeReceiver, EpisodeSender
 from tests.code_rules import ROOT
 
