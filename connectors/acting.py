@@ -21,7 +21,7 @@ Acted = tuple[Any, Any, dict[str, Any]]  # actions as the policy made them, as t
 
 
 class EnvToModule(Protocol):
-    """Interface of a pipeline from the newest observations to the policy's batch."""
+    """Interface of env-to-module pipelines, which turn the newest observations into the policy's batch."""
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
@@ -39,12 +39,12 @@ class EnvToModule(Protocol):
         ...
 
     def bind_policy(self, policy: Any) -> None:
-        """Add what a recurrent policy needs, and raise if the policy cannot read what this pipeline makes."""
+        """Add the connectors that a recurrent policy needs, and check that the policy can read the batches."""
         ...
 
     @property
     def lookback(self) -> int:
-        """Number of items before a chunk's first step that the learner needs to see what the policy saw."""
+        """Number of steps before a chunk that the learner needs to compute the same policy inputs as while acting."""
         ...
 
     @property
@@ -131,7 +131,7 @@ class ModuleToEnv(Protocol):
 
 
 def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> dict[str, Any]:
-    """Return what a policy trained in these pipelines depends on. See `connectors.fingerprint`."""
+    """Return the pipeline settings that a trained policy depends on. See `connectors.fingerprint`."""
     return {
         "observations": describe_space(env_to_module.observation_space),
         "actions": describe_space(module_to_env.input_action_space, bounds=True),
@@ -142,7 +142,7 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> di
 
 
 def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
-    """Raise `WrongType` if the pipeline lacks members of the protocol. The error names them."""
+    """Raise `WrongType` if `pipeline` lacks methods or attributes of `protocol`."""
     members = [name for name in vars(protocol) if not name.startswith("_")]
     missing = [name for name in members if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
     if missing:

@@ -105,7 +105,7 @@ class Actor:
 
     @classmethod
     def of_parts(cls, policy: Any, env_to_module: Any, module_to_env: Any) -> Actor:
-        """Return an actor of parts that fit together already, such as those of a runner."""
+        """Return an actor made from a policy and pipelines that are already set up for each other, without checks."""
         actor = cls.__new__(cls)
         actor.policy, actor.env_to_module, actor.module_to_env = policy, env_to_module, module_to_env
         return actor
@@ -273,7 +273,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class ActingState:
-    """Everything that the next action of an episode depends on besides its observation. It is never changed.
+    """Immutable state of one acting episode: the newest steps, the last action and the policy's outputs.
 
     Attributes:
         actor: the actor, with its statistics.
@@ -304,7 +304,7 @@ class ActingState:
 
 
 def as_actor(policy: Any) -> Actor:
-    """Return the actor itself, or an actor of a policy with default pipelines."""
+    """Return `policy` if it is an actor, else an actor that combines it with the default pipelines."""
     return policy if isinstance(policy, Actor) else Actor(policy)
 
 
@@ -337,7 +337,7 @@ def _first_known(*spaces: gym.Space | None) -> gym.Space | None:
 
 
 def _first(actions: Any, space: gym.Space | None) -> Any:
-    """Return the first of a row of actions, as an environment with this space takes it."""
+    """Return the first action of a batch in the form that `env.step` accepts."""
     if isinstance(space, spaces.Dict):
         return {key: _first(actions[key], part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -346,5 +346,5 @@ def _first(actions: Any, space: gym.Space | None) -> Any:
 
 
 def _rows(observation: Any, space: gym.Space) -> Any:
-    """Return one observation as the rows [1, ...] that a vector environment gives, in the space's dtypes."""
+    """Return one observation as a batch [1, ...] in the dtypes of its space, as vector environments do."""
     return as_rows(concatenate(space, [observation], create_empty_array(space, 1)), space)

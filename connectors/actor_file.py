@@ -46,7 +46,7 @@ _PARTS |= {"BatchItems": BatchItems, "NumpyToTensor": NumpyToTensor}
 
 
 def state_of(actor: Any) -> dict[str, Any]:
-    """Return everything that `rebuilt` and `Actor.load` need, as nested values.
+    """Return the contents of an actor's file: weights, spaces, statistics, and the settings of all connectors.
 
     Raises:
         InvalidArgument: the policy is not a module, or the spaces are not known.
@@ -84,7 +84,7 @@ def _default(actor: Any) -> set[str]:
 
 
 def _settings(piece: Connector) -> Any:
-    """Return the name and the arguments of a connector or view; None in place of arguments if it is a user's."""
+    """Return [class name, constructor arguments] of a connector or view; None as arguments of user classes."""
     made: Any = getattr(piece, "view", None) if type(piece) is ViewPiece else piece
     name = getattr(made, "__name__", None) or type(made).__name__
     known = _PARTS.get(name)
@@ -94,7 +94,7 @@ def _settings(piece: Connector) -> Any:
 
 
 def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
-    """Return connectors and views of this library, made from the settings of a file.
+    """Create the connectors and views that the settings of a file describe.
 
     Raises:
         InvalidArgument: one is not of this library, or was made with arguments that a file cannot hold.
@@ -114,7 +114,7 @@ def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
 
 
 def rebuilt_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> ModuleToEnvPipeline:
-    """Return the module-to-env pipeline of a file."""
+    """Create the module-to-env pipeline that the settings of a file describe."""
     connectors = rebuilt(settings, "module_to_env=")
     for piece in connectors:
         if isinstance(piece, to_env.GetActions):
@@ -126,7 +126,7 @@ def rebuilt_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> M
 
 
 def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
-    """Write nested values to a file, which gets its name when it is complete."""
+    """Write the contents of an actor to a temporary file, and rename it when it is complete."""
     arrays: list[np.ndarray] = []
     tree = _encoded(state, arrays)
     specs = [[array.dtype.str, list(array.shape)] for array in arrays]
@@ -148,7 +148,7 @@ def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 
 def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the nested values of a file.
+    """Read the contents of an actor's file, and check its size and checksum.
 
     Raises:
         UnreadableData: the file is damaged, or is not an actor's.
@@ -183,7 +183,7 @@ def _array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> 
 
 
 def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Return a value as JSON, with arrays moved to a list."""
+    """Return a value as JSON. Arrays are appended to `arrays` and replaced by their index."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Tensor):

@@ -21,7 +21,7 @@ SEATS = "seats"  # key in `shared_data` of the agent behind each row: {module_id
 
 
 class AgentRow(NamedTuple):
-    """Agent behind one row of a module's batch."""
+    """Identity of the agent that one row of a module's batch belongs to."""
 
     place: int  # index of the multi-agent episode
     agent_id: Any
@@ -74,7 +74,7 @@ class AgentToModuleMapping(Connector):
     def dealt(
         episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
     ) -> Mapping[Any, Sequence[SingleAgentEpisode]]:
-        """Return the agents' episodes grouped by module, without packing. See `packs` for the arguments."""
+        """Return the agents' single-agent episodes grouped by module, as lists."""
         if isinstance(episodes, EpisodePack):
             return _split_by_module(episodes)
         by_module: dict[Any, list[SingleAgentEpisode]] = {}

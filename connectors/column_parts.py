@@ -1,4 +1,4 @@
-"""Columns of a batch that are still being filled.
+"""Columns of a batch to which connectors still append rows, as lists of parts.
 
 A batch is a dict of columns, `{name: nested arrays [B, ...]}`. Connectors that add rows episode by episode store
 `ColumnParts` in it. `BatchItems` joins the parts into arrays. Each part records the episode of its rows.
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 
 class RowOwner(NamedTuple):
-    """Episode, agent and module behind the rows of a part. None means unknown."""
+    """Episode id, agent id and module id of the rows that were appended together. None means unknown."""
 
     eps_id: str | None = None
     agent_id: Any = None

@@ -338,7 +338,7 @@ class _DeviceConstant:
 
 
 def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draws [...] from logits [..., n]: the first of n exponential clocks with rates exp(logits) to ring."""
+    """Return categorical samples [...] from logits [..., n] by the Gumbel-max method."""
     return (logits - torch.empty_like(logits).exponential_(generator=generator).log_()).argmax(-1)
 
 
@@ -385,7 +385,7 @@ def _bounded(inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_tanh_slope(raw: Tensor) -> Tensor:
-    """Return log(1 - tanh(raw) ** 2) in a form that is accurate for large numbers."""
+    """Return log(1 - tanh(raw) ** 2), accurate also for large `raw`."""
     return 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
 
 

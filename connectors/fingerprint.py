@@ -65,7 +65,7 @@ def settings_of(made: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as one that JSON can represent. Objects without such a form are represented by a name."""
+    """Return a value as JSON types. Other objects are represented by the name of their class."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (float, np.generic)):
@@ -141,13 +141,13 @@ def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
 
 
 def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
-    """Write the fingerprint to a policy that is a module. Other callables have no trained weights."""
+    """Store a pipeline fingerprint in a policy, if it is a torch module."""
     if getattr(policy, ATTRIBUTE, None) is not fingerprint and isinstance(policy, torch.nn.Module):
         setattr(policy, ATTRIBUTE, fingerprint)
 
 
 def stamped(policy: Any) -> dict[str, Any] | None:
-    """Return the fingerprint of a policy, or None if it has none."""
+    """Return the pipeline fingerprint stored in a policy, or None if there is none."""
     return getattr(policy, ATTRIBUTE, None)
 
 

@@ -75,7 +75,7 @@ def sampled_loader(sampler: Sampler, num_workers: int = 0, **of_loader: Any) -> 
 
 
 def _num_learned(sampler: Sampler, batch: Any) -> int:
-    """Return the number of steps to learn from, as `Sampler.num_sampled` counts them."""
+    """Return the number of steps in a batch that are learned from, as `Sampler.num_sampled` counts them."""
     if not isinstance(batch, Batch):
         return getattr(batch, "num_steps", 0)
     if isinstance(sampler.what, StepBatches):

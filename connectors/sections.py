@@ -40,7 +40,7 @@ class Sections:
 
     @classmethod
     def of(cls, pieces: Pieces) -> Sections:
-        """Return the connectors sorted into sections.
+        """Sort connectors into the sections rewriters, views and others.
 
         `FlattenObservations` is a rewriter before the first view and a view after it.
 
@@ -72,7 +72,7 @@ class Sections:
 
 
 class SectionedPipeline(ConnectorPipeline):
-    """Pipeline whose views are bound together when the spaces are known.
+    """Pipeline of rewriters, views and other connectors, in this order.
 
     Args:
         input_observation_space: space of the observations before the first connector.

@@ -21,7 +21,7 @@ from episodes.tracks.validation import checked_count
 
 @dataclass(frozen=True)
 class Sequences:
-    """Positions of steps in R padded rows."""
+    """Layout of the steps of n chunks in R rows of at most `max_seq_len` steps."""
 
     episodes: np.ndarray  # [R] index of the row's episode
     starts: np.ndarray  # [R] index of the row's first step in its chunk
@@ -31,7 +31,7 @@ class Sequences:
 
     @classmethod
     def of(cls, lengths: np.ndarray, max_seq_len: int, *, with_empty: bool = False) -> Sequences:
-        """Return the rows of chunks with `lengths` [n] steps.
+        """Return the layout for chunks with `lengths` [n] steps.
 
         A chunk without steps has no row, or one empty row if `with_empty`.
         """

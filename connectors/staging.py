@@ -72,7 +72,7 @@ def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape
 
 
 def _source(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares the array's memory, for reading only."""
+    """Return a tensor that shares the memory of `array`, even if the array is read-only. It must not be written to."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))

@@ -74,7 +74,7 @@ class PieceTrace:
 
     @property
     def changed(self) -> dict[str, ColumnSummary]:
-        """Columns in `gave` that are new or different from `got`."""
+        """Output columns of the connector that are new or differ from its input columns."""
         got, rewritten = self.got, self.rewritten
         return {path: kind for path, kind in self.gave.items() if got.get(path) != kind or path in rewritten}
 

@@ -43,7 +43,7 @@ _DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "
 
 @contextmanager
 def explained(part: str) -> Iterator[None]:
-    """Raise `NotExportable` in place of any error, with the name of the part and the line of user code that failed."""
+    """Context manager that turns any error into `NotExportable` with the name of `part` and the line of user code."""
     try:
         yield
     except NotExportable:
@@ -69,7 +69,7 @@ def _place(traceback: TracebackType | None) -> str:
 
 
 class Noise(TorchFunctionMode):
-    """While active, random numbers of torch are slices of a tensor [B, K], in the order in which they are drawn.
+    """Context manager that replaces torch's random numbers by slices of a given tensor [B, K].
 
     Attributes:
         draws: [kind, size per row] of each draw.
@@ -98,7 +98,7 @@ class Noise(TorchFunctionMode):
 
 
 class _NoEpisodes:
-    """Raises if a connector reads episodes: an exported policy has none."""
+    """Placeholder for `episodes`, which an exported policy does not have. Reading it raises an error."""
 
     def _raise(self, *args: Any) -> Any:
         raise NotTraceable("an exported policy has no episodes; use a view (a function of a history)")

@@ -30,7 +30,7 @@ _EPISODE = 25  # steps of an episode of sampled observations, at most
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """The result of a check.
+    """Result of `check_parity`: number of compared steps and largest differences.
 
     Attributes:
         num_steps: the number of compared steps.
@@ -51,7 +51,7 @@ Step = tuple[Any, float, bool]  # observation, reward of the last action, whethe
 def check_parity(
     path: Path, actor: Actor, source: Any, *, num_steps: int, tolerance: float, explore: bool, seed: int
 ) -> Parity:
-    """Let an actor and its file act for `num_steps` steps, and compare distribution inputs and actions.
+    """Run an actor and its exported file on the same observations for `num_steps` steps, and compare their outputs.
 
     Args:
         source: where observations come from: see `export`.
@@ -86,7 +86,7 @@ def check_parity(
 
 
 class _Comparison:
-    """Compares steps, and raises for the first one that differs."""
+    """Comparison of the actor's and the file's outputs that raises an error at the first step that differs."""
 
     def __init__(self, actor: Actor, tolerance: float) -> None:
         self.actor, self.tolerance = actor, tolerance
@@ -182,7 +182,7 @@ def _stream(actor: Actor, source: Any, generator: np.random.Generator, seed: int
 
 
 class _Sender:
-    """A generator whose first `send` starts it."""
+    """Generator wrapper whose first `send` needs no preceding `next`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._is_started = stream, False

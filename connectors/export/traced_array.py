@@ -1,4 +1,4 @@
-"""`TracedArray`: numpy code runs on it, and torch records the operations.
+"""`TracedArray`: a tensor that numpy code can use, so that torch traces numpy code.
 
 numpy passes each operation to its arguments first (`__array_ufunc__`, `__array_function__`). A traced array does the
 same operation on a torch tensor, with numpy's dtypes. Operations that need the numbers themselves, or have no form
@@ -196,7 +196,7 @@ def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
 
 
 def _into(out: Any, result: Any) -> Any:
-    """Return the result, or `out` with the result in place of its contents."""
+    """Return `result`. If `out` is given, store the result in `out` and return `out`."""
     if out is None:
         return result
     if not isinstance(out, TracedArray):

@@ -40,7 +40,7 @@ class DrawViews:
 
 
 class _Rewritten(OtherObservations):
-    """History with rewritten observations."""
+    """History whose observations are passed through the rewriters when they are read."""
 
     def __init__(self, draws: DrawViews, source: History) -> None:
         super().__init__(source, draws.views.given)

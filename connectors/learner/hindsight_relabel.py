@@ -123,7 +123,7 @@ class HindsightRelabel(Connector):
 
 
 class _Relabelled(OtherObservations):
-    """History in which all observations of some rows have another goal.
+    """History in which the goal of some rows is replaced in all their observations.
 
     Args:
         source: the history with the original goals.

@@ -98,7 +98,7 @@ class LearnerPipeline(SectionedPipeline):
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
     def _views_for(self, pack: EpisodePack) -> Views:
-        """Return the views, bound to what observations of the pack are like."""
+        """Return the views, bound to the spaces of the pack's observations."""
         return self.views_of(lambda: Seen(pack).history(slice(None)))
 
 
@@ -115,7 +115,7 @@ _OF_DRAWS = (
 
 
 class _SeeSteps(Connector):
-    """Connector that runs all views at each step. Existing columns are kept."""
+    """Connector that adds the columns of all views at each step, unless the batch has them."""
 
     reads_tracks = True
 

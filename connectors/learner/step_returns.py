@@ -1,4 +1,4 @@
-"""Rewards and endings from which returns and advantages are computed.
+"""Inputs of the return and advantage formulas: rewards and ending flags of the steps of a batch.
 
 A connector that changes "rewards", "terminateds" or "truncateds" affects all later connectors that compute returns. An
 ending in the middle of an episode (for example a lost life) splits it into two sequences:
@@ -54,7 +54,7 @@ class StepReturns:
     def _split(
         cls, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, episodes: np.ndarray
     ) -> StepReturns:
-        """Return sequences that end at the end of an episode or at a step with an ending flag. None is empty."""
+        """Return the inputs, split into sequences at episode ends and at steps with an ending flag."""
         offsets = np.union1d(episodes, np.flatnonzero(terminateds | truncateds) + 1)
         starts, lasts = offsets[:-1], offsets[1:] - 1
         owners = episodes.searchsorted(starts, side="right") - 1  # each episode before has one observation more

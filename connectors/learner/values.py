@@ -20,7 +20,7 @@ from episodes.tracks.validation import checked_count
 
 
 class ValueFunction:
-    """Caller of `rl_module.compute_values` on the device of the module.
+    """Batched evaluation of `rl_module.compute_values` on the module's device.
 
     Args:
         minibatch_size: number of observations in one forward pass.
@@ -87,6 +87,6 @@ class ValueFunction:
 
 
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:
-    """Return the values of all minibatches as one float32 array."""
+    """Copy the values of all minibatches to the host as one float32 array."""
     values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)
     return (values if values.dtype is torch.float32 else values.float()).numpy(force=True)

@@ -109,7 +109,7 @@ class GetActions(Connector):
             self._rows = NumpyCategoricalSampler(seed)
 
     def unseed(self) -> None:
-        """Sample with torch's global generator."""
+        """Use torch's global random generator from now on."""
         self._seed, self._generator, self._rows = None, None, NumpyCategoricalSampler()
 
     def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:

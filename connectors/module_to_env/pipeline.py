@@ -1,4 +1,4 @@
-"""The policy's outputs -> actions."""
+"""`ModuleToEnvPipeline`: from the policy's outputs to actions."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ ByAgent = Mapping[Any, Any]  # agent -> space
 
 
 class AgentSpaces:
-    """Spaces of all agents so far, before and after the joint preprocessors.
+    """Observation and action spaces of all agents seen so far, before and after the joint preprocessors.
 
     The agents are not known beforehand. While acting, their spaces come from the environments, while learning from the
     episodes.

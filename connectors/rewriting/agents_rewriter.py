@@ -92,7 +92,7 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
 
 
 def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
-    """Return joint preprocessors. A single-agent rewriter becomes an `AgentsRewriter`.
+    """Return `pieces` with each single-agent rewriter wrapped in an `AgentsRewriter`.
 
     Raises:
         WrongType: a connector is neither a joint preprocessor nor a rewriter.

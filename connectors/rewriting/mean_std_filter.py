@@ -35,7 +35,7 @@ class Moments:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...]) -> Moments:
-        """Return moments of no items."""
+        """Return the moments of an empty set of items."""
         return cls(0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
@@ -48,7 +48,7 @@ class Moments:
         return cls(len(items), mean, np.einsum("n...,n...->...", deviations, deviations))
 
     def joined(self, second: Moments) -> Moments:
-        """Return the moments of both sets of items together."""
+        """Return the moments of the union of both sets of items."""
         if not self.count or not second.count:
             return second if second.count else self
         count = self.count + second.count

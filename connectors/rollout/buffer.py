@@ -48,7 +48,7 @@ _LAST_SLOT = ("obs", "value")  # what is meaningful at index T
 
 
 class FinalObservations:
-    """True last observations [K] of steps whose next row belongs to another episode.
+    """Last observations [K] of episodes whose next row in the rollout belongs to another episode.
 
     With same-step autoreset or a manual reset, the next row has the first observation of the next episode. A rollout
     stores the
@@ -256,7 +256,7 @@ def _valid_rows(rollout: TensorDict) -> Tensor:
 
 
 def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
-    """Return some rows of the columns, with one gather each."""
+    """Return the given rows of all columns."""
     selected = {name: column.index_select(0, rows) for name, column in columns.items()}
     return _tensordict(selected, batch_size=[len(rows)], device=rows.device)
 

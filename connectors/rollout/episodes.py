@@ -101,7 +101,7 @@ def _columns_of(
 
 
 def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return rows and values of the boolean columns. A chunk that is cut before another one is also done."""
+    """Return row indices and values of the boolean columns, such as "done". Cut chunks before others are done."""
     steps, some = fragments.step_rows(), pack.lengths > 0
     ends = fragments.ends()[some]
     flags = {"terminated": pack.terminated, "truncated": pack.truncated}
@@ -112,7 +112,7 @@ def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.nda
 def _finals_of(
     rollout: TensorDict, fragments: Fragments, observations: np.ndarray, values: np.ndarray
 ) -> FinalObservations:
-    """Return the last observations whose rows have the first observation of the next fragment."""
+    """Return the last observations that have no row, because the next chunk starts in that row."""
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)
@@ -289,7 +289,7 @@ def _changed_pack(
 
 
 def _put_back(track: np.ndarray, rows: slice | np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return a track with other items in some rows. Lookback rows stay unchanged."""
+    """Return a track with `items` in place of the given rows. Lookback rows stay unchanged."""
     items = items.reshape(len(items), *track.shape[1:]).astype(track.dtype)
     if isinstance(rows, slice):
         return items

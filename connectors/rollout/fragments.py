@@ -82,7 +82,7 @@ class BlockEdge:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """F runs of rows, ordered by environment."""
+    """F contiguous runs of rows in a [N, T + 1] block, one per chunk, ordered by environment."""
 
     envs: np.ndarray  # [F] int
     first_rows: np.ndarray  # [F] int
@@ -105,19 +105,19 @@ class Fragments:
         return ranges(self.starts, self.lengths)
 
     def observation_rows(self) -> np.ndarray:
-        """Rows of the observations [S + F]. The last one of a fragment may be stored separately."""
+        """Row index of each observation [S + F] of the chunks: one per step and one last observation per chunk."""
         return ranges(self.starts, self.lengths + 1)
 
     def ends(self) -> np.ndarray:
-        """Rows [F] of the last steps. For a fragment without steps: the row before its first."""
+        """Row index of each chunk's last step [F], or the row before its first row if it has no steps."""
         return self.starts + self.lengths - 1
 
     def last_observations(self) -> np.ndarray:
-        """Indices of the last observation of each fragment among all [S + F]."""
+        """Index of each chunk's last observation among all S + F observations."""
         return np.cumsum(self.lengths + 1) - 1
 
     def shares_last_slot(self) -> np.ndarray:
-        """Whether the next fragment starts in the slot of the last observation, bool [F]."""
+        """Whether the next chunk starts in the row of this chunk's last observation, bool [F]."""
         slots = self.starts + self.lengths
         shares_last_slot = np.zeros(len(self), bool)
         shares_last_slot[:-1] = slots[:-1] == self.starts[1:]
@@ -125,7 +125,7 @@ class Fragments:
 
 
 def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
-    """Return the rows for the chunks of a pack. A chunk that does not fit goes to the next environment.
+    """Assign the chunks of a pack to rows. A chunk that does not fit starts in the next environment.
 
     A chunk that continues an episode of the block before stays in its environment. The chunks of a `VectorRecorder`
     therefore get the rows from which they came.
@@ -168,7 +168,7 @@ def _check_goes_on(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: 
 
 
 def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
-    """Return the fragments in a block, from its flags [N, T]. New episodes get random ids.
+    """Find the runs of rows of each episode from the flags [N, T] of a block. New episodes get random ids.
 
     An episode that starts with the last observation of the block is a fragment without steps.
 

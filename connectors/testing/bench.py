@@ -59,7 +59,7 @@ class Bench(ABC):
         """Call the pipeline with samples."""
 
     def usual(self) -> Sequence[Connector]:
-        """Return the default connectors that run first."""
+        """Return the default connectors that run before the checked connector."""
         return ()
 
     def num_rows(self, samples: Samples) -> int:
@@ -113,7 +113,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
-    """Return copies of the connectors that write no column that `piece` writes."""
+    """Return copies of the connectors in `before` that write none of the columns that `piece` writes."""
     doing = set(piece.writes) - set(piece.reads)
     return [
         copy.deepcopy(connector)

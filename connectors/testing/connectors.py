@@ -201,7 +201,7 @@ class _Check:
             self.check_rows(self.seen([sample], of=of), self.bench.num_rows([sample]), of)
 
     def check_other_forms(self, seen: Seen) -> None:
-        """Check that a second call, finalized episodes and a pack have equal results."""
+        """Check that the result is the same for a second call, for finalized episodes and for a pack."""
         forms = {"of the same samples again": self.bench.samples()}
         if self.bench.name == "learner":
             finalized = [episode.to_numpy() for episode in self.bench.samples()]

@@ -270,12 +270,12 @@ def _compared(outputs: ColumnDict) -> list[str]:
 
 
 def _in_a_row(steps: list[Any]) -> Any:
-    """Return nested arrays [B, 1, ...] of steps as one [B, T, ...]."""
+    """Concatenate nested arrays [B, 1, ...] of T steps along the time axis to [B, T, ...]."""
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
 
 
 def _near(found: np.ndarray, expected: np.ndarray, most: float) -> np.ndarray:
-    """Return which numbers differ by at most `most`."""
+    """Return an array of booleans: True where two numbers differ by at most `most`."""
     with np.errstate(invalid="ignore"):  # minus infinity says that an action is not allowed
         return (found == expected) | (np.abs(found - expected) <= most)
 

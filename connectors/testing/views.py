@@ -110,7 +110,7 @@ class _Comparison:
         self._views, self._mode = views, mode
 
     def of_chunk(self, acted: Columns, pack: EpisodePack) -> None:
-        """Compare the chunks of one take."""
+        """Compare the view's columns for the chunks returned by one `take` call."""
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
         learned = self._of(pack, observed)
         self._equal("learning", learned, acted)
@@ -143,7 +143,7 @@ class _Comparison:
         return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
 
     def _by_hand(self, pack: EpisodePack, i: int) -> Columns:
-        """Return the columns of the T + 1 observations of a chunk while it grows."""
+        """Return the view's columns of the observations of chunk `i`, computed while the chunk grows step by step."""
         chunk = pack[i]
         growing = SingleAgentEpisode(
             chunk.id_,

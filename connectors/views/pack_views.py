@@ -16,7 +16,7 @@ __all__ = ["Seen"]
 
 
 class Seen:
-    """Policy inputs at any observations of a pack, computed by the views.
+    """Function that computes the policy's inputs at given observations of a pack, by the views.
 
     A learner pipeline creates it from the recorded episodes and passes it to each connector. Later changes of rewards
     or observations do not affect it.

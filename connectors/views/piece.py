@@ -47,7 +47,7 @@ class ViewPiece(Connector):
 
     @property
     def name(self) -> str:
-        """Given name, or the name of the view."""
+        """The `name` argument, or the name of the view."""
         return self._name or (super().name if self._view is None else name_of(self._view))
 
     @property
@@ -67,7 +67,7 @@ class ViewPiece(Connector):
         return self._view(history)
 
     def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]:
-        """Return spaces of columns with their bounds, which samples do not show."""
+        """Return the spaces of columns whose bounds cannot be derived from samples."""
         return self._view.spaces(given) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:

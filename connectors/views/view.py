@@ -150,7 +150,7 @@ class Views:
         self._before.append(HistorySpaces(self.spaces[Columns.OBS], given.action_space))
 
     def _tried(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
-        """Return the columns that a view adds for samples."""
+        """Return the columns of the `count`-th view for sampled inputs, and check their number of rows."""
         try:
             columns = dict(
                 self.views[count - 1](samples if count == 1 else _HistoryAfterViews(self, count - 1, samples))
@@ -169,7 +169,7 @@ class Views:
         return columns
 
     def _check_rows(self, count: int, name: str, columns: dict[str, Any]) -> None:
-        """Raise an error if the last rows alone have other columns than among all samples."""
+        """Raise an error if a view's columns for some rows depend on the other rows of the batch."""
         few = self._tried(count, name, SampleHistory(self.given, np.arange(1, _NUM_SAMPLES)))
         for column, value in columns.items():
             if not nested.equal(nested.take(value, slice(1, None)), few[column]):
