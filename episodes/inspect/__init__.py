@@ -9,7 +9,7 @@ from episodes.inspect.comparison import EpisodeDifference, compare_episodes
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.doctor.finding import Finding
 from episodes.inspect.frames import frames, video
-from episodes.inspect.lineage import Explanation, explain_batch
+from episodes.inspect.lineage import BatchLinks, Explanation, explain_batch, link_batch
 from episodes.inspect.plots import plot_episode, plot_episodes, plot_returns
 
 __all__ = [
@@ -24,4 +24,6 @@ __all__ = [
     "Finding",
     "explain_batch",
     "Explanation",
+    "link_batch",
+    "BatchLinks",
 ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from episodes.batch import Batch
+from episodes.batch import Batch, TrainBatch
 from episodes.batch import leaves as batch_leaves
+from episodes.columns import Columns
+from episodes.errors import EpisodeError
 from episodes.facts.ending import Ending
 from episodes.inspect import charts, formatting, sparklines
+from episodes.inspect.lineage import BatchLinks, row_steps
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
@@ -27,6 +30,7 @@ MOST_CARDS_WITH_TABLES = 2  # of one view
 MOST_AGENTS = 12  # with a timeline
 MOST_AGENT_CARDS = 8
 MOST_EPISODES = 12  # that a table lists
+MOST_ORIGINS = 12  # rows of a batch whose episodes are listed
 MOST_STORED_NUMBERS = 1 << 24  # of a column of a replay buffer that is read in full
 MOST_STEPS = 200  # that are read of a larger column
 MOST_MODULES = 4
@@ -87,7 +91,9 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
     """
     shown = series[: max(MOST_ROWS // share, 4)]
     lanes = sum(
-        min(one.numbers.shape[1], sparklines.MOST_LANES) for one in shown if one.is_numeric and not one.is_image
+        2 * sparklines.MOST_LANES if one.num_steps else min(one.numbers.shape[1], sparklines.MOST_LANES)
+        for one in shown
+        if one.is_numeric and not one.is_image
     )
     points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
     points = min(max(points, sparklines.FEWEST_POINTS), sparklines.MOST_POINTS)
@@ -139,7 +145,10 @@ def _texts(series: Series) -> tuple[Markup, Table]:
 
 
 def _parts(series: Series) -> Table | None:
-    """Return a table of the lowest, mean, highest, first and last of each number of an item."""
+    """Return a table of the lowest, mean, highest, first and last of each number of an item, or of a step."""
+    if series.num_steps and len(series.array):
+        steps = series.array.reshape(-1, *series.array.shape[2:])
+        return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None
     count = series.numbers.shape[1]
     if series.is_image or series.is_band or len(series.array) == 0:
         return None
@@ -321,20 +330,61 @@ _COLUMN_HUES = {
 }
 
 
-def batch_card(batch: Any, kind: str = "Batch") -> Card:
-    """Return the card of a `Batch`, or of any mapping of nested columns, with a row for each leaf."""
+def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None) -> Card:
+    """Return the card of a `Batch`, or of any mapping of nested columns, with a row for each leaf.
+
+    The first and the last rows of the batch are listed with their episodes and steps, if they are known.
+    """
     leaves = {
         path: leaf
         for path, leaf in nested.flatten(batch.to_dict() if isinstance(batch, Batch) else dict(batch)).items()
         if path
     }
-    lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves.values()}
-    many = formatting.counted(lengths.pop() or 1, "row") if len(lengths) == 1 else "no common length"
+    lengths = {leaf.shape[0] if leaf.ndim else 1 for leaf in leaves.values()}
+    many = formatting.counted(lengths.pop(), "row") if len(lengths) == 1 else "no common length"
+    num_steps = _sequence_length(leaves)
     series = [_column(path, leaf) for path, leaf in leaves.items()]
+    series = [_with_steps(one, num_steps) for one in series]
     rows, notes = rows_of(series, Axis(max((one.total for one in series), default=1) - 1))
     nbytes = sum(one.nbytes or 0 for one in series)
     headline = [many, formatting.counted(len(series), "column"), formatting.size(nbytes)]
-    return Card(kind, "", headline, rows=rows, notes=notes)
+    return Card(kind, "", headline, rows=rows, table=_origins(batch, links), notes=notes)
+
+
+def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
+    """Return a table of the episodes and steps of the first and the last rows of a batch, or None if unknown."""
+    try:
+        origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
+        if origin is None or not origin.numbers.ndim:
+            return None
+        num, half = len(origin), MOST_ORIGINS // 2
+        chosen = [*range(num)] if num <= MOST_ORIGINS else [*range(half), *range(num - half, num)]
+        steps = row_steps(origin[np.array(chosen, np.intp)])
+    except EpisodeError:
+        return None
+    rows = []
+    for row, one in zip(chosen, steps, strict=True):
+        if one is not None:
+            id_ = formatting.clipped(one.id_, 32)
+            name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(one), id_)
+            agent = "" if one.agent_id is None else formatting.clipped(one.agent_id, 20)
+            rows.append((str(row), name, one.times, agent))
+    note = "" if num <= MOST_ORIGINS else f"{formatting.counted(num, 'row')}; the first and the last {half} are listed"
+    return Table(("row", "episode", "t", "agent"), rows, note) if rows else None
+
+
+def _with_steps(series: Series, num_steps: int) -> Series:
+    """Return the series of a column [B, T, ...] as one of sequences, and other columns as they are."""
+    is_state = series.label.split("/")[0] in (Columns.STATE_IN, Columns.STATE_OUT)
+    return series if is_state or series.shape[1:2] != (num_steps,) else replace(series, num_steps=num_steps)
+
+
+def _sequence_length(leaves: Mapping[str, Any]) -> int:
+    """Return T, if the columns of scalars are [B, T], or 0 if they are [B]."""
+    for name in (Columns.LOSS_MASK, Columns.REWARDS, Columns.TERMINATEDS, Columns.ADVANTAGES, Columns.ACTION_LOGP):
+        if name in leaves and leaves[name].ndim == 2:
+            return leaves[name].shape[1]
+    return 0
 
 
 def _column(path: str, leaf: Any) -> Series:

@@ -8,6 +8,7 @@ from episodes.facts.ending import Ending
 from episodes.facts.short_id import short_id
 
 MOST_CHARACTERS = 80  # of one value that a user gave
+MOST_OF_ID = 200  # characters of an id on a page and in its address
 
 
 def number(value: Any) -> str:
@@ -49,6 +50,11 @@ def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
         return text
     text = "".join(character if character.isprintable() else " " for character in text[: 2 * most])
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def page_id(value: Any) -> str:
+    """Return an id, or the id of an agent, as the pages write it. None is an empty text."""
+    return "" if value is None else clipped(value, MOST_OF_ID)
 
 
 def shortened(value: Any) -> str:

@@ -14,6 +14,7 @@ from episodes.inspect.cards import Card
 
 __all__ = [
     "batch",
+    "batch_links",
     "dataset",
     "explanation",
     "multi_agent_episode",
@@ -73,6 +74,11 @@ def dataset(episodes: Any) -> str:
 def batch(columns: Any) -> str:
     """Return the view of a batch, or of a train batch of a learner pipeline: the columns."""
     return rendered(cards.batch_card(columns, type(columns).__name__))
+
+
+def batch_links(links: Any) -> str:
+    """Return the view of a batch with links from its rows to their steps on the page of a data set."""
+    return rendered(cards.batch_card(links.batch, type(links.batch).__name__, links))
 
 
 def replay(buffer: Any) -> str:

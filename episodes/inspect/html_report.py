@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from episodes.inspect.formatting import clipped, counted, ended
+from episodes.inspect.formatting import clipped, counted, ended, page_id
 from episodes.inspect.frames import viewable
 from episodes.inspect.html import templates
 from episodes.inspect.page_messages import compressed_text, encode
@@ -26,7 +26,6 @@ FEWEST_CELLS = 100
 MOST_NUMBERS = 200_000  # of all lines of an episode
 MOST_LANES = 1000  # of an episode
 MOST_FRAMES = 400
-MOST_OF_ID = 200  # characters
 MOST_OF_TEXT = 4000  # characters of one text
 BYTES_OF_TEXTS = 400_000  # of one episode
 FRAME_SIDE = 160  # pixels
@@ -155,12 +154,8 @@ def _column(values: np.ndarray) -> dict[str, Any]:
     if values.dtype.kind in "iuf":
         return {"values": values}
     texts: dict[str, int] = {}
-    codes = [0 if value is None else texts.setdefault(_id(value), len(texts) + 1) for value in values.tolist()]
+    codes = [0 if value is None else texts.setdefault(page_id(value), len(texts) + 1) for value in values.tolist()]
     return {"texts": list(texts), "codes": np.array(codes, np.int64)}
-
-
-def _id(value: Any) -> str:
-    return clipped(value, MOST_OF_ID)
 
 
 def repetitions(table: Any) -> np.ndarray:
@@ -185,12 +180,8 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
     table = dataset.metadata
     starts = np.flatnonzero(table["t_started"] == t_started)
     ids, agents = table["id"], table["agent_id"]
-    equal = [i for i in starts.tolist() if _id(ids[i]) == id_ and _agent(agents[i]) == agent]
+    equal = [i for i in starts.tolist() if page_id(ids[i]) == id_ and page_id(agents[i]) == agent]
     return equal[nth] if nth < len(equal) else None
-
-
-def _agent(agent: Any) -> str:
-    return "" if agent is None else _id(agent)
 
 
 # --- one episode ------------------------------------------------------------------------------------------------------

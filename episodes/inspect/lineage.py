@@ -1,10 +1,12 @@
-"""`explain_batch`: the origin of a row of a batch, as text and as HTML."""
+"""The origin of rows of a batch, as text and as HTML: `explain_batch` of one row, `link_batch` of all rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import formatting
 from episodes.tracks.notebook_repr import notebook_repr
 
-__all__ = ["Explanation", "explain_batch"]
+__all__ = ["BatchLinks", "Explanation", "explain_batch", "link_batch"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,86 @@ class Explanation:
     _repr_html_ = notebook_repr("episodes.inspect.html", "explanation")
 
 
+class RowSteps(NamedTuple):
+    """Episode and steps of a row of a batch."""
+
+    id_: Any
+    agent_id: Any
+    first: int  # time of the first step
+    last: int  # of the last step, which differs in rows of sequences
+
+    @property
+    def times(self) -> str:
+        """Times of the steps as text."""
+        return str(self.first) if self.first == self.last else f"{self.first} … {self.last}"
+
+
+def row_steps(origin: Origin) -> list[RowSteps | None]:
+    """Return the steps of each row of an origin [B] or [B, W], or None for padding and for unknown episodes."""
+    if not len(origin):
+        return []
+    columns = (column.reshape(len(origin), -1) for column in (origin.ids, origin.agent_ids, origin.t))
+    result: list[RowSteps | None] = []
+    for ids, agents, times in zip(*columns, strict=True):
+        known = [k for k, t in enumerate(times) if t is not None]
+        is_known = bool(known)
+        result.append(
+            RowSteps(ids[known[0]], agents[known[0]], times[known[0]], times[known[-1]]) if is_known else None
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class BatchLinks:
+    """Links from the rows of a batch to their steps on the page of a data set. In a notebook, the batch with links."""
+
+    page: str  # address
+    rows: tuple[RowSteps | None, ...]
+    batch: Any = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> str | None:
+        """Return the link of a row, or None for padding and for unknown episodes."""
+        steps = self.rows[row]
+        return None if steps is None else self.link(steps)
+
+    def link(self, steps: RowSteps) -> str:
+        """Return the address of the first of the steps."""
+        parts = {"id": formatting.page_id(steps.id_), "t": steps.first}
+        if steps.agent_id is not None:
+            parts["agent"] = formatting.page_id(steps.agent_id)
+        return f"{self.page}#{urlencode(parts, quote_via=quote)}"
+
+    def __str__(self) -> str:
+        return "\n".join(f"row {row}: {self[row] or 'unknown'}" for row in range(len(self)))
+
+    _repr_html_ = notebook_repr("episodes.inspect.html", "batch_links")
+
+
+def link_batch(batch: Any, page: str | Path) -> BatchLinks:
+    """Return links from the rows of a batch to their steps on the page of a data set.
+
+    Args:
+        batch: a sample from replay or from disk, a train batch or minibatch, or rows of one of them.
+        page: the file that `episodes report` wrote, or the address that `episodes watch` printed.
+
+    Raises:
+        EpisodeStateError: the batch has no origin.
+    """
+    address = str(page) if "://" in str(page) else Path(page).resolve().as_uri()
+    return BatchLinks(address.split("#")[0], tuple(row_steps(_origin_of(batch))), batch)
+
+
+def _origin_of(batch: Any) -> Origin:
+    """Return the origin of rows of a batch."""
+    origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
+    if not origin.numbers.ndim:
+        raise WrongType("one row of a batch: give the batch of this row")
+    return origin
+
+
 def explain_batch(batch: Any, row: int) -> Explanation:
     """Return the origin of a row: episode, agent, steps and padding, and the end and bootstrap of its return.
 
@@ -46,9 +128,7 @@ def explain_batch(batch: Any, row: int) -> Explanation:
         StepOutOfRange: the batch has no such row.
         WrongType: `row` is no integer.
     """
-    origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
-    if not origin.numbers.ndim:
-        raise WrongType(f"one row of a batch: give the batch that row {row!r} is of")
+    origin = _origin_of(batch)
     if not isinstance(row, (int, np.integer)):
         raise WrongType(f"row {row!r}: give the number of a row")
     if not -len(origin) <= row < len(origin):

@@ -55,6 +55,7 @@ class Series:
         more: 1 if there is an item for each observation, 0 for each step.
         nbytes: size of all items, or None if it is unknown.
         present: bool [k], False for infos without this key; None if all have it.
+        num_steps: T, if each item is a sequence [T, ...] of a batch; 0 otherwise.
     """
 
     label: str
@@ -66,6 +67,7 @@ class Series:
     nbytes: int | None = None
     note: str = ""
     present: np.ndarray | None = None
+    num_steps: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:

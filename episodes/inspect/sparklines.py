@@ -28,6 +28,7 @@ UNITS = 2  # coordinates per pixel: they are whole numbers, which take few bytes
 LANE, MOST_LANES = 22, 6  # height of a line of numbers, and most lines of a picture
 FEWEST_POINTS, MOST_POINTS = 24, 240  # of a line
 MOST_BANDS = 24  # rows of colours
+MOST_SEQUENCE_ROWS = 48  # rows of colours of sequences
 LEVELS = 40  # of a colour; level 0 is transparent
 MOST_MARKS = 48  # of numbers that are not finite
 MOST_BORDERS = 40  # between episodes of a pack
@@ -61,6 +62,8 @@ def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 2
     """
     if not series.is_numeric:
         return Markup("")
+    if series.num_steps:
+        return sequences(series, points)
     if series.is_image:
         return frame_strip(series, axis, room)
     if series.is_band:
@@ -123,17 +126,18 @@ def _stroke(points: np.ndarray) -> str:
 
 def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top: int, bottom: int) -> str:
     """Return ticks at cells with infinities (above) and with NaN or minus infinities (below) in a column, or in any."""
-    counts = series.counts
-    if not (counts.nan or counts.infinite):
-        return ""
     chosen = slice(None) if column is None else [column]
     above = cells.num_above[:, chosen].any(1)
     below = (cells.num_nan + cells.num_below)[:, chosen].any(1)
     xs = axis.places(series.items[cells.starts()], series.more)
+    return _ticks(xs[above], xs[below], top, bottom) if series.counts.nan or series.counts.infinite else ""
+
+
+def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
+    """Return ticks at the x coordinates `above` [k] below `top`, and at `below` [m] above `bottom`."""
     width = max(UNITS * WIDTH / MOST_MARKS, 1)
     marks = []
-    for is_odd, y in ((above, top), (below, bottom - 12)):
-        places = xs[is_odd]
+    for places, y in ((above, top), (below, bottom - 12)):
         if len(places) > MOST_MARKS:  # one mark for each part of the axis
             places = np.unique(places // width) * width
         marks += [f"M{x} {y}v12" for x in places.astype(int).tolist()]
@@ -142,9 +146,12 @@ def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top
 
 def _words(series: Series, cells: Cells) -> str:
     """Return the tooltip of a picture."""
+    return _range(series) + ("" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each")
+
+
+def _range(series: Series) -> str:
     low, mean, high = map(number, series.range)
-    each = "" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each"
-    return f"lowest {low}, mean {mean}, highest {high}{each}"
+    return f"lowest {low}, mean {mean}, highest {high}"
 
 
 def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> Markup:
@@ -169,7 +176,7 @@ def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> M
 def band(series: Series, axis: Axis, points: int) -> Markup:
     """Return whole numbers as a row of colours: the higher, the stronger."""
     cells = series.cells(points)
-    low, _, high = series.range
+    low, _, high = (0, 0, 1) if series.array.dtype == bool else series.range
     return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, 16)
 
 
@@ -186,12 +193,43 @@ def heat(series: Series, axis: Axis, points: int) -> Markup:
     )
 
 
+def sequences(series: Series, points: int) -> Markup:
+    """Return sequences [B, T, ...] as rows of colours, with time from left to right.
+
+    There is a row for each number of each sequence. If that makes too many rows, a row has the highest and the lowest
+    numbers of one or several whole sequences. Each number of a step has its own scale, which all sequences share.
+    """
+    numbers = series.finite.reshape(len(series.numbers), series.num_steps, -1)  # [B, T, d]
+    count, num_steps, width = numbers.shape
+    low, high = (pick.reduce(numbers, (0, 1)).astype(np.float64) for pick in (np.fmin, np.fmax))  # [d]
+    spread = np.where(high > low, high / 2 - low / 2, 1)
+    is_merged = count * width > MOST_SEQUENCE_ROWS
+    every, wide = -(-count // MOST_SEQUENCE_ROWS), -(-num_steps // points)  # sequences and steps of a cell
+    is_exact = not is_merged and wide == 1
+    rows = []
+    for begin in range(0, count, every):
+        with np.errstate(invalid="ignore"):
+            levels = (numbers[begin : begin + every] / 2 - low / 2) / spread
+        for pick in (np.fmax,) if is_exact else (np.fmax, np.fmin):
+            cells = pick.reduceat(levels, np.arange(0, num_steps, wide), 1)  # [every, k, d]
+            rows.append(pick.reduce(cells, (0, 2))[None] if is_merged else cells[0].T)
+    halves = 1 if is_exact else 2
+    stacked = np.stack(rows).reshape(-1, halves, *rows[0].shape).swapaxes(1, 2).reshape(-1, halves, rows[0].shape[1])
+    merged = f"; highest and lowest of {wide:,} steps of {every:,} sequences each"
+    text = f"{_range(series)}{'' if is_exact else merged}; a row for each sequence, pale to strong"
+    height, marks = 4 * max(len(stacked), 8), ""
+    if series.counts.nan or series.counts.infinite:
+        raw = series.numbers.reshape(numbers.shape)
+        xs = (np.arange(num_steps) + 0.5) * (UNITS * WIDTH / num_steps)
+        below = (np.isnan(raw) | (raw == -np.inf)).any((0, 2))
+        marks = _ticks(xs[(raw == np.inf).any((0, 2))], xs[below], 0, height)
+    return _colours(series.hue, stacked, 0.06, text, (0.0, float(UNITS * WIDTH)), height, marks)
+
+
 def _strip(
     series: Series, axis: Axis, cells: Cells, low: np.ndarray, high: np.ndarray, palest: float, height: int
 ) -> Markup:
-    """Return cells as colours, transparent without a number.
-
-    The upper half of a row is the highest number of a cell, the lower half the lowest.
+    """Return cells as rows of colours.
 
     Args:
         low, high: [d], the palest and the strongest number of each row.
@@ -199,23 +237,38 @@ def _strip(
     halves = [cells.high, cells.low] if not cells.is_exact else [cells.high]
     spread = np.where(high > low, high / 2 - low / 2, 1)
     with np.errstate(invalid="ignore"):
-        levels = np.stack([palest + (1 - palest) * (half / 2 - low / 2) / spread for half in halves], 1)
-    strengths = levels.transpose(2, 1, 0).reshape(-1, len(cells))  # [d * halves, k]
-    strongest = LEVELS - 1
-    shades = np.nan_to_num(1 + strengths * (strongest - 1), nan=0.0).clip(0, strongest).astype(np.uint8)
-    palette = np.empty((LEVELS, 4), np.uint8)
-    palette[:, :3], palette[:, 3] = HUES[series.hue], np.linspace(0, 255, LEVELS)
+        levels = np.stack([(half / 2 - low / 2) / spread for half in halves], 1)  # [k, halves, d]
     begin, end = axis.places(np.array([0, series.total]), 1)
     if series.more:  # an item for each observation is as wide as a step, around its position
         begin, end = 0.0, float(UNITS * WIDTH)
-    file = data_uri(png(shades, palette))
     scaled = "each row from its lowest (pale) to its highest (strong)" if len(low) > 1 else "pale to strong"
     marks = _odd_marks(series, cells, axis, None, 0, height)
+    text = f"{_words(series, cells)}; {scaled}"
+    return _colours(series.hue, levels.transpose(2, 1, 0), palest, text, (begin, end), height, marks)
+
+
+def _colours(
+    hue: str, levels: np.ndarray, palest: float, text: str, ends: tuple[float, float], height: int, marks: str
+) -> Markup:
+    """Return levels in 0 to 1, [rows, halves, k], as rows of colours, transparent for NaN.
+
+    Args:
+        levels: the upper half of a row is the highest number of a cell, the lower half the lowest. There is one half if
+            each cell has one number.
+        palest: strength of level 0.
+        ends: x coordinates of the begin and the end.
+    """
+    strengths = palest + (1 - palest) * levels.reshape(-1, levels.shape[2])
+    strongest = LEVELS - 1
+    shades = np.nan_to_num(1 + strengths * (strongest - 1), nan=0.0).clip(0, strongest).astype(np.uint8)
+    palette = np.empty((LEVELS, 4), np.uint8)
+    palette[:, :3], palette[:, 3] = HUES[hue], np.linspace(0, 255, LEVELS)
+    begin, end = ends
     return Markup(
         f'<svg class="ep-pic" width="{WIDTH}" height="{height}" viewBox="0 0 {UNITS * WIDTH} {height}" '
-        f'preserveAspectRatio="none" role="img"><title>{_words(series, cells)}; {scaled}</title>'
+        f'preserveAspectRatio="none" role="img"><title>{text}</title>'
         f'<image x="{begin:g}" width="{max(end - begin, 1):g}" height="{height}" preserveAspectRatio="none" '
-        f'style="image-rendering:pixelated" href="{file}"/>{marks}</svg>'
+        f'style="image-rendering:pixelated" href="{data_uri(png(shades, palette))}"/>{marks}</svg>'
     )
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.downsampling import downsample
-from episodes.inspect.formatting import clipped
+from episodes.inspect.formatting import clipped, page_id
 from episodes.inspect.html import templates
 from episodes.inspect.html_report import repetitions, template_file
 from episodes.storage import EpisodeDataset
@@ -157,11 +157,10 @@ class RunFiles:
 
 def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
     """Return the columns of an episode by which the page of the data set finds it, and its return."""
-    agent = table["agent_id"][i]
     return {
-        "id": clipped(table["id"][i], 200),
+        "id": page_id(table["id"][i]),
         "t": int(table["t_started"][i]),
-        "agent": "" if agent is None else clipped(agent, 200),
+        "agent": page_id(table["agent_id"][i]),
         "nth": nth,
         "return": float(table["return"][i]) if np.isfinite(table["return"][i]) else str(table["return"][i]),
         "length": int(table["length"][i]),

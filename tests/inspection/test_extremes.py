@@ -79,6 +79,10 @@ def series(values: np.ndarray, present: np.ndarray | None = None) -> Series:
     return Series("x", "rewards", values, len(values), present=present)
 
 
+def sequence_series(values: np.ndarray) -> Series:
+    return Series("x", "rewards", values, len(values), num_steps=values.shape[1])
+
+
 def episode(sample: Sample, **facts: Any) -> SingleAgentEpisode:
     """Return an episode with the series as rewards, and as the third of four observations."""
     observations = np.zeros((sample.num_steps + 1, 4))
@@ -133,6 +137,28 @@ def test_colours_any_outlier_is_in_the_cells(sample: Sample, kind: str) -> None:
     if sample.num_steps > 1 and len(set(values[np.isfinite(values)].tolist())) > (1 if kind == "band" else 2):
         assert levels.max() == LEVELS - 1
         assert levels.min() < levels.max()
+
+
+@settings(max_examples=40)
+@given(samples(), st.integers(1, 400), st.integers(1, 5), st.data())
+def test_sequences_any_outlier_is_in_the_cells(sample: Sample, num_steps: int, width: int, data: st.DataObject) -> None:
+    """The values are those of sequences [B, T, d] in any number of the steps."""
+    count = -(-sample.num_steps // num_steps)
+    values = np.full((count * num_steps, width), COMMON)
+    column = data.draw(st.integers(0, width - 1))
+    values[: sample.num_steps, column] = sample.values
+    html = Batch(x=values.reshape(count, num_steps, width), rewards=np.zeros((count, num_steps)))._repr_html_()
+    assert f"<small>{'min' if sample.is_low else 'max'}</small> {sample.outlier:g}" in html
+    picture = str(sparklines.sequences(sequence_series(values.reshape(count, num_steps, width)), 120))
+    assert ("ep-odd" in picture) != np.isfinite(values).all()
+    levels = pixels(picture)
+    if (values[:, column] == COMMON).any():
+        assert levels.max() == LEVELS - 1  # the outlier, or all other numbers of its column if it is low
+        assert levels[levels > 0].min() < LEVELS - 1
+    step = sample.outlier_at % num_steps * levels.shape[1] // num_steps
+    place = levels[:, max(step - 1, 0) : step + 2]
+    if (values[:, column] == COMMON).any() and not sample.is_low:
+        assert place.max() == LEVELS - 1
 
 
 @settings(max_examples=30)

@@ -5,6 +5,7 @@ const state = { filter: "", ending: "", sort: null, down: false, episode: null, 
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
+let isLoaded = false;  // whether the state of the address was read
 
 // --- the address ------------------------------------------------------------------------------------------------
 
@@ -42,8 +43,20 @@ function load() {
     episode: keyFrom(query.get("episode")), other: keyFrom(query.get("other")), step: Number(query.get("step")) || 0,
     view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: query.get("lanes") ? JSON.parse(query.get("lanes")) : null,
   });
+  if (query.has("id")) findStep(query.get("id"), Number(query.get("t")), query.get("agent"));
   find("words").value = state.filter;
   find("ending").value = state.ending;
+}
+
+function findStep(id, t, agent) {  // an address of links from batches has the id, the agent and the time of a step
+  const { id: ids, t_started, length, agent_id } = table.columns;
+  let chosen = -1;
+  for (let row = 0; row < table.num; row++) {  // the last chunk that has the observation at this time
+    const isIn = ids[row] === id && t_started[row] <= t && t <= t_started[row] + length[row];
+    if (isIn && (agent === null || (agent_id?.[row] ?? "") === agent)) chosen = row;
+  }
+  state.episode = chosen < 0 ? { id, t, agent: agent ?? "", nth: 0 } : keyOf(chosen);
+  state.step = chosen < 0 ? 0 : t - t_started[chosen];
 }
 
 // --- episodes ---------------------------------------------------------------------------------------------------
@@ -130,6 +143,8 @@ for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
 
 function refresh(message) {
   addRows(message);
+  if (!isLoaded) load();  // after the rows, in which it may look for a step
+  isLoaded = true;
   overview();
   drawHeads();
   arrange();
@@ -157,7 +172,6 @@ async function followServer() {
 }
 
 async function open() {
-  load();
   if (live) await poll();
   else refresh(decode(await inflate(embedded("table"))));
   const first = order[0];
