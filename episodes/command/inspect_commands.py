@@ -165,14 +165,16 @@ def record(
 def report(
     directory: Directory,
     html: Annotated[Path, typer.Option(help="The file to write.")],
+    doctor: Annotated[bool, typer.Option("--doctor", help="List what `episodes doctor` finds on the page.")] = False,
 ) -> None:
     """Write one HTML page of all episodes: charts, a table, tracks and frames. The page needs no network."""
     _check_jinja2()
+    from episodes.inspect.doctor import examine
     from episodes.inspect.html_report import write_report
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
-    file = write_report(dataset, html)
+    file = write_report(dataset, html, findings=examine(dataset) if doctor else None)
     typer.echo(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
 
 

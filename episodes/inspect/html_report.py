@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from episodes.inspect.formatting import clipped, counted, ended, page_id
+from episodes.inspect.doctor.finding import Findings
+from episodes.inspect.doctor.scan import outside_bounds
+from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, page_id
 from episodes.inspect.frames import viewable
 from episodes.inspect.html import templates
 from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series, of_tracks
 from episodes.storage import EpisodeDataset
+from episodes.tracks import nested
 
 MOST_BYTES = 24_000_000  # of the episodes in a file; of further ones the file has the row of the table only
 BYTES_OF_BLOCK = 200_000  # of episodes that are compressed together, before compression
@@ -26,6 +30,7 @@ FEWEST_CELLS = 100
 MOST_NUMBERS = 200_000  # of all lines of an episode
 MOST_LANES = 1000  # of an episode
 MOST_FRAMES = 400
+MOST_MARKS = 1000  # of numbers of a track outside their space
 MOST_OF_TEXT = 4000  # characters of one text
 BYTES_OF_TEXTS = 400_000  # of one episode
 FRAME_SIDE = 160  # pixels
@@ -36,10 +41,13 @@ LEFT_OUT = {"shard", "writer", "episode"}  # columns of the metadata that say no
 Progress = Callable[[int], None]
 
 
-def write_report(dataset: EpisodeDataset, file: str | Path, progress: Progress | None = None) -> Path:
+def write_report(
+    dataset: EpisodeDataset, file: str | Path, progress: Progress | None = None, findings: Findings | None = None
+) -> Path:
     """Write the page of a data set as one file, and return its path.
 
     Args:
+        findings: what the doctor found in the data set, for the page to list.
         progress: called with the number of episodes that are in the page so far.
     """
     blocks: list[str] = []
@@ -65,6 +73,8 @@ def write_report(dataset: EpisodeDataset, file: str | Path, progress: Progress |
         write_block()
     carried = starts.pop()
     table = overview(dataset) | {"starts": starts or [0]}
+    if findings is not None:
+        table["findings"] = findings_data(findings)
     table["place"] = np.where(np.arange(len(dataset)) < carried, np.arange(len(dataset)), -1)
     file = Path(file)
     file.write_text(_page(dataset, compressed_text(encode(table)), blocks, len(dataset) - carried), encoding="utf-8")
@@ -107,7 +117,7 @@ def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
         lanes = []
         for lane in episode["lanes"]:
             kind = kinds.setdefault((lane["label"], lane["hue"], lane["more"]), len(kinds))
-            is_plain = lane["every"] == 1 and not lane["begin"] and not lane["odd"] and "at" not in lane
+            is_plain = lane["every"] == 1 and not lane["begin"] and not lane["odd"] and not {"at", "marks"} & set(lane)
             rest = {name: part for name, part in lane.items() if name not in ("label", "hue", "more")}
             lanes.append([kind, lane["values"]] if is_plain else [kind, rest])
         short.append(episode | {"lanes": lanes})
@@ -153,14 +163,23 @@ def _column(values: np.ndarray) -> dict[str, Any]:
         return {"flags": values}
     if values.dtype.kind in "iuf":
         return {"values": values}
-    texts: dict[str, int] = {}
-    codes = [0 if value is None else texts.setdefault(page_id(value), len(texts) + 1) for value in values.tolist()]
-    return {"texts": list(texts), "codes": np.array(codes, np.int64)}
+    places: dict[Any, int] = {None: 0}
+    codes = [places.setdefault(value, len(places)) for value in _texts_of(values)]
+    return {"texts": list(places)[1:], "codes": np.array(codes, np.int64)}
+
+
+def _texts_of(values: np.ndarray) -> list[str | None]:
+    """Return ids and other values of a column [n] as the page writes them."""
+    items = values.tolist()
+    if all(type(value) is str and len(value) <= MOST_OF_ID for value in items) and "".join(items).isprintable():
+        return items
+    return [None if value is None else page_id(value) for value in items]
 
 
 def repetitions(table: Any) -> np.ndarray:
     """Return for each row how many earlier rows have the same id, start and agent, int64 [n]."""
-    keys = list(zip(map(str, table["id"]), table["t_started"].tolist(), map(str, table["agent_id"]), strict=True))
+    ids, agents = (_texts_of(np.asarray(table[name])) for name in ("id", "agent_id"))
+    keys = list(zip(ids, table["t_started"].tolist(), agents, strict=True))
     if len(set(keys)) == len(keys):
         return np.zeros(len(keys), np.int64)
     seen: Counter[Any] = Counter()
@@ -184,6 +203,23 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
     return equal[nth] if nth < len(equal) else None
 
 
+def findings_data(findings: Findings) -> dict[str, Any]:
+    """Return what the doctor found for the page."""
+    rows = [
+        {
+            "kind": one.kind,
+            "evidence": clipped(one.evidence, 300),
+            "harm": one.harm,
+            "advice": one.advice,
+            "times": one.times,
+            "id": None if one.episode is None else page_id(one.episode),
+            "step": one.step,
+        }
+        for one in findings
+    ]
+    return {"extent": findings.extent, "rows": rows}
+
+
 # --- one episode ------------------------------------------------------------------------------------------------------
 
 
@@ -203,9 +239,12 @@ def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[st
     numeric = [one for one in series if one.is_numeric and not one.is_image]
     total = sum(one.numbers.shape[1] for one in numeric)
     max_cells = min(max(MOST_NUMBERS // max(total, 1), FEWEST_CELLS), MOST_CELLS)
+    marks = _marks(episode)
     for one in numeric:
         count = min(one.numbers.shape[1], MOST_LANES - len(lanes))
-        lanes += _lanes(one, tracks.lookback, range(count), max_cells, window)
+        lanes += _lanes(
+            one, tracks.lookback, range(count), max_cells, window, marks.get(nested.unescape(one.label), {})
+        )
     return {
         "lookback": tracks.lookback,
         "started": episode.t_started,
@@ -226,9 +265,14 @@ def _finite_or_text(value: float) -> float | str:
 
 
 def _lanes(
-    series: Series, lookback: int, columns: Sequence[int], max_cells: int, window: tuple[int, int] | None
+    series: Series,
+    lookback: int,
+    columns: Sequence[int],
+    max_cells: int,
+    window: tuple[int, int] | None,
+    marks: dict[int, list[tuple[int, str]]],
 ) -> list[dict[str, Any]]:
-    """Return a lane for each of the numbers `columns` of an item.
+    """Return a lane for each of the numbers `columns` of an item, with the `marks` of the number if there are any.
 
     A lane has `values` if each item is in it. Otherwise it has `low` and `high` of cells of `every` items, the
     first of which is item `begin`. The entry `odd` has texts on cells with missing or non-finite numbers, and `at` the
@@ -244,8 +288,8 @@ def _lanes(
     cells = part.cells(max_cells, columns)
     lanes = []
     for k in columns:
-        label = series.label if series.numbers.shape[1] == 1 else f"{series.label}[{k}]"
-        lane: dict[str, Any] = {"label": clipped(label, 60), "hue": series.hue, "more": series.more}
+        index = "" if series.numbers.shape[1] == 1 else f"[{k}]"
+        lane: dict[str, Any] = {"label": _label(series) + index, "hue": series.hue, "more": series.more}
         lane |= {"every": cells.every, "begin": begin, "items": series.total}
         if begin or not cells.is_exact:
             lane["range"] = np.array([low[k], high[k]])
@@ -256,8 +300,27 @@ def _lanes(
         lane["odd"] = {place: _words([int(count[place]) for count in counts], cells.is_exact) for place in places}
         if not series.is_exact:
             lane["at"] = series.items[cells.starts()] - lookback
+        if k in marks:
+            lane["marks"] = marks[k]
         lanes.append(lane)
     return lanes
+
+
+def _label(series: Series) -> str:
+    return clipped(nested.unescape(series.label), MOST_OF_ID)
+
+
+def _marks(episode: Any) -> dict[str, dict[int, list[tuple[int, str]]]]:
+    """Return the steps and texts of numbers outside their space, by path of the track and by number of an item."""
+    result: dict[str, dict[int, list[tuple[int, str]]]] = {}
+    tracks = {"observations": (episode.get_observations, episode.observation_space)} if episode.is_reset else {}
+    if len(episode):
+        tracks["actions"] = (episode.get_actions, episode.action_space)
+    for name, (get, space) in tracks.items():
+        for place in islice(outside_bounds(get(), space, name) if space is not None else (), MOST_MARKS):
+            column = int(np.ravel_multi_index(place.index, place.shape)) if place.index else 0
+            result.setdefault(place.path, {}).setdefault(column, []).append((place.step, place.bounds))
+    return result
 
 
 def _words(counts: list[int], is_exact: bool) -> str:
@@ -274,7 +337,7 @@ def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
         left = len(text) - MOST_OF_TEXT
         texts.append((text if left <= 0 else f"{text[:MOST_OF_TEXT]} … {left:,} more characters") if is_there else None)
         most_bytes -= min(len(text), MOST_OF_TEXT)
-    return {"label": clipped(series.label, 60), "hue": series.hue, "more": series.more, "texts": texts}
+    return {"label": _label(series), "hue": series.hue, "more": series.more, "texts": texts}
 
 
 def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:
@@ -286,4 +349,4 @@ def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:
     thinner = max(1, int(np.ceil(size * len(images) / most_bytes)))
     images, every = images[::thinner], every * thinner
     uris = [data_uri(png(image)) for image in images]
-    return {"label": clipped(series.label, 60), "first": -lookback, "every": every, "images": uris}
+    return {"label": _label(series), "first": -lookback, "every": every, "images": uris}

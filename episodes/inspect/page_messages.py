@@ -32,7 +32,9 @@ def encode(meta: Any) -> bytes:
             return {"$": len(arrays) - 1}
         if isinstance(value, dict):
             return {name: replaced(part) for name, part in value.items()}
-        return [replaced(part) for part in value] if isinstance(value, (list, tuple)) else value
+        if isinstance(value, (list, tuple)) and not (value and isinstance(value[0], str)):
+            return [replaced(part) for part in value]
+        return value  # also a list of texts
 
     head = {"meta": replaced(meta), "arrays": [[array.dtype.str[1:], len(array)] for array in arrays]}
     text = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
@@ -69,5 +71,8 @@ def _shuffled(arrays: list[np.ndarray]) -> bytes:
 
 
 def compressed_text(message: bytes) -> str:
-    """Return a message, deflated and in base64, for a script element."""
-    return base64.b64encode(zlib.compress(message, 6)).decode()
+    """Return a message, deflated and in base 85, for a script element.
+
+    "," stands in place of "<", which begins markup.
+    """
+    return base64.b85encode(zlib.compress(message, 6)).replace(b"<", b",").decode()

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from episodes.errors import EpisodeError, InvalidArgument
-from episodes.inspect.html_report import episode_data, index_of, live_page, overview
+from episodes.inspect.doctor import examine
+from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, overview
 from episodes.inspect.page_messages import encode
 from episodes.inspect.training_page import TrainingFiles, is_run, training_page
 from episodes.storage import EpisodeDataset
@@ -68,7 +69,7 @@ class LiveDataset:
         return encode(message | {"version": version})
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the page, its new rows, or an episode."""
+        """Return the page, its new rows, an episode, or what the doctor finds."""
         if path == "":
             return 200, HTML, live_page(self.newest()[1]).encode()
         if path == "rows":
@@ -76,6 +77,8 @@ class LiveDataset:
             return 204 if message is None else 200, BINARY, message or b""
         if path == "episode":
             return self._episode(query)
+        if path == "findings":
+            return 200, BINARY, encode(findings_data(examine(self.newest()[1])))
         return NOT_FOUND
 
     def _episode(self, query: dict[str, str]) -> Answer:

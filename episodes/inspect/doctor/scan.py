@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -16,6 +17,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
 FEWEST_STEPS = 5  # of an episode that can be a duplicate
+MOST_PLACES = 1000  # outside the space, of one track of an episode
 
 
 @dataclass
@@ -98,25 +100,49 @@ class Scan:
                 self._note("duplicate_episode", id_, None, f"every number equals that of episode {first}")
 
     def _check_bounds(self, items: Any, space: Any, kind: str, id_: Any) -> None:
-        """Find numbers outside the bounds of Box and Discrete spaces. Other checks compare keys, dtypes and shapes."""
         name = "action" if kind == "action_outside_space" else "observation"
-        for path, part, leaf in _leaves_with_spaces(space, items, name):
-            array = _array(leaf)
-            if array is None or array.dtype.kind not in "biuf":
-                continue
-            if isinstance(part, spaces.Box) and array.shape[1:] == part.shape:
-                low, high = part.low, part.high
-            elif isinstance(part, spaces.Discrete) and array.ndim == 1:
-                low, high = np.asarray(part.start), np.asarray(part.start + part.n - 1)
-            else:
-                continue
-            slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
-            outside = (array < low - slack) | (array > high + slack)
-            for at in np.argwhere(outside)[: 1 if outside.sum() > 1000 else 1000]:
-                index = tuple(int(i) for i in at[1:])
-                bounds = f"bounds {low[index]} to {high[index]}"
-                place = f"{path}{list(index)}" if index else path
-                self._note(kind, id_, int(at[0]), f"{place} is {array[tuple(at)]}, {bounds}")
+        for place in islice(outside_bounds(items, space, name), MOST_PLACES):
+            label = f"{place.path}{list(place.index)}" if place.index else place.path
+            self._note(kind, id_, place.step, f"{label} is {place.number}, {place.bounds}")
+
+
+class OutsideBounds(NamedTuple):
+    """A number outside the bounds of its space."""
+
+    path: str  # of the leaf, such as "observation/speed"
+    step: int
+    index: tuple[int, ...]  # in the item
+    shape: tuple[int, ...]  # of the item
+    number: Any
+    bounds: str
+
+
+def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]:
+    """Yield the numbers of a track that are outside the bounds of Box and Discrete spaces.
+
+    Leaves with another shape than their space are skipped. Other checks compare keys, dtypes and shapes.
+
+    Args:
+        items: nested arrays [n, ...].
+        name: the first part of the paths.
+    """
+    for path, part, leaf in _leaves_with_spaces(space, items, name):
+        array = _array(leaf)
+        if array is None or array.dtype.kind not in "biuf":
+            continue
+        if isinstance(part, spaces.Box) and array.shape[1:] == part.shape:
+            low, high = part.low, part.high
+        elif isinstance(part, spaces.Discrete) and array.ndim == 1:
+            low, high = np.asarray(part.start), np.asarray(part.start + part.n - 1)
+        else:
+            continue
+        if not array.size or (array.min() >= np.max(low) and array.max() <= np.min(high)):
+            continue  # in little memory, as for images
+        slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
+        for at in np.argwhere((array < low - slack) | (array > high + slack)):
+            index = tuple(int(i) for i in at[1:])
+            bounds = f"bounds {low[index]} to {high[index]}"
+            yield OutsideBounds(path, int(at[0]), index, array.shape[1:], array[tuple(at)], bounds)
 
 
 def _array(leaf: Any) -> np.ndarray | None:

@@ -27,10 +27,19 @@ function decode(buffer) {
   return restore(meta);
 }
 
-async function inflate(base64) {
-  const text = atob(base64), bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+
+async function inflate(base85) {  // five digits are four bytes, the highest first
+  const value = new Uint8Array(128), size = Math.floor(base85.length * 4 / 5), padded = base85 + "~~~~";
+  for (let i = 0; i < 85; i++) value[DIGITS.charCodeAt(i)] = i;
+  const bytes = new DataView(new ArrayBuffer(size + 4));
+  for (let i = 0, at = 0; at < size; i += 5, at += 4) {
+    let number = 0;
+    for (let k = 0; k < 5; k++) number = number * 85 + value[padded.charCodeAt(i + k)];
+    bytes.setUint32(at, number);
+  }
+  const blob = new Blob([bytes.buffer.slice(0, size)]);
+  return new Response(blob.stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
 }
 
 function embedded(id) {

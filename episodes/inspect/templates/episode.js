@@ -27,11 +27,12 @@ function cellOf(episode, track, step) {
 function reading(episode, track, step) {  // the number of a step, or the range of the cell that has the step
   const cell = cellOf(episode, track, step);
   if (cell < 0) return "";
+  const found = (from, to) => [...new Set((track.marks ?? []).filter(([at]) => from <= at && at <= to).map(([, text]) => text))].slice(0, 3);
   const odd = track.odd[cell] ?? "";
-  if (track.values) return odd || show(track.values[cell]);
+  if (track.values) return [odd || show(track.values[cell]), ...found(step, step)].join(", ");
   const begin = startOf(episode, track, cell), end = Math.min(begin + track.every, track.items - episode.lookback) - 1;
   const range = Number.isNaN(track.low[cell]) ? "" : `${show(track.low[cell])} … ${show(track.high[cell])}`;
-  return `${[range, odd].filter(Boolean).join(", ")} (${begin}–${end})`;
+  return `${[range, odd, ...found(begin, end)].filter(Boolean).join(", ")} (${begin}–${end})`;
 }
 
 function path(episode, track, low, high) {
@@ -83,6 +84,8 @@ function lane(track) {
   const mid = (episode, one, cell) => startOf(episode, one, cell) + (one.more ? 0 : 0.5);
   const odd = Object.entries(track.odd).filter(([, words]) => /NaN|∞/.test(words)).map(([cell]) => `M${xOf(mid(shown, track, Number(cell))).toFixed(1)} 22v8`);
   svg.append(element("path", { class: "odd", d: odd.join("") }));
+  const found = (track.marks ?? []).map(([at]) => `M${xOf(at + (track.more ? 0 : 0.5)).toFixed(1)} 0v7`);
+  if (found.length) svg.append(element("path", { class: "found", d: found.join("") }));
   if (second) {
     svg.append(element("path", { class: "second", d: path(other, second, low, high), stroke: `var(--${track.hue})` }));
     const steps = differences(track), every = Math.ceil(steps.length / MOST_MARKS) || 1;
@@ -146,6 +149,7 @@ function axis() {
   if (shown.started === 0) mark(0, "reset", "reset observation");
   else if (shown.started - shown.lookback === 0) mark(-shown.lookback, "reset", "reset observation");
   for (const word of shown.ending.split(" and ")) mark(shown.length, word, word);
+  for (const one of findingsOf(state.episode)) mark(one.step, "found", `${one.kind}: ${one.evidence}`);
   const whole = element("button", { type: "button", id: "whole", ...(state.view ? {} : { disabled: "" }) }, "whole");
   whole.addEventListener("click", () => zoom());
   return element("div", { class: "lane axis" }, element("span", { class: "name" }, "env step"), whole, rail, element("b", {}));

@@ -69,6 +69,13 @@ async function fetchEpisode(key, window_) {
   return Object.assign(episode, { title: key.id });
 }
 
+async function fetchFindings() {
+  const answer = await fetch("findings");
+  if (answer.ok) findings = decode(await answer.arrayBuffer());
+  drawDoctor();
+  draw();
+}
+
 async function episodeOf(key) {
   const row = rowOf(key), { columns } = table;
   const facts = row < 0 ? { title: key.id, length: 0, return: NaN, ending: "cut", started: key.t } : { title: key.id, length: columns.length[row], return: columns.return[row], ending: columns.ending[row], started: key.t };
@@ -143,7 +150,11 @@ for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
 
 function refresh(message) {
   addRows(message);
-  if (!isLoaded) load();  // after the rows, in which it may look for a step
+  if (!isLoaded) {
+    load();  // after the rows, in which it may look for a step
+    findings = message.findings ?? null;
+    drawDoctor();
+  }
   isLoaded = true;
   overview();
   drawHeads();

@@ -185,3 +185,36 @@ function overview() {
   const parts = [table.environment, counted(table.num, "episode"), counted(steps, "step")];
   find("about").textContent = parts.filter(Boolean).join(" · ");
 }
+
+// --- what the doctor found ----------------------------------------------------------------------------------------
+
+let findings = null;
+
+function findingsOf(key) {  // with a step, of an episode whose id is that of no other row
+  const rows = (findings?.rows ?? []).filter((one) => one.id === key.id && one.step !== null);
+  return rows.length && rowsOf(key.id).length === 1 ? rows : [];
+}
+
+function rowsOf(id) {
+  const rows = [];
+  for (let row = 0; row < table.num; row++) if (table.columns.id[row] === id) rows.push(row);
+  return rows;
+}
+
+function drawDoctor() {
+  if (!findings) {
+    const button = element("button", { type: "button" }, "run the doctor");
+    button.addEventListener("click", () => { button.disabled = true; button.textContent = "the doctor reads all steps"; fetchFindings(); });
+    find("doctor").replaceChildren(...(live ? [button] : []));
+    return;
+  }
+  const items = findings.rows.map((one) => {
+    const rows = one.id === null ? [] : rowsOf(one.id);
+    const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${one.id}${one.step === null ? "" : `, step ${one.step}`}`);
+    if (rows.length) place.addEventListener("click", async () => { reveal(rows[0]); state.step = one.step ?? 0; await choose(rows[0]); find("episode").focus(); });
+    const times = one.times > 1 ? ` (${one.times.toLocaleString("en")} times)` : "";
+    return element("li", {}, element("b", {}, one.kind), " ", place, ` ${one.evidence}${times}`, element("small", {}, `${one.harm}. To do: ${one.advice}.`));
+  });
+  const summary = element("summary", {}, `doctor: ${findings.rows.length ? counted(findings.rows.length, "finding") : "no findings"} in ${findings.extent}`);
+  find("doctor").replaceChildren(element("details", findings.rows.length ? { open: "" } : {}, summary, element("ul", {}, ...items)));
+}
