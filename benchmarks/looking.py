@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,95 @@ def logging_rows(size: Size) -> Timed:
     return Timed(run, clock=cpu_seconds)
 
 
+WATCHER = """
+import sys, threading, time, urllib.request
+from episodes.inspect.page_server import PageServer
+server, version = PageServer(sys.argv[1]), ""
+threading.Thread(target=server.serve_forever, daemon=True).start()
+while True:
+    with urllib.request.urlopen(f"{server.url}runs?version={version}") as answer:
+        body = answer.read()
+    if body:
+        version = body.split(b'"version":', 1)[1].split(b",", 1)[0].decode()
+    print(flush=True)
+    time.sleep(1)
+"""
+
+
+class WatchedRun:
+    """A PPO run with 2,000 earlier rows in its files, and another process that requests its curves each second."""
+
+    def __init__(self, size: Size) -> None:
+        import gymnasium
+
+        from episode_learners import PPO, MLPPolicy
+        from episode_learners.loggers import CSVLogger
+        from episode_runners import SingleAgentEnvRunner
+
+        self.folder = tempfile.mkdtemp()
+        self.logger, self.step, self.num_steps = CSVLogger(self.folder), 0, size(8192)
+        env = gymnasium.make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync")
+        policy = MLPPolicy(env.single_observation_space, env.single_action_space)
+        self.runner, self.ppo = SingleAgentEnvRunner(env, policy, seed=0), PPO(policy)
+        for _ in range(size(2000)):
+            self.log({f"metric_{k}": k / 7 for k in range(12)})
+
+    def log(self, row: dict[str, float]) -> None:
+        self.step += 1
+        self.logger.log("update", row, self.step)
+        self.logger.log("train", {"mean_return": 1.0, "steps_per_second": 1.0}, self.step)
+
+    def epoch(self) -> None:
+        """Sample, learn and log."""
+        pack = self.runner.sample(num_timesteps=self.num_steps)
+        self.log(self.ppo.update(pack))
+
+
+class Watcher:
+    """The other process. It is stopped but for the rounds of the watched side."""
+
+    def __init__(self, folder: str) -> None:
+        command = [sys.executable, "-c", WATCHER, folder]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self.process.stdout.readline()  # type: ignore[union-attr]  # it has started
+        self.pause()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds of the process."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def watching(is_watched: bool) -> Callable[[Size], Timed]:
+    """Samples 8,192 steps and learns from them, with or without a process that requests the curves of the run.
+
+    The clock is the CPU time of both processes, so that other load on the machine does not count.
+    """
+
+    def prepare(size: Size) -> Timed:
+        run = WatchedRun(size)
+        watcher = Watcher(run.folder)
+
+        def epoch() -> None:
+            if is_watched:
+                watcher.resume()
+            try:
+                run.epoch()
+            finally:
+                watcher.pause()
+
+        weakref.finalize(epoch, watcher.process.kill)
+        return Timed(epoch, items=run.num_steps, clock=lambda: cpu_seconds() + watcher.cpu_seconds())
+
+    return prepare
+
+
 # --- lineage ----------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +280,13 @@ FIGURES = (
         "ms",
     ),
     Figure("looking/a row of a run's CSV file", Side("ours", logging_rows), limit("100 us", 0.0001), at_most(1), "us"),
+    Figure(
+        "looking/PPO while its page is watched",
+        Side("ours", watching(True)),
+        Side("not watched", watching(False)),
+        at_most(1.01),
+        "us",
+    ),
     Figure(
         "looking/draw 256 and their origin",
         Side("ours", drawing_rows(True)),
