@@ -169,7 +169,7 @@ def report(
 ) -> None:
     """Write one HTML page of all episodes: charts, a table, tracks and frames. The page needs no network."""
     _check_jinja2()
-    from episodes.inspect.doctor import examine
+    from episodes.inspect.doctor.examine import examine
     from episodes.inspect.html_report import write_report
     from episodes.storage import EpisodeDataset
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from episodes.errors import EpisodeError, InvalidArgument
-from episodes.inspect.doctor import examine
+from episodes.inspect.doctor.examine import examine
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, overview
 from episodes.inspect.page_messages import encode
 from episodes.inspect.training_page import TrainingFiles, is_run, training_page
