@@ -18,7 +18,7 @@ from connectors.acting import EnvToModule, ModuleToEnv, check_pipeline, fingerpr
 from connectors.actor_file import read_actor, rebuilt, rebuilt_module_to_env, state_of, write_actor
 from connectors.connector import Connector
 from connectors.env_to_module.pipeline import env_to_module_pipeline
-from connectors.fingerprint import check_fingerprint, check_statistics, stamp, stamped
+from connectors.fingerprint import check_fingerprint, check_statistics, describe_space, stamp, stamped
 from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
@@ -86,6 +86,8 @@ class Actor:
             check_interface(policy, "Actor")
             if not pieces and env_to_module is None and observation_space is None:
                 observation_space = getattr(policy, "observation_space", None)
+            if module_to_env is None:
+                _check_action_space(policy, action_space)
             action_space = getattr(policy, "action_space", None) if action_space is None else action_space
         if env_to_module is None:
             env_to_module = env_to_module_pipeline(observation_space, action_space, pieces=pieces)
@@ -332,6 +334,17 @@ def compute_action(
     return actor.act(observation, state, reward=reward, explore=explore)
 
 
+def _check_action_space(policy: Any, space: gym.Space | None) -> None:
+    """Raise `InvalidArgument` if a policy was made for other actions."""
+    made_for = getattr(policy, "action_space", None)
+    if None in (space, made_for) or describe_space(space, bounds=True) == describe_space(made_for, bounds=True):
+        return
+    raise InvalidArgument(
+        f"Actor: {type(policy).__name__} was made for actions {made_for}, not {space}; give module_to_env= with a "
+        "connector that maps its actions"
+    )
+
+
 def _first_known(*spaces: gym.Space | None) -> gym.Space | None:
     return next((space for space in spaces if space is not None), None)
 
@@ -346,5 +359,15 @@ def _first(actions: Any, space: gym.Space | None) -> Any:
 
 
 def _rows(observation: Any, space: gym.Space) -> Any:
-    """Return one observation as a batch [1, ...] in the dtypes of its space, as vector environments do."""
-    return as_rows(concatenate(space, [observation], create_empty_array(space, 1)), space)
+    """Return one observation as a batch [1, ...] in the dtypes of its space, as vector environments do.
+
+    Raises:
+        InvalidArgument: the observation has another shape or structure.
+    """
+    try:
+        return as_rows(concatenate(space, [observation], create_empty_array(space, 1)), space)
+    except (ValueError, TypeError, LookupError) as error:
+        raise InvalidArgument(
+            f"act: the observation {nested.describe(observation)} is none of {describe_space(space)}; give one "
+            f"observation of the environment, without a batch axis ({error})"
+        ) from error

@@ -84,13 +84,35 @@ def _default(actor: Any) -> set[str]:
 
 
 def _settings(piece: Connector) -> Any:
-    """Return [class name, constructor arguments] of a connector or view; None as arguments of user classes."""
+    """Return [class name, constructor arguments] of a connector or view.
+
+    Returns:
+        None as arguments of user classes, and of settings that a file cannot hold.
+    """
     made: Any = getattr(piece, "view", None) if type(piece) is ViewPiece else piece
     name = getattr(made, "__name__", None) or type(made).__name__
     known = _PARTS.get(name)
-    if known is not made and known is not type(made):
+    if known is made:
+        return [name, {}]
+    if known is not type(made):
         return [name, None]
-    return [name, {} if known is made else settings_of(made) if made is not piece else piece.settings]
+    arguments = settings_of(made) if made is not piece else piece.settings
+    values = vars(made)
+    if not all(_is_plain(values.get(key, values.get(f"_{key}"))) for key in arguments):
+        return [name, None]
+    is_named = made is piece and piece.name != name
+    return [name, {**arguments, "name": piece.name} if is_named else arguments]
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True if JSON holds the value as it is, apart from tuples and dtypes."""
+    if isinstance(value, type):
+        return issubclass(value, np.generic)  # its name makes the same dtype
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(type(key) is str and _is_plain(part) for key, part in value.items())
+    return value is None or type(value) in (bool, int, str) or (type(value) is float and value == value)
 
 
 def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
@@ -102,7 +124,10 @@ def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
     made = []
     for name, arguments in settings:
         if arguments is None or name not in _PARTS:
-            raise InvalidArgument(f"Actor.load: the actor has {name}, which is not of this library: give {argument}")
+            raise InvalidArgument(
+                f"Actor.load: the actor has {name}, which is not of this library, or has settings that a file cannot "
+                f"hold: give {argument}"
+            )
         part = _PARTS[name]
         try:
             made.append(part(**arguments) if isinstance(part, type) else part)

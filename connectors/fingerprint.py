@@ -36,6 +36,7 @@ __all__ = [
     "acting_parts",
     "check_acting_pipelines",
     "check_fingerprint",
+    "check_spaces",
     "check_statistics",
     "check_views",
     "describe_acting_pipeline",
@@ -196,6 +197,30 @@ def _differences(key: str, there: Mapping[str, Any], here: Mapping[str, Any]) ->
 
 def _made(name: str, settings: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
+
+
+def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any, action_space: Any) -> None:
+    """Raise `StateMismatch` if pipelines were made for an environment with other observations or actions.
+
+    Bounds of observations may differ.
+
+    Args:
+        env_to_module: pipeline from observations to a policy's batch.
+        module_to_env: pipeline from a policy's outputs to actions.
+        observation_space: space of the environment's observations.
+        action_space: space of the environment's actions.
+    """
+    observations = getattr(env_to_module, "input_observation_space", None)
+    for name, known, space, bounds in (
+        ("observations", observations, observation_space, False),
+        ("actions", module_to_env.input_action_space, action_space, True),
+    ):
+        texts = [describe_space(one, bounds=bounds) for one in (known, space)]
+        if known is not None and texts[0] != texts[1]:
+            raise StateMismatch(
+                f"the pipelines were made for {name} {texts[0]}, and the environment has {texts[1]}: make an actor for "
+                "the spaces of this environment"
+            )
 
 
 def check_views(policy: Any, views: list[Any]) -> None:

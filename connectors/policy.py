@@ -18,6 +18,7 @@ episodes.errors.InvalidArgument: values are asked of Stateless, which has no com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import Signature, signature
 from typing import Any, Protocol
 
 import torch
@@ -165,7 +166,7 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
     """Raise an error unless the policy is callable and has the given attributes and methods.
 
     Raises:
-        WrongType: the policy is not callable, or it is a class.
+        WrongType: the policy cannot be called as `policy(batch, explore=...)`, or it is a class.
         InvalidArgument: attributes are missing. The error names all of them.
     """
     if isinstance(policy, type):
@@ -177,9 +178,33 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
             f"{asked_by}: a policy is called as policy(batch, explore=...) and answers with a dict of columns; "
             f"{policy!r} cannot be called"
         )
+    arguments = _arguments_of(policy)
+    if arguments is not None and not _can_take_batches(arguments):
+        name = getattr(policy, "__name__", type(policy).__name__)
+        raise WrongType(
+            f"{asked_by}: a policy is called as policy(batch, explore=...), and {name} takes {arguments}; a function "
+            f"that makes a policy is given to an actor as functools.partial({name})"
+        )
     missing = ", no ".join(name for name in names if not hasattr(policy, name))
     if missing:
         raise InvalidArgument(
             f"{asked_by} asks {', '.join(names)} of its policy; {type(policy).__name__} has no {missing}: "
             "derive it from episode_learners.Policy, or add what is missing (connectors.Policy says what each is)"
         )
+
+
+def _arguments_of(policy: Any) -> Signature | None:
+    """Return the arguments of a callable, or None if Python does not know them."""
+    try:
+        return signature(policy)
+    except (TypeError, ValueError):
+        return None
+
+
+def _can_take_batches(arguments: Signature) -> bool:
+    """Return True if a callable with these arguments can be called as `policy(batch, explore=...)`."""
+    try:
+        arguments.bind({}, explore=True)
+    except TypeError:
+        return False
+    return True

@@ -43,7 +43,8 @@ class MultiAgentEnvRunner(EnvRunner):
         env: a PettingZoo environment (parallel or AEC), an environment whose `reset` and `step` take and return dicts
             by agent, or a callable that makes one (needed for several copies).
         policies: `{module_id: policy or actor}`, each called as in `SingleAgentEnvRunner`; or one policy for all
-            agents. None: only random actions.
+            agents. None: only random actions. The attribute of this name is a dict, to which modules may be added
+            later.
         num_envs: number of copies, 1 by default. Agents of one module are batched together over all copies.
         agent_to_module_mapping_fn: `(agent_id, episode) -> module_id`, called once for each agent and episode. The
             attribute of this name may be changed; episodes that start afterwards use the new function.

@@ -56,15 +56,22 @@ def split_actors(
         return policies, env_to_module, module_to_env
     seeing = _checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
     acting = _checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
-    for module_id, actor in actors.items():
+    for module_id in actors:
         if module_id in seeing.modules or module_id in acting.modules:
             raise InvalidArgument(
                 f"MultiAgentEnvRunner: module {module_id!r} has an actor and a pipeline; leave the pipeline out"
             )
-        actor.module_to_env.seed(seed)
-        actor.module_to_env.add_log_probs()
-        seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
+    for module_id, actor in actors.items():
+        _add_pipelines(module_id, actor, seeing, acting, seed)
     return {**policies, **{module_id: actor.policy for module_id, actor in actors.items()}}, seeing, acting
+
+
+def _add_pipelines(
+    module_id: Any, actor: Actor, seeing: MultiAgentEnvToModule, acting: MultiAgentModuleToEnv, seed: int | None
+) -> None:
+    actor.module_to_env.seed(seed)
+    actor.module_to_env.add_log_probs()
+    seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
 
 
 class RunnerPipelines:
@@ -203,6 +210,11 @@ class RunnerPipelines:
                 f"{list(policies)}: give one, or an agent_to_module_mapping_fn"
             )
         policy = policies[module_id]
+        if isinstance(policy, Actor):  # added to the runner's policies after the runner was made
+            _add_pipelines(module_id, policy, self.env_to_module, self.module_to_env, self.seed)
+            if policy.env_to_module.rewrites:
+                self._rewriting.add(module_id)
+            policy = cast(Any, policies)[module_id] = policy.policy
         if module_id not in self.env_to_module.modules:
             device = module_of(policy).device
             self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, device=device)

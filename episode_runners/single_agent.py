@@ -15,7 +15,13 @@ from numpy.typing import DTypeLike
 from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
 from connectors.actor import Actor
-from connectors.fingerprint import check_fingerprint, check_statistics, describe_acting_pipeline, stamp
+from connectors.fingerprint import (
+    check_fingerprint,
+    check_spaces,
+    check_statistics,
+    describe_acting_pipeline,
+    stamp,
+)
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
 from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.environment_errors import raise_or_annotate
@@ -172,6 +178,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._fingerprint = fingerprint_of(env_to_module, module_to_env)
         self._checks = checked_flag("check_pipeline", checks)
         if self._checks:
+            check_spaces(env_to_module, module_to_env, *spaces)
             check_fingerprint(self.policy, self._fingerprint)
         self.env_to_module = env_to_module
         self.module_to_env = module_to_env

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from math import prod
-from types import TracebackType
+from pathlib import Path
+from types import FunctionType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from connectors.policy import module_of
 from connectors.rewriting.observation_preprocessor import ObservationPreprocessor
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.tensors import NumpyToTensor
+from connectors.views.piece import ViewPiece
 from connectors.views.view import name_of
 from episodes.columns import Columns
 from episodes.errors import NotExportable
@@ -35,7 +39,7 @@ from episodes.tracks import nested
 from episodes.tracks.nested import as_any_array
 from episodes.tracks.spaces import empty_items
 
-__all__ = ["ActorGraph", "Noise", "explained"]
+__all__ = ["ActorGraph", "Noise", "explained", "parts_of_user"]
 
 _OURS = {"torch", "numpy", "connectors", "episodes", "episode_learners", "episode_runners", "onnxscript", "onnx"}
 _DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "randn_like", "randint", "randperm")
@@ -66,6 +70,33 @@ def _place(traceback: TracebackType | None) -> str:
             place = f" (at {frame.f_code.co_filename.rsplit('/', 1)[-1]}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     return place
+
+
+def parts_of_user(actor: Actor) -> list[str]:
+    """Return the name, file and line of each connector, view and policy of an actor that is not of this library."""
+    named = {f"connector {name}": piece for name, piece in actor.env_to_module.rewriters.items()}
+    named |= {f"view {name_of(view)}": view for view in actor.views.views}
+    pipelines = (actor.env_to_module.other_pieces, _connectors_of(actor.module_to_env))
+    named |= {f"connector {name}": piece for pieces in pipelines for name, piece in pieces.items()}
+    named[f"policy {type(actor.policy).__name__}"] = actor.policy
+    return [f"{name}{place}" for name, part in named.items() if (place := _definition(part)) is not None]
+
+
+def _definition(part: Any) -> str | None:
+    """Return " (FILE:LINE)" of the code of an object, or None if it is in a library."""
+    part = part.view if type(part) is ViewPiece else part
+    part = part.func if isinstance(part, partial) else part
+    code = part if isinstance(part, (FunctionType, type)) else type(part)
+    if code.__module__.split(".")[0] in _OURS:
+        return None
+    try:
+        return f" ({Path(inspect.getsourcefile(code) or '').name}:{inspect.getsourcelines(code)[1]})"
+    except (OSError, TypeError):  # typed into an interpreter
+        return ""
+
+
+def _connectors_of(pipeline: Any) -> dict[str, Connector]:
+    return dict(zip(pipeline.names, pipeline.connectors, strict=True))
 
 
 class Noise(TorchFunctionMode):
@@ -128,7 +159,7 @@ class ActorGraph(nn.Module):
         self.explore, self.outputs = explore, outputs
         self.rewriters, self.pieces = actor.env_to_module.rewriters, actor.env_to_module.other_pieces
         self.views = actor.views
-        self.after = dict(zip(actor.module_to_env.names, actor.module_to_env.connectors, strict=True))
+        self.after = _connectors_of(actor.module_to_env)
         self.is_recurrent = module_of(self.policy).is_recurrent
         self.action_space: Any = actor.action_space
         distribution = module_of(self.policy).distribution

@@ -41,7 +41,7 @@ def build_onnx(
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     names = tuple(dict.fromkeys(outputs))
-    graph = ActorGraph(actor, explore, names)
+    graph = ActorGraph(actor.copy_pipelines(), explore, names)  # tracing runs code of the user, which may keep a state
     num_rows = _MANY if batch is None else batch
     lookback = max(graph.views.lookback, 0)
     _check_space("observation_space", actor.observation_space)
@@ -64,8 +64,10 @@ def build_onnx(
     if not double:
         _use_float32(model)
     _strip(model)
+    metadata = _metadata(actor, graph, initial, _inputs_of(model))
     entry = model.metadata_props.add()
-    entry.key, entry.value = METADATA, json.dumps(_metadata(actor, graph, initial, batch, explore, double))
+    entry.key = METADATA
+    entry.value = json.dumps({**metadata, "batch": batch, "explore": explore, "double": double})
     return model, graph
 
 
@@ -209,20 +211,29 @@ def _strip(model: Any) -> None:
     del model.metadata_props[:]
 
 
+def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
+    """Return the numpy dtype and the shape of each input, without the batch axis."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    types = {value.name: value.type.tensor_type for value in model.graph.input}
+    return {
+        name: (tensor_dtype_to_np_dtype(kind.elem_type).name, [axis.dim_value for axis in kind.shape.dim[1:]])
+        for name, kind in types.items()
+    }
+
+
 def _metadata(
-    actor: Actor, graph: ActorGraph, initial: dict[str, Any], batch: int | None, explore: bool, double: bool
+    actor: Actor, graph: ActorGraph, initial: dict[str, Any], inputs: dict[str, tuple[str, list[int]]]
 ) -> dict[str, Any]:
     """Return what serving and a reader of the file need, as JSON values."""
-    states = nested.flatten(initial, "state")
+    states = {name: value for name, value in nested.flatten(initial, "state").items() if name in inputs}
     return {
         "format": FORMAT,
-        "batch": batch,
-        "explore": explore,
-        "double": double,
+        "inputs": inputs,
+        "initial_state": {name: np.asarray(value).tolist() if np.any(value) else 0 for name, value in states.items()},
         "noise": graph.draws,
         "observation": nested.skeleton(empty_items(actor.observation_space, 1), "obs"),
         "action": nested.skeleton(empty_items(actor.action_space, 1), "action"),
-        "initial_state": {name: np.asarray(value).tolist() if np.any(value) else 0 for name, value in states.items()},
         "observation_space": space_json.to_json(actor.observation_space, "observation_space"),
         "action_space": space_json.to_json(actor.action_space, "action_space"),
         "policy": type(actor.policy).__name__,

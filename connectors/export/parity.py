@@ -13,7 +13,7 @@ import torch
 
 from connectors.actor import Actor
 from connectors.distributions import distribution_for
-from connectors.export.actor_graph import Noise
+from connectors.export.actor_graph import Noise, parts_of_user
 from connectors.export.serve import ServedPolicy
 from connectors.module_to_env import GetActions
 from connectors.policy import module_of
@@ -138,10 +138,11 @@ class _Comparison:
         return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
 
     def _fail(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
+        suspects = ", ".join(parts_of_user(self.actor)) or "none of them: all parts are of this library"
         raise NotExportable(
             f"the file does not act as the actor: at step {step} of episode stream {env}, {name} is "
-            f"{np.asarray(actual).tolist()} instead of {np.asarray(expected).tolist()}. A connector or view may keep a "
-            "state, read episodes, or write into a slice of an array"
+            f"{np.asarray(actual).tolist()} instead of {np.asarray(expected).tolist()}. A part of yours may keep a "
+            f"state, read episodes, or write into a slice of an array; there is {suspects}"
         )
 
 

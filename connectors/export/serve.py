@@ -14,8 +14,6 @@ import json
 
 import numpy as np
 
-_DTYPES = {"tensor(float)": "f4", "tensor(double)": "f8", "tensor(float16)": "f2", "tensor(bool)": "?"}
-_DTYPES |= {f"tensor({sign}int{bits})": f"{sign or 'i'}{bits // 8}" for sign in ("u", "") for bits in (8, 16, 32, 64)}
 _NOISE = {"exponential": "standard_exponential", "normal": "standard_normal", "uniform": "random"}
 
 
@@ -29,7 +27,7 @@ class ServedPolicy:
         threads: of onnxruntime. One is the fastest for small networks.
 
     Attributes:
-        about: the file's metadata: spaces, structure of observations and actions, versions, result of the check.
+        about: the file's metadata: inputs, spaces, names of observations and actions, versions.
         outputs: all outputs of the last call, by name.
         state: the current state of all episodes, by name.
     """
@@ -41,77 +39,73 @@ class ServedPolicy:
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.about = json.loads(self.session.get_modelmeta().custom_metadata_map["rl_episodes"])
-        self.num_envs, self.generator = num_envs, np.random.default_rng(seed)
-        self._inputs = {
-            value.name: (value.shape[1:], np.dtype(_DTYPES[value.type])) for value in self.session.get_inputs()
-        }
-        self._names = [value.name for value in self.session.get_outputs()]
+        self.num_envs, self.generator, self.outputs = num_envs, np.random.default_rng(seed), {}
+        self._names = [output.name for output in self.session.get_outputs()]
         self._initial = {
-            name: np.broadcast_to(np.asarray(self.about["initial_state"][name], dtype), shape)
-            for name, (shape, dtype) in self._inputs.items()
-            if name.startswith("state/")
+            name: np.broadcast_to(np.asarray(value, self.about["inputs"][name][0]), self.about["inputs"][name][1])
+            for name, value in self.about["initial_state"].items()
         }
-        self.outputs: dict[str, np.ndarray] = {}
-        self.state: dict[str, np.ndarray] = {}
-        self.reset()
+        self.state = {name: np.repeat(array[None], num_envs, 0) for name, array in self._initial.items()}
 
     def reset(self, first=True):
         """Start a new episode in the environments whose `first` is True."""
-        first = np.broadcast_to(first, self.num_envs)
-        if first.all():
-            self.state = {name: np.repeat(array[None], self.num_envs, 0) for name, array in self._initial.items()}
-        elif first.any():
+        first = np.broadcast_to(np.asarray(first, bool), self.num_envs)
+        if first.any():
             for name, array in self._initial.items():
-                self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, np.asarray(self.state[name]))
+                self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, self.state[name])
 
     def act(self, observation, reward=None, first=False):
         """Return the action for one observation, without a leading axis."""
-        actions = self(_mapped(lambda leaf: np.asarray(leaf)[None], observation), reward, first)
-        return _mapped(lambda leaf: leaf[0], actions)
+        leaves = {name: np.asarray(leaf)[None] for name, leaf in _leaves(self.about["observation"], observation)}
+        outputs = self._run(leaves, reward, first, None)
+        return _nested(self.about["action"], {name: array[0] for name, array in outputs.items()})
 
-    def __call__(self, observations, rewards=None, first=None, noise=None):
+    def __call__(self, observations, rewards=None, first=False, noise=None):
         """Return the actions [num_envs, ...] for observations [num_envs, ...], in the environment's structure."""
-        first = False if first is None else first
-        self.reset(first)
-        inputs = dict(self.state)
-        self._add_observations(inputs, self.about["observation"], observations)
-        if "reward" in self._inputs:
+        leaves = dict(_leaves(self.about["observation"], observations))
+        return _nested(self.about["action"], self._run(leaves, rewards, first, noise))
+
+    def _run(self, observations, rewards, first, noise):
+        inputs = {}
+        if "reward" in self.about["inputs"]:
             if rewards is None and not np.all(first):
                 raise ValueError("this policy sees rewards: give the rewards of the last actions")
-            inputs["reward"] = np.array(np.broadcast_to(0.0 if rewards is None else rewards, self.num_envs), np.float32)
-        if "noise" in self._inputs:
-            draws = [getattr(self.generator, _NOISE[kind]) for kind, _ in self.about["noise"]]
-            sizes = [(self.num_envs, size) for _, size in self.about["noise"]]
-            drawn = [draw(size, np.float32) for draw, size in zip(draws, sizes, strict=True)]
+            rewards = np.asarray(0 if rewards is None else rewards, np.float32)
+            inputs["reward"] = np.array(np.broadcast_to(rewards, self.num_envs))
+        for name in observations.keys() & self.about["inputs"].keys():  # the policy may not read all parts
+            inputs[name] = self._checked(name, np.asarray(observations[name]))
+        if self.about["noise"]:
+            draws = [(getattr(self.generator, _NOISE[kind]), size) for kind, size in self.about["noise"]]
+            drawn = [draw((self.num_envs, size), np.float32) for draw, size in draws]
             inputs["noise"] = np.concatenate(drawn, 1) if noise is None else noise
-        self.outputs = dict(zip(self._names, map(np.asarray, self._run(inputs)), strict=True))
-        self.state = {name: self.outputs["next" + name[5:]] for name in self._initial}
-        return self._structured(self.about["action"])
+        self.reset(first)
+        inputs |= self.state
+        rows = [inputs]
+        if self.about["batch"] == 1:
+            rows = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(self.num_envs)]
+        results = zip(*(self.session.run(None, row) for row in rows), strict=True)
+        self.outputs = {name: np.concatenate(parts) for name, parts in zip(self._names, results, strict=True)}
+        self.state = {name: self.outputs["next" + name[5:]] for name in self.state}
+        return self.outputs
 
-    def _run(self, inputs):
-        if self.about["batch"] is None or self.about["batch"] == self.num_envs:
-            return self.session.run(None, inputs)
-        rows = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(self.num_envs)]
-        return [np.concatenate(parts) for parts in zip(*(self.session.run(None, row) for row in rows), strict=True)]
-
-    def _add_observations(self, inputs, names, observations):
-        if isinstance(names, str):
-            shape, dtype = self._inputs.get(names, (None, None))
-            if shape is not None:  # parts of observations that the policy does not read are no inputs
-                inputs[names] = np.ascontiguousarray(observations, dtype).reshape(self.num_envs, *shape)
-        else:
-            for key in names if isinstance(names, dict) else range(len(names)):
-                self._add_observations(inputs, names[key], observations[key])
-
-    def _structured(self, names):
-        if isinstance(names, str):
-            return self.outputs[names]
-        if isinstance(names, dict):
-            return {key: self._structured(part) for key, part in names.items()}
-        return tuple(map(self._structured, names))
+    def _checked(self, name, array):
+        dtype, shape = self.about["inputs"][name]
+        if array.shape != (self.num_envs, *shape) or (array.dtype.kind == "f" and np.dtype(dtype).kind != "f"):
+            raise ValueError(f"{name} is {array.dtype} {array.shape}: give {dtype} {(self.num_envs, *shape)}")
+        return np.ascontiguousarray(array, dtype)
 
 
-def _mapped(function, value):
-    if isinstance(value, dict):
-        return {key: _mapped(function, part) for key, part in value.items()}
-    return tuple(_mapped(function, part) for part in value) if isinstance(value, tuple) else function(value)
+def _leaves(names, value):
+    """Yield the name and the value of each array in nested dicts and tuples."""
+    if isinstance(names, str):
+        yield names, value
+    else:
+        for key in names if isinstance(names, dict) else range(len(names)):
+            yield from _leaves(names[key], value[key])
+
+
+def _nested(names, arrays):
+    """Return arrays as nested dicts and tuples of this structure."""
+    if isinstance(names, dict):
+        return {key: _nested(part, arrays) for key, part in names.items()}
+    return arrays[names] if isinstance(names, str) else tuple(_nested(part, arrays) for part in names)

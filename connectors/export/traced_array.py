@@ -17,7 +17,7 @@ from torch import Tensor
 
 from episodes.tracks import nested
 
-__all__ = ["NotTraceable", "TracedArray", "as_tensors", "as_traced"]
+__all__ = ["NotTraceable", "RowCount", "TracedArray", "as_tensors", "as_traced"]
 
 
 class NotTraceable(TypeError):
@@ -92,8 +92,8 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape; its first axis is symbolic while a graph for any batch size is traced."""
-        return tuple(self.tensor.shape)
+        """The shape; its first axis is a `RowCount` while a graph for any batch size is traced."""
+        return tuple(map(_size, self.tensor.shape))
 
     @property
     def ndim(self) -> int:
@@ -103,7 +103,7 @@ class TracedArray(NDArrayOperatorsMixin):
     @property
     def size(self) -> Any:
         """The number of elements."""
-        return self.tensor.numel()
+        return _size(self.tensor.numel())
 
     @property
     def dtype(self) -> np.dtype:
@@ -118,7 +118,9 @@ class TracedArray(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         size: Any = self.tensor.shape[0]
         if type(size) is not int:
-            raise NotTraceable("len() of a batch is not known; write x.shape[0], or reshape(-1, ...)")
+            raise NotTraceable(
+                "len() of a batch is not known; write x.shape[0] or reshape(-1, ...), or export with batch=1"
+            )
         return size
 
     def __iter__(self) -> Any:
@@ -146,6 +148,8 @@ class TracedArray(NDArrayOperatorsMixin):
         """Return a copy."""
         return TracedArray(self.tensor)
 
+    __copy__ = __deepcopy__ = copy
+
     def reshape(self, *shape: Any, **options: Any) -> TracedArray:
         """Return the array in another shape."""
         return TracedArray(self.tensor.reshape(_sizes(shape)))
@@ -162,6 +166,41 @@ class TracedArray(NDArrayOperatorsMixin):
         return lambda *args, **kwargs: function(self, *args, **kwargs)
 
 
+class RowCount:
+    """The unknown number of rows of a batch. It can be multiplied and given to `reshape`, but it is no number."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: Any) -> None:
+        self.size = size
+
+    def __mul__(self, other: Any) -> RowCount:
+        return RowCount(self.size * _symbol(other))
+
+    def __add__(self, other: Any) -> RowCount:
+        return RowCount(self.size + _symbol(other))
+
+    def __floordiv__(self, other: Any) -> RowCount:
+        return RowCount(self.size // _symbol(other))
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RowCount):
+            return bool(self.size == other.size)
+        raise _needs_rows()
+
+    def _raise(self, *args: Any) -> Any:
+        raise _needs_rows()
+
+    __hash__ = None  # type: ignore[assignment]
+    __index__ = __int__ = __float__ = __bool__ = _raise
+    __lt__ = __gt__ = __le__ = __ge__ = __sub__ = __rsub__ = __truediv__ = __rtruediv__ = _raise
+
+    def __repr__(self) -> str:
+        return "the number of rows"
+
+
 def as_traced(value: Any) -> Any:
     """Return nested tensors as traced arrays."""
     return nested.map_leaves(TracedArray, value)
@@ -174,6 +213,20 @@ def as_tensors(value: Any) -> Any:
 
 def _needs_numbers(operation: str) -> NotTraceable:
     return NotTraceable(f"{operation} needs the numbers themselves; use np.where or other array operations")
+
+
+def _needs_rows() -> NotTraceable:
+    return NotTraceable(
+        "the number of rows is not known; write np.ones_like(x[:, :1]) or reshape(-1, ...), or export with batch=1"
+    )
+
+
+def _size(size: Any) -> Any:
+    return size if type(size) is int else RowCount(size)
+
+
+def _symbol(size: Any) -> Any:
+    return size.size if isinstance(size, RowCount) else size
 
 
 def _arrays_in(value: Any) -> Any:
@@ -207,7 +260,7 @@ def _into(out: Any, result: Any) -> Any:
 
 def _sizes(shape: Any) -> tuple[Any, ...]:
     """Return the sizes of `f(2, 3)`, `f((2, 3))` and `f(6)` as a tuple."""
-    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(shape)
+    return tuple(map(_symbol, shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape))
 
 
 def _index(key: Any) -> Any:

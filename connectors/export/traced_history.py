@@ -64,21 +64,28 @@ class TracedHistory(History):
 
     def _items(self, track: str, k: int, newest: int) -> Any:
         """Return the last k items [B * R, k, ...] of a track; zeros before the start."""
-        self.reach[track] = max(self.reach.get(track, 0), max(self._before) + k - newest)
+        furthest = max(self._before)
+        self.reach[track] = max(self.reach.get(track, 0), furthest + k - newest)
+        if furthest:
+            self.reach[TIME] = 1
 
         def read(leaf: Tensor) -> TracedArray:
             length = leaf.shape[1]
-            windows = []
-            for offset in self._before:
+            windows: list[Tensor] = []  # by offset
+            for offset in range(furthest + 1):
                 window = leaf[:, max(length - offset - k, 0) : max(length - offset, 0)]
                 missing = k - window.shape[1]
                 if missing:
                     zeros = leaf.new_zeros(()).expand(leaf.shape[0], missing, *leaf.shape[2:])
                     window = torch.cat([zeros, window], 1)
+                if offset:  # rows before the start repeat the first one
+                    exists = (self._t >= offset).reshape(-1, *[1] * (window.ndim - 1))
+                    window = torch.where(exists, window, windows[-1])
                 windows.append(window)
-            if len(windows) == 1:
-                return TracedArray(windows[0])
-            return TracedArray(torch.stack(windows, 1).reshape(-1, k, *leaf.shape[2:]))
+            if len(self._before) == 1:
+                return TracedArray(windows[furthest])
+            rows = [windows[offset] for offset in self._before]
+            return TracedArray(torch.stack(rows, 1).reshape(-1, k, *leaf.shape[2:]))
 
         return nested.map_leaves(read, self._tracks[track])
 

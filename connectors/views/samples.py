@@ -43,6 +43,14 @@ class SampleHistory(History):
     def t(self) -> np.ndarray:
         return self.depth
 
+    def observed(self, k: int) -> np.ndarray:
+        self._note(k - 1)
+        return super().observed(k)
+
+    def stepped(self, k: int) -> np.ndarray:
+        self._note(k)
+        return super().stepped(k)
+
     def newest(self) -> Any:
         return frozen(nested.take(self._first.observation_pool, (7 * self._numbers + self._before) % _POOL))
 

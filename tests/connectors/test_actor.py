@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from mpe2 import simple_spread_v3
 
 from connectors import Actor, compute_action, env_to_module_pipeline
 from connectors.env_to_module import (
@@ -22,8 +23,8 @@ from connectors.env_to_module import (
 )
 from connectors.views import time_steps
 from episode_learners import LSTMPolicy, MLPPolicy
-from episode_runners import SingleAgentEnvRunner, evaluate
-from episodes.errors import EpisodeError, InvalidArgument, StateMismatch, WrongType
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
+from episodes.errors import InvalidArgument, StateMismatch, WrongType
 from episodes.tracks import nested
 
 SEED, NUM_STEPS = 3, 12
@@ -223,5 +224,49 @@ def test_a_policy_that_is_only_called_needs_spaces() -> None:
 
 
 def test_an_observation_of_another_shape_is_refused() -> None:
-    with pytest.raises((EpisodeError, ValueError)):
-        compute_action(made(MLPPolicy, NUMBERS, DISCRETE), np.zeros(4))
+    for observation in (np.zeros(4), np.zeros((2, 3)), {"place": np.zeros(3)}, None):
+        with pytest.raises(InvalidArgument, match=r"act: the observation .* is none of Box"):
+            compute_action(made(MLPPolicy, NUMBERS, DISCRETE), observation)
+
+
+def test_function_that_makes_a_policy_is_not_a_policy() -> None:
+    def make(observation_space: Any, action_space: Any) -> MLPPolicy:
+        return MLPPolicy(observation_space, action_space)
+
+    with pytest.raises(WrongType, match=r"make takes \(observation_space.*functools.partial\(make\)"):
+        Actor(make, NUMBERS, DISCRETE)  # type: ignore[arg-type]
+    assert isinstance(Actor(partial(make), NUMBERS, DISCRETE).policy, MLPPolicy)
+
+
+def test_policy_of_other_actions_is_rejected() -> None:
+    policy = MLPPolicy(NUMBERS, DISCRETE)
+    for space in (BOX, spaces.Discrete(3, start=1), spaces.Discrete(4)):
+        with pytest.raises(InvalidArgument, match="was made for actions"):
+            Actor(policy, NUMBERS, space)
+
+
+def test_runner_rejects_an_actor_of_other_spaces() -> None:
+    actor = Actor(MLPPolicy, NUMBERS, BOX)
+    for space in (DISCRETE, spaces.Box(-2.0, 5.0, (2,), np.float32)):
+        with pytest.raises(StateMismatch, match="pipelines were made for actions Box"):
+            SingleAgentEnvRunner(lambda space=space: Drift(space), actor)
+    with pytest.raises(
+        StateMismatch, match=r"observations Box\(\(3,\), float32\), and the environment has Box\(\(4,\)"
+    ):
+        evaluate("CartPole-v1", Actor(MLPPolicy, NUMBERS, spaces.Discrete(2)))
+
+
+def test_actor_may_be_added_to_the_policies_of_a_runner() -> None:
+    make_env = partial(simple_spread_v3.parallel_env, N=2, max_cycles=5)
+    env = make_env()
+    of_agent = env.observation_space("agent_0"), env.action_space("agent_0")
+    runner = MultiAgentEnvRunner(make_env, {"old": Actor(MLPPolicy, *of_agent)}, seed=0)
+    runner.agent_to_module_mapping_fn = lambda agent_id, episode: "old"
+    runner.sample(num_episodes=1)
+    added = Actor(LSTMPolicy, *of_agent, pieces=[MeanStdFilter(), FrameStacking(num_frames=2)])
+    runner.policies["new"] = added
+    runner.agent_to_module_mapping_fn = lambda agent_id, episode: "new" if agent_id == "agent_1" else "old"
+    (episode,) = runner.sample(num_episodes=1)
+    assert episode.module_for("agent_1") == "new"
+    assert runner.policies["new"] is added.policy
+    assert not added.env_to_module.empty_filters

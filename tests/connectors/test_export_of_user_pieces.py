@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from connectors import Actor, Connector, module_to_env_pipeline
 from connectors.env_to_module import MeanStdFilter, ObservationPreprocessor, OneHotAgentId
 from connectors.export import export
 from episode_learners import MLPPolicy
-from episodes.errors import NotExportable
+from episodes.errors import EpisodeError, NotExportable
 from episodes.tracks import nested
 
 NUMBERS, CHOICE = spaces.Box(-5.0, 5.0, (4,), np.float32), spaces.Discrete(2)
@@ -227,6 +229,137 @@ def by_row(history: Any) -> Any:
     return {"obs": np.stack([row * 2 for row in history.observations()])}
 
 
+def loop_over_frames(history: Any) -> Any:
+    frames = history.observations(3)
+    total = frames[:, 0] * 0
+    for i in range(3):
+        total = total * np.float32(0.5) + frames[:, i]
+    return {"obs": total}
+
+
+def in_place_columns(history: Any) -> Any:
+    o = history.observations() * np.float32(1)
+    o[:, 0] += np.float32(1)
+    o[:, 1:] *= np.float32(2)
+    return {"obs": o}
+
+
+def differences_of_bytes(history: Any) -> Any:
+    o = (history.observations(2) * 10 + 128).astype(np.uint8)  # differences wrap around
+    return {"obs": (o[:, 1] - o[:, 0]).astype(np.float32)}
+
+
+def integer_division(history: Any) -> Any:
+    o = (history.observations() * 7).astype(np.int64)
+    return {"obs": np.concatenate([o // -3, o % 3], 1).astype(np.float32)}
+
+
+def half_precision(history: Any) -> Any:
+    return {"obs": history.observations().astype(np.float16).astype(np.float32)}
+
+
+def even_steps(history: Any) -> Any:
+    return {"obs": history.observations() * (history.t % 2 == 0)[:, None].astype(np.float32)}
+
+
+def masks_alone(history: Any) -> Any:
+    return {"obs": np.concatenate([history.stepped(3), history.observed(3)], 1).astype(np.float32)}
+
+
+def speeds_of_window(history: Any) -> Any:
+    two = history.window(3).observations(2)
+    return {"obs": (two[:, 1] - two[:, 0]).reshape(-1, 12)}
+
+
+def products(history: Any) -> Any:
+    o = history.observations()
+    return {"obs": (o[:, :, None] * o[:, None, :]).reshape(-1, 16)}
+
+
+def softmax(history: Any) -> Any:
+    o = history.observations()
+    powers = np.exp(o - o.max(-1, keepdims=True))
+    return {"obs": powers / powers.sum(-1, keepdims=True)}
+
+
+class Multiplied:
+    """A view that is an object with settings."""
+
+    def __init__(self, by: float) -> None:
+        self.by = np.float32(by)
+
+    def __call__(self, history: Any) -> Any:
+        return {"obs": history.observations() * self.by}
+
+
+def multiplied(history: Any, by: float) -> Any:
+    return {"obs": history.observations() * np.float32(by)}
+
+
+class MovingMean(ObservationPreprocessor):
+    """Keeps a state in an array."""
+
+    mean: Any = None
+
+    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
+        newest = observations.mean(0)
+        self.mean = newest if self.mean is None else self.mean * np.float32(0.9) + newest * np.float32(0.1)
+        return observations - self.mean
+
+
+class FirstIsOther(ObservationPreprocessor):
+    """Treats its first call differently."""
+
+    was_called = False
+
+    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
+        factor, self.was_called = np.float32(1 + self.was_called), True
+        return observations * factor
+
+
+def by_type(history: Any) -> Any:
+    o = history.observations()
+    return {"obs": o * np.float32(2) if isinstance(o, np.ndarray) else o}
+
+
+def by_trial(history: Any) -> Any:
+    o = history.observations()
+    with suppress(TypeError):
+        o = np.asarray(o) * np.float32(2)
+    return {"obs": o}
+
+
+def column_of_ones(history: Any) -> Any:
+    o = history.observations()
+    return {"obs": np.concatenate([o, np.ones((o.shape[0], 1), np.float32)], 1)}
+
+
+def repeated_constant(history: Any) -> Any:
+    o = history.observations()
+    return {"obs": np.concatenate([o, np.broadcast_to(np.arange(4, dtype=np.float32), (o.shape[0], 4))], 1)}
+
+
+def element_by_element(history: Any) -> Any:
+    return {"obs": np.vectorize(lambda x: x * 2)(history.observations())}
+
+
+def spectrum(history: Any) -> Any:
+    return {"obs": np.abs(np.fft.rfft(history.observations(4), axis=1)).reshape(-1, 12).astype(np.float32)}
+
+
+def depends_on_others(history: Any) -> Any:
+    o = history.observations()
+    return {"obs": o - o.mean(axis=0, keepdims=True)}
+
+
+def draws_numbers(history: Any) -> Any:
+    return {"obs": (history.observations() + np.random.default_rng().normal(size=4)).astype(np.float32)}
+
+
+def another_number_of_rows(history: Any) -> Any:
+    return {"obs": np.unique(history.observations())}
+
+
 class Rounded(Connector):
     """A connector between the policy's outputs and the environment."""
 
@@ -238,16 +371,14 @@ class Rounded(Connector):
 EXPORTED = [
     *(Scale(), ZerosLike(), Doubled(), speed, polar, fourier, clock, moving_mean, decayed, bins, bins_by_comparison),
     *(last_actions, actions_of_window, masked, selected, statistics, sorted_parts, normalized, differences),
-    *(rewards_so_far, clipped_in_place),
+    *(rewards_so_far, clipped_in_place, loop_over_frames, in_place_columns, differences_of_bytes, integer_division),
+    *(half_precision, even_steps, masks_alone, speeds_of_window, products, softmax, Multiplied(3)),
+    partial(multiplied, by=3.0),
 ]
-ALONE = [ScaleOne(), fourier_by_len, by_row]  # with batch=1 only
+ALONE = [ScaleOne(), fourier_by_len, by_row, column_of_ones, repeated_constant]  # with batch=1 only
 REJECTED: list[tuple[Any, str]] = [
     (IntoBuffer(), "needs the numbers|len.. of a batch"),
     (Branching(), "`if`"),
-    (Stateful(), "does not act as the actor"),
-    (Aliasing(), "does not act as the actor"),
-    (ReadsEpisodes(), "does not act as the actor"),
-    (Random(), "does not act as the actor"),
     (TorchInside(), "np.ascontiguousarray has no traced form|needs the numbers|can't convert"),
     (PlainOfEpisodes(), "no episodes"),
     (last_action_by_eye, "needs the numbers"),
@@ -255,11 +386,16 @@ REJECTED: list[tuple[Any, str]] = [
     (as_numpy, "np.asarray"),
     (logits, r"history\.extra"),
     (cubic, "np.cbrt has no traced form"),
-    (OneHotAgentId(["left", "right"]), r"history\.agent_ids"),
+    (element_by_element, "needs the numbers"),
+    (spectrum, "np.rfft has no traced form"),
+    (Stateful(), DIFFERS := "does not act as the actor"),
 ]
+FOUND_BY_ACTING = [Aliasing(), ReadsEpisodes(), Random(), MovingMean(), FirstIsOther(), by_type, by_trial]
+REJECTED_BY_ACTOR = [depends_on_others, draws_numbers, another_number_of_rows]
 
 
 def name_of(piece: Any) -> str:
+    piece = piece.func if isinstance(piece, partial) else piece
     return getattr(piece, "__name__", type(piece).__name__)
 
 
@@ -302,18 +438,27 @@ def test_connector_of_actions_is_exported(explore: bool, tmp_path: Path) -> None
     export(actor, tmp_path / "policy.onnx", explore=explore, num_steps=100)
 
 
-@pytest.mark.parametrize(("piece", "words"), REJECTED, ids=[name_of(piece) for piece, _ in REJECTED])
-def test_piece_without_a_form_is_rejected_by_name(piece: Any, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("piece", "words"),
+    [*REJECTED, *[pytest.param(piece, DIFFERS, marks=pytest.mark.slow) for piece in FOUND_BY_ACTING]],
+    ids=[*[name_of(piece) for piece, _ in REJECTED], *map(name_of, FOUND_BY_ACTING)],
+)
+def test_piece_without_a_form_is_rejected_with_its_line(piece: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(NotExportable, match=words) as error:
         export(made_actor(piece), tmp_path / "policy.onnx", num_steps=200)
-    if "does not act" not in words:
-        assert name_of(piece) in str(error.value)
+    assert re.search(rf"{name_of(piece)}.*\(.*test_export_of_user_pieces\.py:\d+\)", str(error.value), re.DOTALL)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rejection_names_file_and_line(tmp_path: Path) -> None:
-    with pytest.raises(NotExportable, match=r"connector Branching cannot .*test_export_of_user_pieces.py:\d+"):
-        export(made_actor(Branching()), tmp_path / "policy.onnx")
+@pytest.mark.parametrize("piece", REJECTED_BY_ACTOR, ids=name_of)
+def test_view_that_breaks_the_rules_of_views_makes_no_actor(piece: Any) -> None:
+    with pytest.raises(EpisodeError, match=f"view {name_of(piece)}"):
+        made_actor(piece)
+
+
+def test_view_of_agent_ids_is_rejected_by_name(tmp_path: Path) -> None:
+    with pytest.raises(NotExportable, match=r"OneHotAgentId.*history\.agent_ids"):
+        export(made_actor(OneHotAgentId(["left", "right"])), tmp_path / "policy.onnx")
 
 
 class BranchingPolicy(MLPPolicy):
