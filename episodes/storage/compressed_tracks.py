@@ -12,14 +12,17 @@ from episodes.errors import UnreadableData
 from episodes.storage.arrow import documents_column, documents_of, pyarrow
 from episodes.storage.track_schema import TrackField
 from episodes.tracks.indexing import ranges
+from episodes.tracks.ragged import Ragged
 
 BLOCK_BYTES = 1 << 18
 """A block has as many rows as fit into this, and at least one: a slice of 32 frames of 84 x 84 is in one or two."""
 
 
 def rows_per_block(field: TrackField) -> int:
-    """Return the number of rows per compressed block. The last block of an episode may have fewer."""
-    item_bytes = np.dtype(field.dtype).itemsize * int(np.prod(field.shape, dtype=np.int64))
+    """Return the number of rows per compressed block, or of values of a ragged track. The last one of an episode may
+    have fewer.
+    """
+    item_bytes = np.dtype(field.dtype).itemsize * int(np.prod(field.value_shape, dtype=np.int64))
     return max(1, BLOCK_BYTES // max(item_bytes, 1))
 
 
@@ -88,6 +91,15 @@ class CompressedTrack:
             out[slice(start, stop) if order is None else order[start:stop]] = self.decoded(block)[_span(rows_of_block)]
         return out
 
+    def span(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows [start, stop) as an array [stop - start, *shape]."""
+        first, last = np.searchsorted(self.starts, [start, stop], side="right") - 1
+        parts = [
+            self.decoded(block)[max(start - int(self.starts[block]), 0) : stop - int(self.starts[block])]
+            for block in range(max(int(first), 0), int(last) + 1)
+        ]
+        return np.concatenate([self.field.empty(), *parts])
+
     def decoded(self, block: int) -> np.ndarray:
         num_rows = int(self.stops[block] - self.starts[block])
         dtype = np.dtype(self.field.dtype)
@@ -104,3 +116,20 @@ def _span(rows: np.ndarray) -> slice | np.ndarray:
     """Return consecutive row numbers as a slice, which copies faster, and other row numbers unchanged."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == len(rows) - 1 and (np.diff(rows) == 1).all() else rows
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedRaggedTrack:
+    """Ragged track of a record batch whose values are stored compressed, and decompressed on access."""
+
+    values: CompressedTrack
+    offsets: np.ndarray  # int64 [num_rows + 1], of the items in the values
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """Return the items `rows` [k]. Only blocks with their values are decompressed."""
+        starts, lengths = self.offsets[:-1][rows], np.diff(self.offsets)[rows]
+        if len(rows) and (np.diff(rows) == 1).all():
+            values = self.values.span(int(starts[0]), int(starts[-1] + lengths[-1]))
+        else:
+            values = self.values.take(ranges(starts, lengths))
+        return Ragged.from_lengths(values, lengths)

@@ -29,7 +29,7 @@ from episodes.storage.identity import foreign_parts
 from episodes.storage.layout import StoredBatch
 from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
 from episodes.storage.remote.remote_directory import is_elsewhere
-from episodes.storage.sampling import EpisodeBatches, Sampler, StepBatches, TimeWindows, WindowBatches
+from episodes.storage.sampling import ChunkBatches, EpisodeBatches, Sampler, StepBatches, TimeWindows, WindowBatches
 from episodes.storage.sampling.batch_kinds import kind_of
 from episodes.storage.sampling.sampler import POOL_BYTES
 from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
@@ -274,7 +274,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self,
         *,
         steps: int | StepBatches | None = None,
-        windows: tuple[int, int] | WindowBatches | TimeWindows | None = None,
+        windows: tuple[int, int] | WindowBatches | ChunkBatches | TimeWindows | None = None,
         episodes: int | EpisodeBatches | None = None,
         order: str | None = None,
         weights: Any = None,
@@ -289,7 +289,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
         Args:
             steps: number of steps per batch, or `StepBatches` with n-step returns, columns and views.
-            windows: (number of windows per batch, steps per window), or `WindowBatches`, or `TimeWindows`.
+            windows: (number of windows per batch, steps per window), or `WindowBatches`,
+                `ChunkBatches` or `TimeWindows`.
             episodes: number of whole episodes per batch, or `EpisodeBatches`.
             order: "shuffled" (the default) samples each item once per epoch. "stored" keeps the order of the files.
                 "blocks" (the default if tracks are compressed) shuffles runs of steps, as many at a time as fit

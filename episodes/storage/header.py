@@ -23,7 +23,7 @@ from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import same_info
 
 NAME = "episodes.json"
-FORMAT, VERSION = "rl-episodes", 1
+FORMAT, VERSION = "rl-episodes", 2  # the newest version; only data sets with a ragged track have it
 
 
 class TrackKnowledge(IntEnum):
@@ -59,7 +59,7 @@ class Header:
         """Return the contents as a JSON value. Raise `WrongType` if an attribute cannot be represented."""
         return {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if any(known.is_ragged for known in self.tracks.values()) else 1,
             "observation_space": space_json.to_json(self.observation_space, "observation_space"),
             "action_space": space_json.to_json(self.action_space, "action_space"),
             "env_spec": _spec_to_json(self.env_spec),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import UnreadableData
+from episodes.errors import UnreadableData, WrongType
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import episode_rows as rows
@@ -28,14 +28,22 @@ from episodes.storage.arrow import (
     value_type,
     values_per_item,
 )
-from episodes.storage.compressed_tracks import CompressedTrack, compressed_column, rows_per_block
+from episodes.storage.compressed_tracks import (
+    CompressedRaggedTrack,
+    CompressedTrack,
+    compressed_column,
+    rows_per_block,
+)
 from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
 from episodes.storage.track_schema import Fields, TrackField, assemble, check_same, is_observed
 from episodes.tracks import Tracks
 from episodes.tracks.infos.info_columns import Column
+from episodes.tracks.ragged import Ragged
 
 _KEY = b"rl-episodes"  # key in the Arrow schema's metadata
+LENGTHS_OF = "lengths/"  # first part of the names of columns with the lengths of ragged items
+LENGTHS = np.dtype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,11 @@ class Layout:
         parts = dict(self.structure["dict"]) if self.structure else {}
         extra = [part for _, part in parts.pop("extra_model_outputs", {"dict": []})["dict"]]
         return all(isinstance(part, str) for part in (*parts.values(), *extra))
+
+    @property
+    def with_lengths(self) -> list[str]:
+        """Paths of the ragged tracks that have a column of lengths."""
+        return [path for path, field in self.tracks.items() if field.is_ragged and field.bounds is None]
 
     @staticmethod
     def from_schema(schema: Any) -> Layout:
@@ -92,10 +105,18 @@ class Layout:
         for path, field in self.tracks.items():
             array = pack.tracks[path]
             offsets = pack.observation_offsets if is_observed(path) else pack.offsets
+            if field.is_ragged:
+                array, offsets = array.flat, array.bounds[offsets]
             if field.compression == "zstd":
                 columns.append(compressed_column(array, offsets, rows_per_block(field)))
             else:
                 columns.append(list_column(array, offsets, copies))
+        for path in self.with_lengths:
+            offsets = pack.observation_offsets if is_observed(path) else pack.offsets
+            lengths = pack.tracks[path].lengths
+            if lengths.max(initial=0) > np.iinfo(LENGTHS).max:
+                raise WrongType(f"track {path!r} has an item of {lengths.max()} values; items have less than 2**32")
+            columns.append(list_column(lengths.astype(LENGTHS), offsets, False))
         columns += info_schema.arrow_columns(self.infos, infos, pack.observation_offsets, copies)
         return pyarrow().RecordBatch.from_arrays(columns, schema=schema)
 
@@ -124,6 +145,7 @@ def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
         path: blocks if field.compression == "zstd" else arrow.large_list(value_type(np.dtype(field.dtype)))
         for path, field in layout.tracks.items()
     }
+    types |= {LENGTHS_OF + path: arrow.large_list(value_type(LENGTHS)) for path in layout.with_lengths}
     for path, field in layout.infos.items():
         types |= field.column_types(path)
     row_fields = (field for field in rows.row_fields() if field.name in row_names)
@@ -188,14 +210,41 @@ class StoredBatch:
         return rows.EpisodeRows.of(self.batch)
 
     @cached_property
-    def compressed(self) -> dict[str, CompressedTrack]:
+    def compressed(self) -> dict[str, CompressedTrack | CompressedRaggedTrack]:
         """Compressed array columns, by path."""
-        result = {}
+        result: dict[str, Any] = {}
         for path, field in self._layout.tracks.items():
-            if field.compression == "zstd":
-                column, num_rows = self.batch.column(path), rows_per_block(field)
-                result[path] = CompressedTrack.of(column, field, self._offsets(is_observed(path)), num_rows, path)
+            if field.compression != "zstd":
+                continue
+            column, num_rows, offsets = self.batch.column(path), rows_per_block(field), self._offsets(is_observed(path))
+            if field.is_ragged:
+                items = self._item_offsets(path)
+                values = CompressedTrack.of(column, field.of_values, items[offsets], num_rows, path)
+                result[path] = CompressedRaggedTrack(values, items)
+            else:
+                result[path] = CompressedTrack.of(column, field, offsets, num_rows, path)
         return result
+
+    def _item_offsets(self, path: str) -> np.ndarray:
+        """Return the offsets of the items of a ragged track in its values, int64 [num_rows + 1]."""
+        bounds = self._layout.tracks[path].bounds
+        if bounds is not None:
+            if self._layout.tracks[bounds].bounds is not None or not self._layout.tracks[bounds].is_ragged:
+                raise UnreadableData(f"track {path!r} has the bounds of {bounds!r}, which is not ragged")
+            return self._item_offsets(bounds)
+        known = self._known_item_offsets.get(path)
+        if known is None:
+            column, expected = self.batch.column(LENGTHS_OF + path), self._offsets(is_observed(path))
+            check_offsets(column, expected, LENGTHS_OF + path)
+            lengths = array_of(column, LENGTHS, (), int(expected[-1]), LENGTHS_OF + path)
+            known = np.zeros(len(lengths) + 1, np.int64)
+            np.cumsum(lengths, out=known[1:])
+            self._known_item_offsets[path] = known
+        return known
+
+    @cached_property
+    def _known_item_offsets(self) -> dict[str, np.ndarray]:
+        return {}
 
     def _offsets(self, observed: bool) -> np.ndarray:
         """Return the item bounds of each episode, int64 [n + 1], counted in observations or in steps."""
@@ -230,9 +279,14 @@ class StoredBatch:
             if path in self.compressed:
                 tracks[path] = np.arange(num_rows)
             else:
-                column, dtype = self.batch.column(path), np.dtype(field.dtype)
-                check_offsets(column, self._offsets(is_observed(path)) * values_per_item(dtype, field.shape), path)
-                tracks[path] = array_of(column, dtype, field.shape, num_rows, path)
+                column, dtype, shape = self.batch.column(path), np.dtype(field.dtype), field.value_shape
+                offsets, items = self._offsets(is_observed(path)), None
+                if field.is_ragged:
+                    items = self._item_offsets(path)
+                    offsets, num_rows = items[offsets], int(items[-1])
+                check_offsets(column, offsets * values_per_item(dtype, shape), path)
+                values = array_of(column, dtype, shape, num_rows, path)
+                tracks[path] = values if items is None else Ragged.of(values, items)
         if not num_steps and header.knows_steps:  # the batch was written before the first step
             tracks |= {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
             structure = header.structure
@@ -272,7 +326,7 @@ class StoredBatch:
             return picked
         return EpisodePack.of(picked.columns.map_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
-    def decoded(self, path: str, array: np.ndarray) -> np.ndarray:
+    def decoded(self, path: str, array: Any) -> Any:
         """Return the decompressed rows for an array of row numbers, or the array itself if it is not compressed."""
         if path not in self.compressed:
             return array

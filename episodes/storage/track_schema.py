@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import TrackMismatch, WrongType
+from episodes.errors import TrackMismatch, UnreadableData, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.ragged import Ragged
+from episodes.tracks.field import ACTIONS
+from episodes.tracks.ragged import LENGTH, Ragged
 
 COMPRESSIONS = ("auto", "none", "zstd")
+_PLAIN = (np.ndarray, Ragged)
 _IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to `compression="auto"`
 
 
@@ -23,43 +25,67 @@ class TrackField:
 
     Attributes:
         dtype: of the items, as numpy writes it.
-        shape: of one item.
+        shape: of one item. Items of a ragged track have the shape [-1, ...].
         compression: "none" or "zstd".
         fill: bytes in hexadecimal of the item in shards without the track; None unless it was added later.
+        bounds: "actions" for a ragged track whose items are as long as the actions, so that no lengths are stored.
     """
 
     dtype: str  # as numpy writes it: '<f4'
     shape: tuple[int, ...]  # of an item
     compression: str = "none"  # or "zstd"
     fill: str | None = None  # the item, in hexadecimal, of episodes from before there was such a track
+    bounds: str | None = None  # path of the track whose items have the same lengths
 
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
         """Return the schema of an array [rows, ...]. Raise `WrongType` for object and structured dtypes."""
-        if type(array) is Ragged:
-            raise WrongType(f"track {path!r} is ragged: neither data sets nor messages hold ragged tracks yet")
         if array.dtype.kind in "OV" or not array.dtype.itemsize:
             raise WrongType(
                 f"track {path!r} has dtype {array.dtype}: a track on disk holds numbers, bools, times or strings of a "
                 "fixed size; convert it, or put it into infos or custom_data"
             )
         shape = array.shape[1:]
+        if type(array) is Ragged:
+            return TrackField(array.dtype.str, shape, "zstd" if compression == "zstd" else "none")
         image = array.dtype == np.uint8 and int(np.prod(shape)) >= _IMAGE_BYTES
         packed = compression == "zstd" or (compression == "auto" and image)
         return TrackField(array.dtype.str, shape, "zstd" if packed else "none")
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackField:
-        return TrackField(value["dtype"], tuple(value["shape"]), value["compression"], value.get("fill"))
+        field = TrackField(
+            value["dtype"], tuple(value["shape"]), value["compression"], value.get("fill"), value.get("bounds")
+        )
+        smallest = min(field.value_shape, default=1)
+        if smallest < field.is_ragged or field.bounds not in (None, ACTIONS.path if field.is_ragged else None):
+            raise UnreadableData(f"a track of items of shape {value['shape']}, as long as those of {field.bounds!r}")
+        return field
 
     def to_json(self) -> dict[str, Any]:
         value = {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
-        return value if self.fill is None else value | {"fill": self.fill}
+        value = value if self.fill is None else value | {"fill": self.fill}
+        return value if self.bounds is None else value | {"bounds": self.bounds}
 
     def alike(self, field: TrackField) -> bool:
         """Return True if dtype and item shape are equal. Strings of all lengths count as one dtype."""
         same = self.dtype == field.dtype or (self.is_text and field.is_text)
         return same and self.shape == field.shape
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether items have different lengths."""
+        return self.shape[:1] == (LENGTH,)
+
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of a value of a ragged track's items, or of a whole item of another track."""
+        return self.shape[1:] if self.is_ragged else self.shape
+
+    @property
+    def of_values(self) -> TrackField:
+        """Schema of the values of a ragged track, one after another."""
+        return TrackField(self.dtype, self.value_shape, self.compression)
 
     @property
     def is_number(self) -> bool:
@@ -69,8 +95,10 @@ class TrackField:
     def is_text(self) -> bool:
         return np.dtype(self.dtype).kind == "U" and np.dtype(self.dtype).isnative
 
-    def empty(self, num_rows: int = 0) -> np.ndarray:
-        """Return an array of zeros [num_rows, *shape]."""
+    def empty(self, num_rows: int = 0) -> Any:
+        """Return an array of zeros [num_rows, *shape], or `num_rows` ragged items without values."""
+        if self.is_ragged:
+            return Ragged.of(self.of_values.empty(), np.zeros(num_rows + 1, np.int64))
         return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
 
     def filled(self, num_rows: int) -> np.ndarray:
@@ -79,7 +107,8 @@ class TrackField:
         return np.broadcast_to(item, (num_rows, *self.shape))
 
     def __str__(self) -> str:
-        return f"{np.dtype(self.dtype)} items of shape {list(self.shape)}"
+        shape = ", ".join(map(str, ("L", *self.value_shape) if self.is_ragged else self.shape))
+        return f"{np.dtype(self.dtype)} items of shape [{shape}]"
 
 
 Fields = dict[str, TrackField]
@@ -87,7 +116,16 @@ Fields = dict[str, TrackField]
 
 def fields_of(pack: EpisodePack, compression: str) -> Fields:
     """Return the schema of each array of a pack, by path."""
-    return {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
+    fields = {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
+    if ACTIONS.path in fields and fields[ACTIONS.path].is_ragged:
+        fields |= {path: replace(field, bounds=ACTIONS.path) for path, field in fields.items() if has_bounds(path, field)}
+    return fields
+
+
+def has_bounds(path: str, field: TrackField) -> bool:
+    """Return True if the items at `path` are as long as ragged actions: if they are a ragged extra output."""
+    parts = path.split("/")
+    return field.is_ragged and len(parts) == 2 and parts[0] == "extra_model_outputs"
 
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
@@ -124,9 +162,9 @@ def observation_fields(fields: Fields) -> Fields:
 def is_flat(pack: EpisodePack) -> bool:
     """Return True if observations, actions and extra outputs of the pack are plain arrays, not nested."""
     observations, _, actions, _, extra = pack.columns
-    if type(observations.whole()) is not np.ndarray or type(actions.whole()) is not np.ndarray:
+    if type(observations.whole()) not in _PLAIN or type(actions.whole()) not in _PLAIN:
         return False
-    return not extra or all(type(track.whole()) is np.ndarray for track in extra.values())
+    return not extra or all(type(track.whole()) in _PLAIN for track in extra.values())
 
 
 def is_observed(path: str) -> bool:

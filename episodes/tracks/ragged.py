@@ -36,8 +36,8 @@ class RaggedKind:
             shape = tuple(map(int, self.value_shape))
         except (TypeError, ValueError):
             raise WrongType(f"ragged: {self.dtype!r} with values of shape {self.value_shape!r} is no dtype") from None
-        if dtype.kind not in _KINDS or min(shape, default=0) < 0:
-            raise WrongType(f"ragged: items of {dtype} {shape}; ragged tracks hold numbers or bools")
+        if dtype.kind not in _KINDS or min(shape, default=1) < 1:
+            raise WrongType(f"ragged: values of {dtype} and shape {shape}; ragged tracks hold numbers or bools")
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "value_shape", shape)
 
@@ -74,7 +74,7 @@ class Ragged:
 
     def __init__(self, values: Any, offsets: Any) -> None:
         values, offsets = np.asarray(values), np.asarray(offsets)
-        if values.dtype.kind not in _KINDS or not values.ndim:
+        if values.dtype.kind not in _KINDS or not values.ndim or 0 in values.shape[1:]:
             raise WrongType(f"Ragged: values of {values.dtype} {list(values.shape)}; give numbers or bools [V, ...]")
         if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or not len(offsets):
             raise WrongType(f"Ragged: offsets of {offsets.dtype} {list(offsets.shape)}; give integers [n + 1]")

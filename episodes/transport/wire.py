@@ -31,14 +31,24 @@ import numpy as np
 from episodes.errors import EpisodeError, UnreadableData, WrongType
 from episodes.facts.facts import PackFacts
 from episodes.pack import EpisodePack
-from episodes.storage import space_json
-from episodes.storage.track_schema import TrackField, assemble, columns_of, is_flat, is_observed, structure_of
+from episodes.storage import space_json, track_schema
+from episodes.storage.layout import LENGTHS
+from episodes.storage.track_schema import (
+    TrackField,
+    assemble,
+    columns_of,
+    has_bounds,
+    is_flat,
+    is_observed,
+    structure_of,
+)
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joining import joined_infos
+from episodes.tracks.ragged import LENGTH, Ragged
 from episodes.tracks.validation import checked_items
 from episodes.transport.facts_codec import (
     INTEGERS,
@@ -131,11 +141,37 @@ def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any
 
 
 def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
-    """Return the arrays of a pack's tracks, in the order of the schema."""
+    """Return the arrays and ragged items of a pack's tracks, in the order of the schema."""
     observations, _, actions, rewards, extra = pack.columns
     flat: list[Any] = [observations.data, actions.data, rewards.data]
     flat += [track.data for track in extra.values()] if extra else ()
     return flat if {*map(type, flat)} == {np.ndarray} else [*pack.tracks.values()]
+
+
+def arrays_sent(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
+    """Return the arrays that a message has: of ragged items the lengths, uint32 [n], and the values.
+
+    Ragged extra outputs beside ragged actions have the same lengths, which are sent once.
+    """
+    if Ragged not in {*map(type, arrays)}:
+        return arrays
+    fields = fields_of(pack)
+    sent: list[np.ndarray] = []
+    for array, (path, field) in zip(arrays, fields.items(), strict=True):
+        if type(array) is not Ragged:
+            sent.append(array)
+            continue
+        if field.bounds is None:
+            sent.append(_lengths_sent(array, path))
+        sent.append(np.ascontiguousarray(array.flat))
+    return sent
+
+
+def _lengths_sent(items: Ragged, path: str) -> np.ndarray:
+    lengths = items.lengths
+    if lengths.max(initial=0) > np.iinfo(LENGTHS).max:
+        raise WrongType(f"track {path!r} has an item of {lengths.max()} values; items have less than 2**32")
+    return lengths.astype(LENGTHS)
 
 
 def schema_of(packs: Sequence[EpisodePack]) -> bytes:
@@ -162,7 +198,7 @@ def _packed_metadata(value: Any) -> bytes:
 
 def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
     """Return the fields of a pack's tracks by path."""
-    return {path: TrackField.of(path, array, "none") for path, array in pack.tracks.items()}
+    return track_schema.fields_of(pack, "none")
 
 
 def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
@@ -200,15 +236,18 @@ class PackLayout:
             raise UnreadableData(f"spaces of more than {MOST_SPACE_ITEMS} items")
         self._spaces = space_json.from_json(observation_space), space_json.from_json(action_space)
         self._arrays = [
-            (np.dtype(field.dtype), field.shape, item_size(field), is_observed(path))
+            (np.dtype(field.dtype), field.value_shape, item_size(field), is_observed(path))
             for path, field in self.fields.items()
         ]
+        self._is_ragged = any(field.is_ragged for field in self.fields.values())
         places = {path: place for place, path in enumerate(self.fields)}
         nested_places = assemble(structure, places)
         if sorted(nested.leaves(nested_places)) != list(range(len(places))):
             raise UnreadableData("a structure of other tracks")
         self._observations, self._actions, self._rewards = map(nested_places.__getitem__, _NAMES)
         self._extra = [(key, index, extra_field(key)) for key, index in nested_places[EXTRA].items()]
+        has_ragged_actions = ACTIONS.path in self.fields and self.fields[ACTIONS.path].is_ragged
+        self._has_bounds = [has_ragged_actions and has_bounds(path, field) for path, field in self.fields.items()]
 
     def empty(self) -> EpisodePack:
         """Return a pack without episodes."""
@@ -232,13 +271,36 @@ class PackLayout:
         lookbacks, before = (no_counts(num), 0) if lookbacks is None else counts_of(lookbacks, num)
         steps += before
         rows = steps + num
-        arrays = source.arrays(self._arrays, steps, rows)
+        arrays = self._read_ragged(source, steps, rows) if self._is_ragged else source.arrays(self._arrays, steps, rows)
         tracks = self._tracks(arrays, None if infos is None else _read_infos(infos, rows, source), rows)
         custom = None if custom_data is None else msgpack_codec.decode(custom_data)
         if custom is not None and (len(custom) != num or not {*map(type, custom)} <= {dict, type(None)}):
             raise UnreadableData(f"custom data that are not dicts of {num} episodes")
         metadata = read_facts(columns, num)
         return EpisodePack.of(tracks, _new(PackFacts, (*metadata, *self._spaces, custom)), lengths, lookbacks)
+
+    def _read_ragged(self, source: PartsReader, steps: int, rows: int) -> list[Any]:
+        """Return the next arrays and ragged items."""
+        arrays: list[Any] = []
+        actions: Any = None
+        for field, has_actions_bounds, (dtype, shape, size, observed) in zip(
+            self.fields.values(), self._has_bounds, self._arrays, strict=True
+        ):
+            num = rows if observed else steps
+            if not field.is_ragged:
+                arrays.append(source.array(dtype, (num, *shape), num * size))
+                continue
+            if has_actions_bounds:
+                offsets = actions.offsets
+            else:
+                lengths = source.array(LENGTHS, (num,), num * LENGTHS.itemsize)
+                offsets = np.zeros(num + 1, np.int64)
+                np.cumsum(lengths, out=offsets[1:])
+            total = offsets.item(-1)
+            arrays.append(Ragged.of(source.array(dtype, (total, *shape), total * size), offsets))
+            if field is self.fields.get(ACTIONS.path):
+                actions = arrays[-1]
+        return arrays
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
         """Return the tracks of the arrays."""
@@ -281,13 +343,19 @@ def _num_items(space: Any) -> int:
 
 def checked_field(dtype: Any, shape: Any) -> TrackField:
     """Return the field of a received dtype and item shape. Raise `UnreadableData` if one of them is invalid."""
-    return TrackField(_dtype(dtype).str, _shape(shape))
+    if shape[:1] != [LENGTH]:
+        return TrackField(_dtype(dtype).str, _shape(shape))
+    if _dtype(dtype).kind not in "biufc":
+        raise UnreadableData(f"ragged items of dtype {dtype!r}")
+    if 0 in shape:
+        raise UnreadableData(f"ragged items of shape {shape!r}")
+    return TrackField(_dtype(dtype).str, (LENGTH, *_shape(shape[1:])))
 
 
 def item_size(field: TrackField) -> int:
-    """Return the size in bytes of one item."""
+    """Return the size in bytes of one item, or of one value of ragged items."""
     size = np.dtype(field.dtype).itemsize
-    for length in field.shape:
+    for length in field.value_shape:
         size *= length
     return size
 
@@ -301,7 +369,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     for pack in packs:
         arrays = arrays_of(pack)
         looks.append(schema_key(pack, arrays))
-        laid.put(*arrays)
+        laid.put(*arrays_sent(pack, arrays))
         facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, laid))
     versions = bounds_of(packs, facts[0][3] if len(facts) == 1 else ())
     return Message(*schemas.of(packs, looks), laid.body(facts), laid.large, laid.nbytes, versions)
@@ -310,7 +378,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
     """Encode packs of one schema as one pack. Their arrays are copied once, next to each other in the message."""
     laid = PartsWriter(small=ALL)
-    for arrays in zip(*map(arrays_of, packs), strict=True):
+    for arrays in zip(*[arrays_sent(pack, arrays_of(pack)) for pack in packs], strict=True):
         laid.put_as_one(arrays)
     lengths, lookbacks = (np.concatenate([*map(attrgetter(name), packs)]) for name in ("lengths", "lookbacks"))
     infos = joined_infos([pack.infos for pack in packs])

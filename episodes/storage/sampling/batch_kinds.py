@@ -1,4 +1,4 @@
-"""Options for batches sampled from disk: of steps, of windows of steps, or of whole episodes."""
+"""Options for batches sampled from disk: of steps, of windows of steps, of chunks, or of whole episodes."""
 
 from __future__ import annotations
 
@@ -96,12 +96,37 @@ class EpisodeBatches:
         check_counts(episodes=self.size)
 
 
-Kind = StepBatches | WindowBatches | TimeWindows | EpisodeBatches
+@dataclass(frozen=True, slots=True)
+class ChunkBatches:
+    """Options for batches of parts of episodes, returned as packs. Data sets with ragged tracks are sampled so.
+
+    Each sampled step begins a chunk of `length` steps, or fewer at the end of its episode.
+
+    Attributes:
+        size: number of chunks.
+        length: number of steps of each chunk.
+        lookback: maximal number of steps before a chunk that the chunk holds as lookback; None for all.
+
+    Raises:
+        InvalidArgument: `size`, `length` or `lookback` is invalid.
+    """
+
+    size: int
+    length: int = 1
+    lookback: int | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(chunks=self.size, length=self.length)
+        if self.lookback is not None:
+            check_counts(0, lookback=self.lookback)
+
+
+Kind = StepBatches | WindowBatches | ChunkBatches | TimeWindows | EpisodeBatches
 
 
 def kind_of(
     steps: int | StepBatches | None,
-    windows: tuple[int, int] | WindowBatches | TimeWindows | None,
+    windows: tuple[int, int] | WindowBatches | ChunkBatches | TimeWindows | None,
     episodes: int | EpisodeBatches | None,
 ) -> Kind:
     """Return the options of the one given kind of batches. Raise `InvalidArgument` unless exactly one is given."""
@@ -114,7 +139,7 @@ def kind_of(
         return steps if isinstance(steps, StepBatches) else StepBatches(steps)
     if episodes is not None:
         return episodes if isinstance(episodes, EpisodeBatches) else EpisodeBatches(episodes)
-    if isinstance(windows, (WindowBatches, TimeWindows)):
+    if isinstance(windows, (WindowBatches, ChunkBatches, TimeWindows)):
         return windows
     if not isinstance(windows, tuple) or len(windows) != 2:
         raise InvalidArgument(f"windows={windows!r}: give how many and how long, such as (64, 32), or Windows(64, 32)")

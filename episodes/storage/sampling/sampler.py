@@ -31,7 +31,7 @@ from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
-from episodes.storage.sampling.batch_kinds import EpisodeBatches, Kind, StepBatches, columns_asked_for
+from episodes.storage.sampling.batch_kinds import ChunkBatches, EpisodeBatches, Kind, StepBatches, columns_asked_for
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
@@ -88,7 +88,8 @@ class Sampler:
 
     Args:
         dataset: the data set.
-        kind: the kind of batches: `StepBatches`, `WindowBatches`, `TimeWindows` or `EpisodeBatches`.
+        kind: the kind of batches: `StepBatches`, `WindowBatches`, `TimeWindows`, `ChunkBatches` or
+            `EpisodeBatches`.
         order, weights, seed, collate, pool_bytes, cache: see `EpisodeDataset.sampler`.
 
     Attributes:
@@ -200,6 +201,9 @@ class Sampler:
             if isinstance(self.what, EpisodeBatches):
                 batch: Any = self.dataset.pack(self._ahead.take(num))
                 self.num_sampled += batch.num_steps
+            elif isinstance(self.what, ChunkBatches):
+                batch = self._chunks(self.what, self._ahead.take(num))
+                self.num_sampled += batch.num_steps
             elif isinstance(self.what, TimeWindows):
                 batch = self._moments(self.what, num)
             elif isinstance(self.what, StepBatches):
@@ -209,6 +213,12 @@ class Sampler:
                 left = {"lookback": self.what.lookback, "burn_in": self.what.burn_in}
                 batch = self.sample_sequences(num, self.what.length, **left, **columns_asked_for(self.what))
         return batch if self.collate is None else self.collate(batch)
+
+    def _chunks(self, kind: ChunkBatches, steps: LocatedSteps) -> EpisodePack:
+        """Return the chunks that begin at sampled steps as a pack."""
+        pairs = zip(steps.episodes.tolist(), steps.numbers.tolist(), strict=True)
+        windows = [self._tracks.window(chunk, position, kind.length, kind.lookback) for chunk, position in pairs]
+        return EpisodePack.from_episodes(windows)
 
     def _moments(self, kind: TimeWindows, num: int) -> Batch:
         steps = self._ahead.take(num)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from episodes.columns import Columns
+from episodes.errors import TrackMismatch
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.compressed_tracks import rows_per_block
@@ -49,6 +50,26 @@ class Column(Protocol):
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray: ...
 
 
+class RaggedColumn:
+    """Ragged column of all record batches, whose items are read with their chunks only."""
+
+    step = 1
+
+    def __init__(self, path: str, field: TrackField, num_batches: int) -> None:
+        self.path, self.dtype, self.shape = path, np.dtype(field.dtype), field.value_shape
+        self.bases = np.zeros(num_batches, np.int64)
+
+    def take(self, units: np.ndarray) -> np.ndarray:
+        """Raise `TrackMismatch`: items of several lengths are no rows of a batch."""
+        raise TrackMismatch(
+            f"track {self.path!r} is ragged: items of several lengths are no rows of a batch; sample packs with "
+            "episodes=n or windows=ChunkBatches(n, length), or leave the column out of keys"
+        )
+
+    def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
+        return self.take(units)
+
+
 class StoredTracks:
     """Array columns of the chunks in many record batches, and the memory location of each item.
 
@@ -82,9 +103,15 @@ class StoredTracks:
         stored_fields = header.tracks if header.knows_steps else {}
         fields = {path: _widest(batches, path, field) for path, field in stored_fields.items()}
         self.paths = list(fields)
-        compressed = [path for path in fields if any(path in batch.compressed for batch in batches)]
+        compressed = [
+            path
+            for path, field in fields.items()
+            if not field.is_ragged and any(path in batch.compressed for batch in batches)
+        ]
 
         def column(path: str, field: TrackField) -> Column:
+            if field.is_ragged:
+                return RaggedColumn(path, field, len(batches))
             if _are_of_several_widths(batches, path, field):
                 return _text(batches, path, field)
             if cache is None and path in compressed:
@@ -183,6 +210,18 @@ class StoredTracks:
             if stop is None or self._begin(part) < stop:
                 episode.concat_episode(self._chunk(part, stop))
         return episode
+
+    def window(self, chunk: int, position: int, length: int, lookback: int | None) -> SingleAgentEpisode:
+        """Return the steps from `position` on of the episode that contains `chunk`, at most `length`.
+
+        Args:
+            lookback: maximal number of steps before them that are the lookback; None for all.
+        """
+        episode = self.episode(chunk, position + length)
+        start = position - self._begin(self.table.chain(chunk)[0])
+        return episode.slice(
+            slice(start, None), len_lookback_buffer=episode.lookback + start if lookback is None else lookback
+        )
 
     def _begin(self, chunk: int) -> int:
         """Return the position of a chunk's first step."""

@@ -30,6 +30,7 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.layout import StoredBatch
 from episodes.storage.track_schema import is_observed
 from episodes.tracks.indexing import ranges
+from episodes.tracks.ragged import Ragged
 from episodes.tracks.infos.info_columns import Column, PackedColumn
 
 OWN = ("step", "episode", "t", "terminated", "truncated", "policy_version")
@@ -222,8 +223,8 @@ class StepTable:
             return _info_column(_infos(part.stored).get(place.path[len(INFO) :]), part, place)
         return _array(self._values(part, place, spill))
 
-    def _values(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> np.ndarray:
-        array = part.stored.whole.tracks.get(place.path)
+    def _values(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
+        array: Any = part.stored.whole.tracks.get(place.path)
         if array is None:
             raise InvalidArgument(f"some episodes have no {place.path!r}")
         items = part.items(place.path, later=place.next)
@@ -232,6 +233,8 @@ class StepTable:
                 raise InvalidArgument(f"{place.path!r} is compressed: give decode=True to read all of it")
             array, items = part.stored.decoded(place.path, array[items]), slice(None)
         picked = _part(array, place)[items]
+        if type(picked) is Ragged:
+            return Ragged.of(spill.keep(picked.flat), spill.keep(picked.bounds))
         return picked if isinstance(items, slice) and not place.part else spill.keep(picked)
 
 
@@ -254,8 +257,10 @@ class Spill:
             return np.memmap(file, array.dtype, "r", shape=array.shape)
 
 
-def _part(array: np.ndarray, place: ColumnLocation) -> np.ndarray:
+def _part(array: Any, place: ColumnLocation) -> Any:
     """Return the array, or one number of each of its items if the column's location has an index."""
+    if type(array) is Ragged and place.part:
+        raise InvalidArgument(f"{place.path!r} is ragged: its column is a list, whose values SQL reads as column[1]")
     try:
         return array[(slice(None), *place.part)] if place.part else array
     except IndexError:
@@ -265,9 +270,13 @@ def _part(array: np.ndarray, place: ColumnLocation) -> np.ndarray:
         ) from None
 
 
-def _array(array: np.ndarray) -> Any:
-    """Return a numpy array as an Arrow array, with items of several numbers as fixed-size lists."""
+def _array(array: Any) -> Any:
+    """Return a numpy array as an Arrow array, with items of several numbers as fixed-size lists, and ragged items as
+    lists.
+    """
     arrow = pyarrow()
+    if type(array) is Ragged:
+        return arrow.LargeListArray.from_arrays(arrow.array(np.array(array.bounds)), _array(array.flat))
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     if not array.dtype.isnative:

@@ -24,10 +24,12 @@ from episodes.storage.layout import StoredBatch
 from episodes.storage.search.sketch import Sketch
 from episodes.storage.track_schema import is_observed
 from episodes.tracks.indexing import ranges
+from episodes.tracks.ragged import Ragged
 
 NAME = "statistics.json"
 MOST_PARTS = 256  # an item of more numbers, such as an image, has statistics of all its numbers together
 _DECODED = 1 << 26  # bytes of a compressed track that are in memory at a time
+_RAGGED_ITEMS = 1 << 14  # the same for a ragged track, in items
 
 
 @dataclass(frozen=True)
@@ -145,17 +147,19 @@ def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
 def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[np.ndarray]:
     """Yield the items of the array at `path` without lookbacks, in parts of limited size if it is compressed."""
     pack, is_observation = stored.whole, is_observed(path)
-    array = pack.tracks[path]
+    array: Any = pack.tracks[path]
     if rows is not None or pack.lookbacks.any():
         starts = (pack.observation_offsets if is_observation else pack.offsets)[:-1] + pack.lookbacks
         index = slice(None) if rows is None else rows
         array = array[ranges(starts[index], (pack.lengths + is_observation)[index])]
     if path not in stored.compressed:
-        yield array
+        yield array.flat if type(array) is Ragged else array
         return
-    size = max(1, _DECODED // max(1, stored.decoded(path, array[:1]).nbytes))
+    is_ragged = stored.fields[path].is_ragged
+    size = _RAGGED_ITEMS if is_ragged else max(1, _DECODED // max(1, stored.decoded(path, array[:1]).nbytes))
     for start in range(0, len(array), size):
-        yield stored.decoded(path, array[start : start + size])
+        part = stored.decoded(path, array[start : start + size])
+        yield part.flat if is_ragged else part
 
 
 def merge_statistics(parts: list[OfTracks]) -> OfTracks:
