@@ -99,7 +99,7 @@ def built(reference: PlainEpisode, observation: str, action: str, with_spaces: b
 @st.composite
 def episodes(draw: st.DrawFn, ended: bool | None = None, max_steps: int = 8) -> tuple[PlainEpisode, SingleAgentEpisode]:
     """Draw a reference and its episode, growing or finalized, of any kind of item, length, lookback and ending."""
-    arguments = draw(episode_arguments(ended=ended, max_steps=max_steps))
+    arguments = draw(episode_arguments(ended=ended, max_steps=max_steps, ragged=None))
     ids = {"agent_id": "agent", "module_id": "module", "multi_agent_episode_id": "multi"}
     episode = SingleAgentEpisode("abc", **arguments, **ids)
     episode.custom_data["weather"] = "rain"

@@ -61,7 +61,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         multi_agent_episode_id: id of the multi-agent episode that this agent belongs to.
         ragged: dtype or `RaggedKind` of each track whose items are arrays of different lengths, such as the tokens of a
             turn, by "observations", "actions" and keys of extra model outputs. If the actions are ragged, a ragged
-            output has one value for each value of the action.
+            output has one value for each value of the action. For nested items, a dict with the dtypes of the ragged
+            parts: `ragged={"observations": {"tokens": "i4"}}`.
 
     Raises:
         TrackMismatch: the lengths do not fit each other, or an extra model output has the name of a reserved column.
@@ -433,7 +434,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if self._shape is None:
             self._shape = self._newest_shape()
         if self._shape is _RAGGED:
-            return observation  # checked when it is appended
+            return as_item(observation, self._facts.observation_space)  # checked when it is appended
         return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._place)
 
     def _newest_shape(self) -> Any:

@@ -30,8 +30,11 @@ def to_json(space: spaces.Space | None, name: str) -> Json | None:
         return {"type": "Dict", "spaces": parts}
     if kind is spaces.Tuple:
         return {"type": "Tuple", "spaces": [to_json(sub, f"{name}[{i}]") for i, sub in enumerate(space.spaces)]}  # type: ignore[attr-defined]
+    if kind is spaces.Sequence:
+        item: Any = space
+        return {"type": "Sequence", "space": to_json(item.feature_space, f"{name}[...]"), "stack": bool(item.stack)}
     if kind not in _WRITERS:
-        known = ", ".join(sorted(k.__name__ for k in (*_WRITERS, spaces.Dict, spaces.Tuple)))
+        known = ", ".join(sorted(k.__name__ for k in (*_WRITERS, spaces.Dict, spaces.Tuple, spaces.Sequence)))
         raise WrongType(f"{name}: a {kind.__name__} space cannot be written to disk; those that can: {known}")
     return {"type": kind.__name__, **_WRITERS[kind](space)}
 
@@ -45,6 +48,8 @@ def from_json(value: Json | None) -> spaces.Space | None:
         return spaces.Dict([(key, from_json(sub)) for key, sub in value["spaces"]])  # type: ignore[misc]
     if kind == "Tuple":
         return spaces.Tuple([from_json(sub) for sub in value["spaces"]])  # type: ignore[misc]
+    if kind == "Sequence":
+        return spaces.Sequence(from_json(value["space"]), stack=value["stack"])  # type: ignore[arg-type]
     if kind not in _READERS:
         raise UnreadableData(f"a space of type {kind!r} is not known here; known: {', '.join(sorted(_READERS))}")
     return _READERS[kind](value)

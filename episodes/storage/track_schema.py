@@ -118,7 +118,9 @@ def fields_of(pack: EpisodePack, compression: str) -> Fields:
     """Return the schema of each array of a pack, by path."""
     fields = {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
     if ACTIONS.path in fields and fields[ACTIONS.path].is_ragged:
-        fields |= {path: replace(field, bounds=ACTIONS.path) for path, field in fields.items() if has_bounds(path, field)}
+        fields |= {
+            path: replace(field, bounds=ACTIONS.path) for path, field in fields.items() if has_bounds(path, field)
+        }
     return fields
 
 

@@ -147,6 +147,11 @@ class Ragged:
         return self.flat.size
 
     @property
+    def flags(self) -> Any:
+        """Flags of the array of values, which is read-only."""
+        return self.values.flags
+
+    @property
     def flat(self) -> np.ndarray:
         """The values of these items alone, a view [V, ...]."""
         return self.values[self.offsets.item(0) : self.offsets.item(-1)]

@@ -9,18 +9,25 @@ import numpy as np
 
 from episodes.columns import check_extra_output_names
 from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, WrongType
+from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
 from episodes.tracks.ragged import Ragged, RaggedKind
-from episodes.tracks.stacking import refuse_masked
+from episodes.tracks.spaces import dtypes_of
+from episodes.tracks.stacking import refuse_masked, stack_items
 
 _FIXED = ("rewards", "infos")  # tracks that cannot be ragged
 
 
-def declared_kinds(ragged: Mapping[str, Any], label: str) -> dict[str, RaggedKind]:
+Kinds = RaggedKind | dict[Any, Any]
+"""Kind of a ragged track: that of its items, or of the ragged parts of nested items by key or index."""
+
+
+def declared_kinds(ragged: Mapping[str, Any], label: str) -> dict[str, Kinds]:
     """Return the kinds of declared ragged tracks by name.
 
     Args:
-        ragged: dtypes or kinds, by "observations", "actions" and the keys of extra model outputs.
+        ragged: dtypes or kinds, by "observations", "actions" and the keys of extra model outputs. A dict instead of a
+            dtype names the ragged parts of nested items.
         label: first words of error messages.
 
     Raises:
@@ -34,19 +41,55 @@ def declared_kinds(ragged: Mapping[str, Any], label: str) -> dict[str, RaggedKin
     if fixed:
         raise InvalidArgument(f"{label}: ragged={fixed}: rewards are one number per step, and infos are dicts")
     check_extra_output_names([key for key in ragged if key not in ("observations", "actions")], label)
-    return {key: kind if isinstance(kind, RaggedKind) else RaggedKind(kind) for key, kind in ragged.items()}
+    return {key: _declared(kind) for key, kind in ragged.items()}
 
 
-def as_ragged_item(item: Any, kind: RaggedKind, label: Callable[[], str]) -> np.ndarray:
+def _declared(kind: Any) -> Kinds:
+    if isinstance(kind, Mapping):
+        return {key: _declared(part) for key, part in kind.items()}
+    return kind if isinstance(kind, RaggedKind) else RaggedKind(kind)
+
+
+def kinds_of(data: Any) -> Kinds | None:
+    """Return the kind of finished data, or None if no leaf is ragged."""
+    if type(data) is Ragged:
+        return data.kind
+    if nested.is_leaf(data):
+        return None
+    pairs = data.items() if isinstance(data, dict) else enumerate(data)
+    return {key: kind for key, part in pairs if (kind := kinds_of(part)) is not None} or None
+
+
+def as_plain_kinds(kinds: Mapping[str, Kinds]) -> dict[str, Any]:
+    """Return kinds as plain values: a dtype and a shape, or a dict of parts."""
+    return {
+        key: as_plain_kinds(kind) if isinstance(kind, dict) else (kind.dtype.str, kind.value_shape)
+        for key, kind in kinds.items()
+    }
+
+
+def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
+    """Return the kinds of `as_plain_kinds`."""
+    return {
+        key: from_plain_kinds(kind) if isinstance(kind, dict) else RaggedKind(np.dtype(kind[0]), tuple(kind[1]))
+        for key, kind in values.items()
+    }
+
+
+def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
     """Return an item of a ragged track as an array [L, *value_shape] of the kind's dtype. Arrays are not copied.
 
     Args:
+        item: the item. Parts of a nested item that are not ragged stay.
+        kind: kind of the track.
         label: function that returns the first words of an error message.
 
     Raises:
         ShapeMismatch: the item has another number of dimensions, or values that the dtype cannot hold.
         WrongType: the item is a masked array.
     """
+    if isinstance(kind, dict):
+        return _with_ragged_parts(item, kind, label)
     dtype, shape = kind.dtype, kind.value_shape
     if type(item) is np.ndarray and item.dtype is dtype and item.ndim == len(shape) + 1 and item.shape[1:] == shape:
         return item
@@ -65,7 +108,63 @@ def as_ragged_item(item: Any, kind: RaggedKind, label: Callable[[], str]) -> np.
     return fitting
 
 
-def as_ragged_items(items: Sequence[Any], kind: RaggedKind, name: str) -> list[np.ndarray]:
+def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str]) -> Any:
+    """Return a nested item with its ragged parts as arrays."""
+    is_nested = not nested.is_leaf(item)
+    keys = [] if not is_nested else list(item) if isinstance(item, dict) else list(range(len(item)))
+    missing = [key for key in kinds if key not in keys]
+    if missing:
+        raise ShapeMismatch(f"{label()} has no part {missing[0]!r}, which is ragged; it has {keys}")
+    parts = [
+        as_ragged_item(item[key], kinds[key], lambda key=key: f"{label()}[{key!r}]") if key in kinds else item[key]
+        for key in keys
+    ]
+    return nested.rebuild(item, parts)
+
+
+def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
+    """Return a value that is equal for items whose parts that are not ragged have equal shapes."""
+    if isinstance(kind, RaggedKind):
+        return None
+    if nested.is_leaf(item):
+        return np.shape(item)
+    keys = list(item) if isinstance(item, dict) else range(len(item))
+    kinds = kind or {}
+    return [(key, fixed_shapes(item[key], kinds.get(key))) for key in keys]
+
+
+def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback: int, space: Any) -> Any:
+    """Return items of a ragged track as `Ragged`, nested as the items are, with arrays for parts that are not ragged.
+
+    Args:
+        items: results of `as_ragged_item`.
+        kind: kind of the track.
+        name: name of the track, for errors.
+        lookback: number of items before step 0, for errors.
+        space: space of the items, or None. It determines the dtypes of the parts that are not ragged.
+
+    Raises:
+        ShapeMismatch: parts that are not ragged differ in shape.
+    """
+    if isinstance(kind, RaggedKind):
+        return Ragged.from_arrays(items, kind)
+    if kind is None:
+        return stack_items(items, name, lookback, dtypes_of(space))
+    if items:
+        nested.check_same_keys(items[0], items[1:])
+    first = items[0] if items else dict.fromkeys(kind)
+    keys = list(first) if isinstance(first, dict) else range(len(first))
+    spaces = getattr(space, "spaces", None)
+    parts = [
+        finished_items(
+            [item[key] for item in items], kind.get(key), f"{name}[{key!r}]", lookback, spaces[key] if spaces else None
+        )
+        for key in keys
+    ]
+    return nested.rebuild(first, parts)
+
+
+def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
     """Return items of the ragged track `name` as arrays. Errors are those of `as_ragged_item`."""
     return [as_ragged_item(item, kind, lambda i=i: f"{name}: item {i}") for i, item in enumerate(items)]
 

@@ -24,8 +24,8 @@ from episodes.tracks.indexing import Indices
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import Infos, same_info
 from episodes.tracks.infos.joining import joined_infos
-from episodes.tracks.ragged import Ragged, RaggedKind
-from episodes.tracks.ragged_items import as_ragged_items, ragged_filler
+from episodes.tracks.ragged import RaggedKind
+from episodes.tracks.ragged_items import Kinds, as_ragged_items, finished_items, kinds_of, ragged_filler
 from episodes.tracks.spaces import dtypes_of, empty_items
 from episodes.tracks.stacking import fitted, joined_bytes, stack_items
 
@@ -85,14 +85,14 @@ class ListTrack(_Items):
     uniform: bool = False  # True if all items are known to have one shape
     field: Field = UNNAMED
     kinds: ItemKinds | None = None  # created by the first read with a fill
-    ragged: RaggedKind | None = None  # kind of the items if the track is ragged
+    ragged: Kinds | None = None  # kind of the items if the track is ragged
 
     def __len__(self) -> int:
         return len(self.items) - self.lookback
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if self.ragged is not None:
-            return Ragged.from_arrays(self.items, self.ragged).__array__()
+            return self.finalize().__array__()
         return np.array(self.items[self.lookback :], dtype=dtype)
 
     @property
@@ -133,8 +133,11 @@ class ListTrack(_Items):
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
         total = len(self.items)
-        if self.ragged is not None:
+        if isinstance(self.ragged, RaggedKind):
             fill = ragged_filler(fill, self.ragged)
+        elif self.ragged is not None:
+            filled = self.finalize().get_at(positions, fill)
+            return filled if isinstance(positions, int) else [nested.take(filled, i) for i in range(len(positions))]
         elif self.field is not INFOS:
             self.kinds = self.kinds or ItemKinds()
             fill = self.kinds.filler(self.items, fill)
@@ -178,7 +181,7 @@ class ListTrack(_Items):
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
         if self.ragged is not None:
-            return ArrayTrack(Ragged.from_arrays(items, self.ragged), lookback, field)
+            return ArrayTrack.of(finished_items(items, self.ragged, field.label, lookback, space), lookback, field)
         if not items:
             return ArrayTrack.of(np.zeros(0) if space is None else empty_items(space), lookback, field)
         joined = joined_bytes(items, self.uniform)
@@ -218,9 +221,9 @@ class ArrayTrack(_Items):
         return np.array(self.get(), dtype=dtype, copy=copy)
 
     @property
-    def ragged(self) -> RaggedKind | None:
+    def ragged(self) -> Kinds | None:
         """Kind of the items if the track is ragged, else None."""
-        return self.data.kind if type(self.data) is Ragged else None
+        return None if type(self.data) is np.ndarray else kinds_of(self.data)
 
     @property
     def total(self) -> int:
@@ -321,6 +324,8 @@ class ArrayTrack(_Items):
         """Return a copy with other items, nested arrays [k, ...], at the positions, in a wider dtype if needed."""
         rows = list(positions) if isinstance(positions, range) else positions
         name = self.field.label
+        if type(new_items) is list and not nested.is_leaf(self.data):
+            new_items = nested.transpose(new_items)
         new = nested.map_leaves(lambda leaf, items: with_items_written(name, leaf, rows, items), self.data, new_items)
         return ArrayTrack.of(new, self.lookback, self.field)
 

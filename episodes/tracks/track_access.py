@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from episodes.tracks import indexing, nested
 from episodes.tracks.casting import REAL_TYPES, check_kinds
 from episodes.tracks.field import REWARDS, Field, extra_field
 from episodes.tracks.indexing import Indices
-from episodes.tracks.ragged import Ragged
-from episodes.tracks.ragged_items import as_ragged_item
+from episodes.tracks.ragged import RaggedKind
+from episodes.tracks.ragged_items import as_ragged_item, fixed_shapes, kinds_of
 from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, of_no_shape, one_hot
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
@@ -147,11 +148,13 @@ def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ..
     observations, actions, rewards, infos, pairs = growth
     pairs = tuple([(key, _ragged_appends(tracks.extra[key], items)) for key, items in pairs])
     observations = _ragged_appends(tracks.observations, observations)
-    if tracks.actions.ragged is None:
-        return observations, actions, rewards, infos, pairs
+    if not isinstance(tracks.actions.ragged, RaggedKind):
+        return observations, _ragged_appends(tracks.actions, actions), rewards, infos, pairs
     append = _ragged_appends(tracks.actions, actions).append
     items: list[Any] = tracks.actions.whole()
-    outputs = [(track.whole(), track.field.label) for track in tracks.extra.values() if track.ragged is not None]
+    outputs = [
+        (track.whole(), track.field.label) for track in tracks.extra.values() if isinstance(track.ragged, RaggedKind)
+    ]
 
     def append_action(action: Any) -> None:
         append(action)
@@ -169,6 +172,8 @@ def _ragged_appends(track: Any, items: Any) -> Any:
     if kind is None:
         return items
     append, label = items.append, track.field.label
+    if isinstance(kind, dict):
+        return _Appends(partial(_append_nested, track, append))
     dtype, shape, ndim = kind.dtype, kind.value_shape, len(kind.value_shape) + 1
 
     def add(item: Any) -> None:
@@ -178,6 +183,18 @@ def _ragged_appends(track: Any, items: Any) -> Any:
             append(as_ragged_item(item, kind, lambda: label))
 
     return _Appends(add)
+
+
+def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None:
+    """Append a nested item with ragged parts, whose other parts must have the shapes of the item before."""
+    kind, label = track.ragged, track.field.label
+    item = as_ragged_item(item, kind, lambda: label)
+    if track.items and fixed_shapes(item, kind) != fixed_shapes(track.items[-1], kind):
+        raise ShapeMismatch(
+            f"{label}: parts have shapes {fixed_shapes(item, kind)}, those before have "
+            f"{fixed_shapes(track.items[-1], kind)} (None: ragged); all others have one shape"
+        )
+    append(item)
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
@@ -194,6 +211,8 @@ def read_one_hot(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
     """Return `track.get(...)` with discrete parts as one-hot vectors. A filled item consists of `fill` alone."""
+    if track.ragged is not None:
+        raise ShapeMismatch(f"{track.field.label} are ragged: one_hot_discrete needs items of one shape")
     if fill is None:
         positions = indexing.positions_there(
             indices, track.lookback, len(track), neg_index_as_lookback, track.field.label
@@ -262,7 +281,7 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
     if track.field is REWARDS:
         _check_rewards(new_data)
     if track.ragged is not None:
-        return track.replaced(positions, new_data)
+        return track.replaced(positions, new_data if isinstance(new_data, list) else unstacked(new_data, num_new))
     if isinstance(track, ListTrack):
         return track.replaced(positions, new_data if nested.is_leaf(new_data) else unstacked(new_data, num_new))
     if isinstance(new_data, list):
@@ -320,6 +339,6 @@ def new_track(field: Field, new_data: Any, like: Track) -> Track:
             f"{name}: {len(items)} items for a new track; give {total}, one for each step, lookback included"
             + _artificial_step(field, len(items), total)
         )
-    kind = new_data.kind if type(new_data) is Ragged else None
+    kind = None if isinstance(new_data, list) else kinds_of(new_data)
     track = ListTrack(list(items), like.lookback, False, field, None, kind)
     return track.finalize() if isinstance(like, ArrayTrack) else track

@@ -17,7 +17,7 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.ragged import Ragged, RaggedKind
-from episodes.tracks.ragged_items import as_ragged_items
+from episodes.tracks.ragged_items import Kinds, as_plain_kinds, as_ragged_items, from_plain_kinds
 from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track, same_extra
 
 _new: Any = tuple.__new__  # takes half the time of calling the class
@@ -55,7 +55,7 @@ class Tracks(NamedTuple):
         rewards: Iterable[Any] = (),
         extra: Mapping[str, Iterable[Any]] | None = None,
         lookback: int = 0,
-        ragged: Mapping[str, RaggedKind] | None = None,
+        ragged: Mapping[str, Kinds] | None = None,
     ) -> Tracks:
         """Return growing tracks with copies of the lists.
 
@@ -163,10 +163,10 @@ class Tracks(NamedTuple):
         """
         actions: Any = self.actions
         outputs: Any = self.extra.values()
-        if actions.ragged is None:
+        if not isinstance(actions.ragged, RaggedKind):
             return
         for track in outputs:
-            if track.ragged is None:
+            if not isinstance(track.ragged, RaggedKind):
                 continue
             if self.is_finished and track.data.has_lengths_of(actions.data):
                 continue
@@ -174,7 +174,7 @@ class Tracks(NamedTuple):
                 if len(item) != len(action):
                     raise ShapeMismatch(f"{label}: step {i}: {wrong_length(track.field.label, item, action)}")
 
-    def ragged_kinds(self) -> dict[str, RaggedKind]:
+    def ragged_kinds(self) -> dict[str, Kinds]:
         """Return the kinds of the ragged tracks by name or key."""
         return {track.field.name: track.ragged for track in self.all() if track.ragged is not None}
 
@@ -337,7 +337,7 @@ class Tracks(NamedTuple):
         states = {track.field.name: track.state() for track in self[:4]}
         states[EXTRA] = {key: track.state() for key, track in self.extra.items()}
         kinds = {} if self.is_finished else self.ragged_kinds()
-        return states | ({_RAGGED: kinds} if kinds else {})
+        return states | ({_RAGGED: as_plain_kinds(kinds)} if kinds else {})
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], lookback: int, is_finished: bool) -> Tracks:
@@ -345,7 +345,9 @@ class Tracks(NamedTuple):
         infos, actions, rewards, extra = (state[name] for name in ("infos", "actions", "rewards", EXTRA))
         if is_finished:
             return cls.finished(state["observations"], infos_of(infos), actions, rewards, extra, lookback)
-        return cls.growing(state["observations"], infos, actions, rewards, extra, lookback, state.get(_RAGGED))
+        return cls.growing(
+            state["observations"], infos, actions, rewards, extra, lookback, from_plain_kinds(state.get(_RAGGED, {}))
+        )
 
     # --- columns of many episodes ------------------------------------------------------------------------------
 
@@ -390,8 +392,8 @@ def wrong_length(label: str, item: Any, action: Any) -> str:
     return f"{label} has a length of {len(item)}, the action has {len(action)}; give one value for each of its values"
 
 
-def _described(kinds: Mapping[str, RaggedKind]) -> dict[str, str]:
-    return {name: str(kind) for name, kind in kinds.items()}
+def _described(kinds: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _described(kind) if isinstance(kind, dict) else str(kind) for name, kind in kinds.items()}
 
 
 def _with_shared_offsets(tracks: Tracks) -> Tracks:

@@ -27,7 +27,7 @@ def same(pack: EpisodePack, episodes: list[SingleAgentEpisode]) -> bool:
     return len(pack) == len(episodes) and all(a.equals(b) for a, b in zip(pack, finished, strict=True))
 
 
-@given(episodes=lists_of_episodes())
+@given(episodes=lists_of_episodes(ragged=None))
 def test_pack_episodes_equal_given_episodes(episodes: list[SingleAgentEpisode]) -> None:
     growing = [e.is_numpy for e in episodes]
     pack = EpisodePack.from_episodes(episodes)
@@ -39,7 +39,10 @@ def test_pack_episodes_equal_given_episodes(episodes: list[SingleAgentEpisode]) 
 
 
 @given(
-    episodes=lists_of_episodes(), start=st.integers(-5, 5), stop=st.integers(-5, 5), step=st.sampled_from([1, 2, -1])
+    episodes=lists_of_episodes(ragged=None),
+    start=st.integers(-5, 5),
+    stop=st.integers(-5, 5),
+    step=st.sampled_from([1, 2, -1]),
 )
 def test_pack_slice_and_select_equal_list(episodes: list[SingleAgentEpisode], start: int, stop: int, step: int) -> None:
     pack = EpisodePack.from_episodes(episodes)
@@ -50,20 +53,20 @@ def test_pack_slice_and_select_equal_list(episodes: list[SingleAgentEpisode], st
     assert same(pack.select(mask), [e for e, m in zip(episodes, mask, strict=True) if m])
 
 
-@given(episodes=lists_of_episodes())
+@given(episodes=lists_of_episodes(ragged=None))
 def test_pack_concat_holds_all_episodes(episodes: list[SingleAgentEpisode]) -> None:
     parts = [EpisodePack.from_episodes([e]) for e in episodes]
     assert same(EpisodePack.concat(parts), episodes)
     assert same(EpisodePack.concat([EpisodePack.from_episodes(episodes)] * 2), episodes * 2)
 
 
-@given(episodes=lists_of_episodes(), protocol=st.integers(2, 5))
+@given(episodes=lists_of_episodes(ragged=None), protocol=st.integers(2, 5))
 def test_pack_pickle_round_trips(episodes: list[SingleAgentEpisode], protocol: int) -> None:
     pack = EpisodePack.from_episodes(episodes)
     assert pickle.loads(pickle.dumps(pack, protocol)) == pack
 
 
-@given(episodes=lists_of_episodes())
+@given(episodes=lists_of_episodes(ragged=None))
 def test_pack_rows_equal_rows_of_episodes(episodes: list[SingleAgentEpisode]) -> None:
     pack = EpisodePack.from_episodes(episodes)
     rewards = [r for e in episodes for r in e.get_rewards()]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference import PlainEpisode, read
 from strategies import episodes, indices
 
-from episodes import SingleAgentEpisode
+from episodes import Ragged, RaggedKind, SingleAgentEpisode
 from episodes.tracks import nested
 
 TRACKS = ("observations", "actions", "rewards", "infos")
@@ -35,7 +35,7 @@ def assert_same_batch(answer: Any, expected: list[Any], finalized: bool) -> None
         for element, other in zip(answer, expected, strict=True):
             assert_same(element, other)
         return
-    assert all(isinstance(leaf, np.ndarray) and len(leaf) == len(expected) for leaf in nested.leaves(answer))
+    assert all(isinstance(leaf, np.ndarray | Ragged) and len(leaf) == len(expected) for leaf in nested.leaves(answer))
     for i, item in enumerate(expected):
         assert_same(nested.take(answer, i), item)
 
@@ -70,6 +70,16 @@ def get(episode: SingleAgentEpisode, name: str, wanted: Any, **options: Any) -> 
     return episode.get_extra_model_outputs(name, wanted, **options)
 
 
+def fill_of(episode: SingleAgentEpisode, name: str) -> Any:
+    """Return a fill for a track: 1, or an item of one value for ragged items."""
+    kind = episode.tracks.ragged_kinds().get(name)
+    if kind is None:
+        return 1
+    if isinstance(kind, RaggedKind):
+        return np.ones((1, *kind.value_shape), kind.dtype)
+    return {"tokens": np.ones(1, kind["tokens"].dtype), "image": 1}
+
+
 @given(pair=episodes(), wanted=indices, neg=st.booleans(), data=st.data())
 def test_getters_equal_lists(pair: Any, wanted: Any, neg: bool, data: st.DataObject) -> None:
     reference, episode = pair
@@ -94,9 +104,15 @@ def test_fill_of_slices_equals_lists(pair: Any, wanted: Any, neg: bool, data: st
     track = reference.track(name)
     if not track:
         return
-    filler = nested.map_leaves(lambda leaf: np.full(np.shape(leaf), 1), next(iter(track.values())))
+    fill = fill_of(episode, name)
+    if nested.is_leaf(fill) and not isinstance(fill, int):
+        filler: Any = fill
+    elif nested.is_leaf(fill):
+        filler = nested.map_leaves(lambda leaf: np.full(np.shape(leaf), 1), next(iter(track.values())))
+    else:
+        filler = {**fill, "image": np.full((2, 2), 1)}
     expected = read(track, wanted, neg, filler)
-    answer = get(episode, name, wanted, neg_index_as_lookback=neg, fill=1)
+    answer = get(episode, name, wanted, neg_index_as_lookback=neg, fill=fill)
     if isinstance(wanted, int | np.integer):
         assert_same(answer, expected)
         return
@@ -113,8 +129,9 @@ def test_to_numpy_changes_no_getter(pair: Any, wanted: Any, neg: bool, fill: boo
     if growing is None:
         return
     finished = copy.deepcopy(growing).to_numpy()
-    options = {"neg_index_as_lookback": neg} | ({"fill": 1} if fill and reference.num_steps else {})
     for name in ("observations", "actions", "rewards", *reference.extra):
+        options = {"neg_index_as_lookback": neg}
+        options |= {"fill": fill_of(growing, name)} if fill and reference.num_steps else {}
         try:
             before = get(growing, name, wanted, **options)
         except IndexError as error:

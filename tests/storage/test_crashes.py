@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from episodes import EpisodePack, SingleAgentEpisode
+from episodes import EpisodePack, Ragged, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, TrackMismatch, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import directory as directory_files
@@ -27,23 +27,40 @@ pytestmark = pytest.mark.filterwarnings("ignore:EpisodeWriter.*was not closed:Re
 
 KILLED = """
 import sys, numpy as np
-from episodes import SingleAgentEpisode
+from episodes import Ragged, SingleAgentEpisode
 from episodes.storage import EpisodeWriter
+
+def ragged(steps, dtype):
+    return Ragged.from_lengths(np.arange(steps * (steps - 1) // 2, dtype=dtype), np.arange(steps))
 
 writer = EpisodeWriter(sys.argv[1])
 for i in range(10_000_000):
-    observations = np.random.default_rng(i).random((i % 50 + 2, 4))
-    writer.add([SingleAgentEpisode.from_arrays(observations, np.arange(i % 50 + 1), np.ones(i % 50 + 1), id_=str(i))])
+    observations, steps = np.random.default_rng(i).random((i % 50 + 2, 4)), i % 50 + 1
+    outputs = {"token_logp": ragged(steps, "f4")}
+    writer.add(
+        [
+            SingleAgentEpisode.from_arrays(
+                observations, ragged(steps, "i4"), np.ones(steps), id_=str(i), extra_model_outputs=outputs
+            )
+        ]
+    )
     if i % 7 == 6:
         writer.flush()
         print(i + 1, flush=True)
 """
 
 
+def ragged(steps: int, dtype: str) -> Ragged:
+    return Ragged.from_lengths(np.arange(steps * (steps - 1) // 2, dtype=dtype), np.arange(steps))
+
+
 def episode(i: int) -> SingleAgentEpisode:
     """Return episode i of the process above."""
     observations, steps = np.random.default_rng(i).random((i % 50 + 2, 4)), i % 50 + 1
-    return SingleAgentEpisode.from_arrays(observations, np.arange(steps), np.ones(steps), id_=str(i))
+    outputs = {"token_logp": ragged(steps, "f4")}
+    return SingleAgentEpisode.from_arrays(
+        observations, ragged(steps, "i4"), np.ones(steps), id_=str(i), extra_model_outputs=outputs
+    )
 
 
 def test_killed_writer_keeps_flushed_episodes(tmp_path: Path) -> None:
@@ -90,8 +107,10 @@ def test_writers_in_many_processes_write_one_data_set(tmp_path: Path) -> None:
 def test_second_writer_with_other_tracks_raises(tmp_path: Path) -> None:
     first, second = EpisodeWriter(tmp_path), EpisodeWriter(tmp_path)
     first.add([episode(0)])
+    outputs = {"token_logp": ragged(1, "f4")}
+    other = SingleAgentEpisode.from_arrays(np.zeros((2, 3)), ragged(1, "i4"), [0.0], extra_model_outputs=outputs)
     with pytest.raises(TrackMismatch, match=r"track 'observations' holds float64 items of shape \[4\]"):
-        second.add([SingleAgentEpisode.from_arrays(np.zeros((2, 3)), [0], [0.0])])
+        second.add([other])
     second.add([episode(1)])
     first.close()
     second.close()
@@ -160,7 +179,12 @@ def test_random_damage_raises_or_is_harmless(tmp_path: Path, compression: str) -
             writer.add(
                 [
                     SingleAgentEpisode.from_arrays(
-                        whole.get_observations(), np.arange(i + 1), np.ones(i + 1), infos=infos, custom_data={"i": i}
+                        whole.get_observations(),
+                        whole.get_actions(),
+                        np.ones(i + 1),
+                        infos=infos,
+                        custom_data={"i": i},
+                        extra_model_outputs={"token_logp": whole.get_extra_model_outputs("token_logp")},
                     )
                 ]
             )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from episodes import SingleAgentEpisode
+from episodes import Ragged, SingleAgentEpisode
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, seal
 
@@ -43,7 +43,10 @@ def episode(i: int, **more: Any) -> SingleAgentEpisode:
         custom_data={"seed": i, "note": "some words", "array": np.arange(i)},
         terminated=i % 2 == 0,
         id_=f"e{i}",
-        extra_model_outputs={"logp": np.full(steps, -i, np.float32)},
+        extra_model_outputs={
+            "logp": np.full(steps, -i, np.float32),
+            "tokens": Ragged.from_lengths(np.arange(steps * (steps - 1) // 2), np.arange(steps)),
+        },
         **more,
     )
 

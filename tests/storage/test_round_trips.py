@@ -46,7 +46,7 @@ def some(num: int = 6, **more: Any) -> EpisodePack:
 
 
 @given(
-    episodes=lists_of_episodes(),
+    episodes=lists_of_episodes(ragged=None),
     compression=st.sampled_from(["auto", "none", "zstd"]),
     cuts=st.lists(st.integers(0, 5), max_size=3),
     flushed=st.booleans(),

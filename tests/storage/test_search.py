@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lists_of_episodes
 
-from episodes import SingleAgentEpisode
+from episodes import Ragged, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, UnknownKey, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact
 from episodes.storage.search import query as query_module
@@ -61,8 +61,10 @@ def rows(dataset: EpisodeDataset, query: str, **options: Any) -> list[dict[str, 
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, is_ragged: bool = False) -> Any:
     """Return a value as Arrow returns it: lists, not arrays."""
+    if is_ragged:
+        return list(map(plain, value))
     value = np.asarray(value)
     result = value.astype(np.float32 if value.dtype == np.float16 else value.dtype).reshape(-1).tolist()
     return result if value.ndim else result[0]
@@ -80,12 +82,13 @@ def reference(dataset: EpisodeDataset, paths: list[str]) -> dict[str, list[Any]]
             text |= {path: tracks[path][first + t] for path in paths}
             text |= {f"next_{path}": tracks[path][first + t + 1] for path in paths if path.startswith("observations")}
             for name, value in text.items():
-                columns.setdefault(name, []).append(plain(value))
+                is_ragged = isinstance(tracks.get(name.removeprefix("next_")), Ragged)
+                columns.setdefault(name, []).append(plain(value, is_ragged))
     return columns
 
 
 @given(
-    episodes=lists_of_episodes(),
+    episodes=lists_of_episodes(ragged=None),
     compression=st.sampled_from(["none", "zstd"]),
     flushed=st.booleans(),
     picked=st.none() | st.lists(st.integers(0, 4), max_size=6),

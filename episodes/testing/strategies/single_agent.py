@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.testing.strategies.items import ItemSource, spaces
+from episodes.tracks.ragged import RaggedKind
 
 ENDINGS = ((False, False), (True, False), (False, True), (True, True))  # (terminated, truncated)
 
@@ -33,6 +34,12 @@ _EXTRAS: dict[str, gym.Space] = {
     "action_dist_inputs": gym.spaces.Box(-5, 5, (4,), np.float32),
     "state_out": gym.spaces.Dict({"h": gym.spaces.Box(-1, 1, (2,), np.float32)}),
     "a/b~c": gym.spaces.Box(-1, 1, (1,), np.float64),
+}
+_RAGGED = {  # kinds of ragged observations and actions, and of extra outputs if the actions are ragged
+    "observations": ("i4", "f4", RaggedKind(np.dtype("u1"), (2,)), {"tokens": "i4"}),
+    "actions": ("i4", "i8", {"tokens": "i4"}),
+    "token_logp": ("f4",),
+    "learned": ("?", RaggedKind(np.dtype("i2"), (3,))),
 }
 _REWARDS = (float, np.float32, np.float64, int, np.asarray)
 
@@ -59,6 +66,28 @@ def _tracks_of_infos(draw: st.DrawFn, count: int, rng: np.random.Generator) -> l
 
 
 @st.composite
+def _ragged_kinds(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the argument `ragged` of an episode with at least one ragged track."""
+    names = draw(st.lists(st.sampled_from(["observations", "actions"]), min_size=1, max_size=2, unique=True))
+    if "actions" in names:
+        names += draw(st.lists(st.sampled_from(["token_logp", "learned"]), max_size=2, unique=True))
+    return {name: draw(st.sampled_from(_RAGGED[name])) for name in names}
+
+
+def _ragged_items(kind: Any, lengths: np.ndarray, rng: np.random.Generator) -> list[Any]:
+    """Return an item of each length: arrays, or lists. Nested items also have a part that is not ragged."""
+    if isinstance(kind, dict):
+        parts = {key: _ragged_items(part, lengths, rng) for key, part in kind.items()}
+        return [
+            {**{key: items[i] for key, items in parts.items()}, "image": rng.integers(0, 255, (2, 2)).astype(np.uint8)}
+            for i in range(len(lengths))
+        ]
+    kind = kind if isinstance(kind, RaggedKind) else RaggedKind(np.dtype(kind))
+    items = [rng.integers(0, 2, (length, *kind.value_shape)).astype(kind.dtype) for length in lengths.tolist()]
+    return [item.tolist() if rng.random() < 0.2 and len(item) else item for item in items]
+
+
+@st.composite
 def episode_arguments(
     draw: st.DrawFn,
     observation_space: gym.Space | None = None,
@@ -72,6 +101,7 @@ def episode_arguments(
     max_steps: int = 8,
     max_lookback: int = 4,
     arrange: bool = True,
+    ragged: bool | Mapping[str, Any] | None = False,
 ) -> dict[str, Any]:
     """Draw keyword arguments of `SingleAgentEpisode`, for tests that compare an episode with its arguments.
 
@@ -87,19 +117,36 @@ def episode_arguments(
     if extra_outputs is None:
         extra_outputs = draw(st.lists(st.sampled_from(sorted(_EXTRAS)), unique=True, max_size=2))
     has_spaces = draw(st.booleans()) if with_spaces is None else with_spaces
-    return {
+    kinds = _drawn_kinds(draw, ragged)
+    items = {
         "observations": ItemSource(observed, seed, arrange).take(total + 1),
         "actions": ItemSource(action_space_, seed + 1, arrange).take(total),
+    }
+    lengths = rng.integers(0, 4, total)
+    for name, kind in kinds.items():
+        items[name] = _ragged_items(kind, rng.integers(0, 4, total + 1) if name == "observations" else lengths, rng)
+    outputs = {name: values for name, values in items.items() if name not in ("observations", "actions")}
+    outputs |= {key: ItemSource(_EXTRAS[key], seed + 2, arrange).take(total) for key in extra_outputs}
+    return {
+        "observations": items["observations"],
+        "actions": items["actions"],
         "rewards": [reward(rng.integers(-8, 9) / (1 if reward is int else 4)) for _ in range(total)],
         "infos": draw(_tracks_of_infos(total + 1, rng)),
-        "extra_model_outputs": {key: ItemSource(_EXTRAS[key], seed + 2, arrange).take(total) for key in extra_outputs},
-        "observation_space": observed if has_spaces else None,
-        "action_space": action_space_ if has_spaces else None,
+        "extra_model_outputs": outputs,
+        "observation_space": observed if has_spaces and "observations" not in kinds else None,
+        "action_space": action_space_ if has_spaces and "actions" not in kinds else None,
         "len_lookback_buffer": lookback,
         "t_started": draw(st.integers(0, 50)),
         "terminated": terminated,
         "truncated": truncated,
+        **({"ragged": kinds} if kinds else {}),
     }
+
+
+def _drawn_kinds(draw: st.DrawFn, ragged: bool | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if isinstance(ragged, Mapping):
+        return ragged
+    return draw(_ragged_kinds()) if ragged or (ragged is None and draw(st.booleans())) else {}
 
 
 @st.composite
@@ -120,6 +167,8 @@ def episodes(draw: st.DrawFn, *args: Any, finalized: bool | None = None, **optio
         max_steps: maximal number of steps.
         max_lookback: maximal lookback.
         arrange: True for items in all memory layouts (see `arrangements`).
+        ragged: True for an episode with ragged tracks, None for either, or the argument `ragged` of the episode. Ragged
+            observations and actions have no spaces.
     """
     episode = SingleAgentEpisode(**draw(episode_arguments(*args, **options)))
     if draw(st.booleans()):
@@ -150,6 +199,7 @@ def lists_of_episodes(
     options.setdefault("reward_type", draw(st.sampled_from(_REWARDS)))
     if options.get("extra_outputs") is None:
         options["extra_outputs"] = draw(st.lists(st.sampled_from(sorted(_EXTRAS)), unique=True, max_size=2))
+    options["ragged"] = _drawn_kinds(draw, options.get("ragged", False))
     drawn: list[SingleAgentEpisode] = []
     for number in range(draw(st.integers(min_size, max_size))):
         episode = draw(episodes(observed, action_space_, max_steps=max_steps, **options))

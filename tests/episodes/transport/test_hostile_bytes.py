@@ -99,8 +99,22 @@ def test_decode_custom_data_that_are_not_dicts_raises(custom_data: Any) -> None:
         lambda metadata: metadata[0][0].__setitem__(0, 7),
         lambda metadata: metadata[0][0].__setitem__(1, "(,)f4"),
         lambda metadata: metadata[1]["dict"][3].__setitem__(1, {"tuple": []}),
+        lambda metadata: metadata[0][2].__setitem__(2, [-1]),
+        lambda metadata: metadata[0][0].__setitem__(2, [-1, 0]),
+        lambda metadata: metadata[0][0].__setitem__(2, [2, -1]),
     ],
-    ids=["no choice", "no text", "a large box", "many boxes", "no path", "no dtype", "a tuple of outputs"],
+    ids=[
+        "no choice",
+        "no text",
+        "a large box",
+        "many boxes",
+        "no path",
+        "no dtype",
+        "a tuple of outputs",
+        "ragged rewards",
+        "ragged items of no bytes",
+        "ragged inside",
+    ],
 )
 def test_layouts_of_impossible_schemas_raises_early(change: Callable[[list[Any]], object]) -> None:
     with pytest.raises(UnreadableData):

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import EpisodePack
+from episodes import EpisodePack, Ragged
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
@@ -54,7 +54,7 @@ def check_same(result: EpisodePack, expected: EpisodePack) -> None:
 
 
 @settings(max_examples=20)
-@given(packs=st.lists(strategies.packs(), min_size=1, max_size=2))
+@given(packs=st.lists(strategies.packs(ragged=None), min_size=1, max_size=2))
 def test_decoded_packs_equal_encoded_ones(packs: list[EpisodePack]) -> None:
     schemas = Schemas()
     for _ in range(2):
@@ -226,11 +226,50 @@ def test_encode_invalid_value_names_it() -> None:
         encoded([pack_of(1, 2, action_space=spaces.Graph(spaces.Box(0, 1), None))], Schemas())
 
 
+def ragged_pack() -> EpisodePack:
+    """Return a pack with ragged observations, actions and outputs, of which one has lengths of its own."""
+    lengths = np.array([3, 0, 2, 1])
+    actions = Ragged.from_lengths(np.arange(6, dtype=np.int32), lengths)
+    return EpisodePack(
+        observations={"tokens": Ragged.from_lengths(np.arange(9), [1, 2, 3, 0, 1, 2]), "flag": np.arange(6) > 2},
+        actions=actions,
+        rewards=np.zeros(4),
+        lengths=[1, 3],
+        extra_model_outputs={
+            "token_logp": actions.astype(np.float32),
+            "parts": {"words": Ragged.from_lengths(np.arange(4, dtype=np.uint8), [4, 0, 0, 0])},
+        },
+    )
+
+
+@pytest.mark.parametrize("encode", [encoded, encoded_as_one])
+def test_ragged_packs_arrive_with_shared_offsets(encode: Callable[..., Message]) -> None:
+    pack = ragged_pack()
+    for packs in ([pack], [pack[1:]]):
+        (result,) = travelled(encode(packs, Schemas()))
+        check_same(result, packs[0])
+        assert result.extra_model_outputs["token_logp"].offsets is result.actions.offsets
+    (result,) = travelled(encoded_as_one([pack, pack[:1], pack.select([1, 0])], Schemas()))
+    check_same(result, EpisodePack.concat([pack, pack[:1], pack.select([1, 0])]))
+
+
+def test_decode_impossible_lengths_of_ragged_items_raises() -> None:
+    pack = ragged_pack()
+    layouts, body = layouts_of(encoded([pack], Schemas()).schema), bytes(encoded([pack], Schemas()).parts()[0])
+    lengths = pack.actions.lengths.astype(np.uint32).tobytes()
+    assert body.count(lengths) == 1
+    for wrong in ([2**32 - 1] * 4, [3, 0, 2, 2], [0, 0, 0, 0], [2**31, 2**31, 0, 0]):
+        with pytest.raises(UnreadableData):
+            decoded(layouts, [body.replace(lengths, np.array(wrong, np.uint32).tobytes())])
+
+
 @settings(max_examples=100)
 @given(data=st.data())
-def test_decode_damaged_message_raises_or_returns_a_pack(data: st.DataObject) -> None:
+@pytest.mark.parametrize("is_ragged", [False, True])
+def test_decode_damaged_message_raises_or_returns_a_pack(is_ragged: bool, data: st.DataObject) -> None:
     """Damage inside numbers cannot be detected. Any other damage is an error."""
-    message = encoded([pack_of(2, 3, infos=[{"a": 1.5, "b": [i]} for i in range(8)])], Schemas())
+    pack = ragged_pack() if is_ragged else pack_of(2, 3, infos=[{"a": 1.5, "b": [i]} for i in range(8)])
+    message = encoded([pack], Schemas())
     body = bytearray(bytes(message.parts()[0]))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -253,6 +292,8 @@ def test_decode_damaged_message_raises_or_returns_a_pack(data: st.DataObject) ->
         msgpack.packb([[[["observations", "|O", []]], "observations", None, None]]),
         msgpack.packb([[[["observations", "f4,f4", []]], "observations", None, None]]),
         msgpack.packb([[[["observations", "<f4", [-1]]], "observations", None, None]]),
+        msgpack.packb([[[["observations", "<f4", [-1, 0]]], "observations", None, None]]),
+        msgpack.packb([[[["observations", "<f4", [-2]]], "observations", None, None]]),
         msgpack.packb([[[["observations", "<f4", [2]]], "elsewhere", None, None]]),
         msgpack.packb([[[], {"dict": []}, {"type": "Pickle"}, None]]),
     ],
