@@ -103,7 +103,7 @@ class Layout:
         """Return a pack of episodes as an Arrow record batch. It shares the pack's memory unless `copies` is True."""
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
-            array = pack.tracks[path]
+            array: Any = pack.tracks[path]
             offsets = pack.observation_offsets if is_observed(path) else pack.offsets
             if field.is_ragged:
                 array, offsets = array.flat, array.bounds[offsets]
@@ -113,7 +113,8 @@ class Layout:
                 columns.append(list_column(array, offsets, copies))
         for path in self.with_lengths:
             offsets = pack.observation_offsets if is_observed(path) else pack.offsets
-            lengths = pack.tracks[path].lengths
+            items: Any = pack.tracks[path]
+            lengths = items.lengths
             if lengths.max(initial=0) > np.iinfo(LENGTHS).max:
                 raise WrongType(f"track {path!r} has an item of {lengths.max()} values; items have less than 2**32")
             columns.append(list_column(lengths.astype(LENGTHS), offsets, False))
@@ -210,8 +211,8 @@ class StoredBatch:
         return rows.EpisodeRows.of(self.batch)
 
     @cached_property
-    def compressed(self) -> dict[str, CompressedTrack | CompressedRaggedTrack]:
-        """Compressed array columns, by path."""
+    def compressed(self) -> dict[str, Any]:
+        """Compressed array columns, by path: `CompressedTrack` or `CompressedRaggedTrack`."""
         result: dict[str, Any] = {}
         for path, field in self._layout.tracks.items():
             if field.compression != "zstd":
@@ -267,7 +268,8 @@ class StoredBatch:
             return self._make_pack()
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
-        header, structure, tracks = self._header, self._layout.structure, {}
+        header, structure = self._header, self._layout.structure
+        tracks: dict[str, Any] = {}
         stored = self._layout.tracks
         added = {path: field for path, field in header.tracks.items() if field.fill is not None and path not in stored}
         if num_steps and header.knows_steps:

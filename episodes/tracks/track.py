@@ -92,7 +92,7 @@ class ListTrack(_Items):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if self.ragged is not None:
-            return self.finalize().__array__()
+            return np.asarray(self.finalize())
         return np.array(self.items[self.lookback :], dtype=dtype)
 
     @property
@@ -136,7 +136,8 @@ class ListTrack(_Items):
         if isinstance(self.ragged, RaggedKind):
             fill = ragged_filler(fill, self.ragged)
         elif self.ragged is not None:
-            filled = self.finalize().get_at(positions, fill)
+            finished: Any = self.finalize()
+            filled = finished.get_at(positions, fill)
             return filled if isinstance(positions, int) else [nested.take(filled, i) for i in range(len(positions))]
         elif self.field is not INFOS:
             self.kinds = self.kinds or ItemKinds()
