@@ -60,6 +60,8 @@ class Progress:
 
     def note(self, metrics: Mapping[str, float], kind: str = "return") -> None:
         """Show the mean return as `kind`, if it is finite, and the first loss."""
+        if not self._is_shown:
+            return
         mean = metrics.get("mean_return", float("nan"))
         if isfinite(mean):
             self._texts[kind] = f"{mean:.1f}"

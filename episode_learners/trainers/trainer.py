@@ -184,9 +184,11 @@ class Trainer(ABC, Generic[Config]):
 
     def _match_runner(self) -> None:
         """Let the runner act with modules that were added to the algorithm or replaced."""
+        if not isinstance(self.runner, MultiAgentEnvRunner):
+            return
         policies = policies_of(self.algorithm)
         for module_id, learner in learners_of(self.algorithm).items():
-            if isinstance(self.runner, MultiAgentEnvRunner) and policies[module_id] is not self._acting.get(module_id):
+            if policies[module_id] is not self._acting.get(module_id):
                 self.runner.set_module(module_id, learner.actor or learner.policy)
         self._acting = policies
 
