@@ -102,7 +102,7 @@ class MultiAgentPipeline(Connector):
         """Call the pipeline of each module in `episodes`, and return `{module_id: columns}`."""
         return {
             module_id: self[module_id](
-                rl_module=None if rl_module is None else rl_module[module_id],
+                rl_module=_policy_of(rl_module, module_id),
                 batch=batches.get(module_id),
                 episodes=module_episodes,
                 **context,
@@ -119,7 +119,7 @@ class MultiAgentPipeline(Connector):
         explore, shared_data = context["explore"], context["shared_data"]
         return {
             module_id: self[module_id].on_rows(
-                None if rl_module is None else rl_module[module_id],
+                _policy_of(rl_module, module_id),
                 dict(batches.get(module_id, ())),
                 module_episodes,
                 explore,
@@ -289,6 +289,21 @@ class MultiAgentLearner(MultiAgentPipeline):
 
 def _episodes_at(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[SingleAgentEpisode]]:
     return {module_id: [seat.episode for seat in rows] for module_id, rows in seats.items()}
+
+
+def _policy_of(policies: Any, module_id: Any) -> Any:
+    """Return the policy of a module; None if `policies` is None.
+
+    Raises:
+        UnknownKey: there is no policy of the module.
+    """
+    try:
+        return None if policies is None else policies[module_id]
+    except KeyError:
+        raise UnknownKey(
+            f"agents are mapped to module {module_id!r}, for which there is no policy; there are {list(policies)}. If "
+            "it was removed, change the mapping of agents to modules and start new episodes"
+        ) from None
 
 
 def multi_agent_env_to_module(

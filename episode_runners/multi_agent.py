@@ -494,6 +494,14 @@ class MultiAgentEnvRunner(EnvRunner):
         check_interface(policy.policy if isinstance(policy, Actor) else policy, "MultiAgentEnvRunner")
         self._needs_reset |= self._pipelines.set_module(module_id, policy)
 
+    def remove_module(self, module_id: Any) -> None:
+        """Remove the policy and the pipelines of a module. Other modules do not change.
+
+        If agents have acted with it, the next `sample` starts new episodes. No agent may be mapped to it in these.
+        """
+        self._check_not_sampling("remove_module")
+        self._needs_reset |= self._pipelines.remove_module(module_id)
+
     # --- state ---------------------------------------------------------------------------------------------------
 
     @property

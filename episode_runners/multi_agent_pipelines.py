@@ -141,12 +141,21 @@ class RunnerPipelines:
 
     def set_module(self, module_id: Any, policy: Any) -> bool:
         """Add or replace the policy or actor of a module. Return True if agents have acted with the earlier one."""
+        has_acted = module_id in self._fingerprints
         if isinstance(policy, Actor):
-            for pipelines in (self.env_to_module, self.module_to_env):
-                pipelines.modules.pop(module_id, None)
+            self.remove_module(module_id)
         policies, *_ = split_actors({module_id: policy}, self.env_to_module, self.module_to_env, self.seed)
         cast(dict[Any, Any], self.policies)[module_id] = (policies or {})[module_id]
         self._rewriting = _rewriting_modules(self.env_to_module)
+        self._fingerprints.pop(module_id, None)
+        return has_acted
+
+    def remove_module(self, module_id: Any) -> bool:
+        """Remove the policy and the pipelines of a module. Return True if agents have acted with it."""
+        cast(dict[Any, Any], self.policies or {}).pop(module_id, None)
+        for pipelines in (self.env_to_module, self.module_to_env):
+            pipelines.modules.pop(module_id, None)
+        self._rewriting.discard(module_id)
         return self._fingerprints.pop(module_id, None) is not None
 
     def is_in_use(self, module_id: Any) -> bool:

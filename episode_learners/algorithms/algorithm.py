@@ -18,6 +18,7 @@ from connectors.actor import Actor
 from connectors.pipeline import ConnectorPipeline
 from connectors.tensors import NumpyToTensor
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot, copied
+from episode_learners.algorithms.minibatches import shuffled
 from episode_learners.algorithms.target_network import TargetNetwork
 from episode_learners.policies.policy import Policy
 from episodes.batch import Origin, TrainBatch
@@ -101,6 +102,16 @@ class Algorithm(nn.Module, ABC):
     @abstractmethod
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the minibatches of a train batch for the gradient steps."""
+
+    def shuffled(self, batch: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
+        """Yield all rows of a train batch once, in the random order of `generator`, `size` at a time.
+
+        If fewer than half of `size` rows are left over, they join the last minibatch. Columns that are not tensors are
+        left out.
+        """
+        columns = tensors_of(batch)
+        first = next(iter(leaves(columns)))
+        return shuffled(columns, len(first), size, self.generator, first.device)
 
     @abstractmethod
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:

@@ -28,7 +28,7 @@ from episode_learners.algorithms.algorithm import (
 from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
-from episode_learners.algorithms.minibatches import rows_of, shuffled
+from episode_learners.algorithms.minibatches import rows_of
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -135,11 +135,10 @@ class BC(Algorithm):
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         columns = tensors_of(batch)
-        num_rows = len(columns[Columns.ACTIONS])
-        if not num_rows:
+        if not len(columns[Columns.ACTIONS]):
             raise InvalidArgument("BC: the batch has no steps")
         for _ in range(self.config.num_epochs):
-            yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, self.policy.device)
+            yield from self.shuffled(columns, self.config.minibatch_size)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         inputs, actions = self.policy(minibatch, explore=False)[Columns.ACTION_DIST_INPUTS], minibatch[Columns.ACTIONS]

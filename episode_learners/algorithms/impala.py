@@ -26,7 +26,7 @@ from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.explained_variance import explained_variance
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
-from episode_learners.algorithms.minibatches import after, shuffled
+from episode_learners.algorithms.minibatches import after
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
@@ -116,10 +116,9 @@ class IMPALA(Algorithm):
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         columns = tensors_of(batch)
-        num_rows, length = columns[Columns.REWARDS].shape
-        size = max(1, self.config.minibatch_size // length)
+        size = max(1, self.config.minibatch_size // columns[Columns.REWARDS].shape[1])
         for _ in range(self.config.num_epochs):
-            yield from shuffled(columns, num_rows, size, self.generator, self.policy.device)
+            yield from self.shuffled(columns, size)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         mask = minibatch[Columns.LOSS_MASK]  # [B, T]

@@ -95,10 +95,9 @@ class CallbackAlgorithm:
         new_agent_to_module_mapping_fn: Callable[..., Any] | None = None,
         new_should_module_be_updated: Callable[..., bool] | Collection[Any] | None = None,
     ) -> None:
-        """Remove a module. New episodes begin, because ongoing ones may use it. Arguments are those of `add_module`."""
+        """Remove a module. New episodes begin if agents have acted with it. Arguments are those of `add_module`."""
         self._modules().remove(module_id)
         self._change(new_agent_to_module_mapping_fn, new_should_module_be_updated)
-        self.trainer.begin_new_episodes()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Set weights of modules: `{"learner_group": {"learner": {"rl_module": {module_id: state}}}}`.

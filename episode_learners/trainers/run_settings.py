@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,16 @@ FREE = ("trainer.max_epochs", "trainer.shows_progress")  # may always change
 _FIXED = ("trainer", "algorithm", "policy")  # may never change; all others may if they are allowed to
 
 
-def settings_of(config: Any, algorithm: Algorithm | MultiAgentAlgorithm, runner: Any) -> dict[str, Any]:
+def settings_of(trainer_config: Any, algorithm: Algorithm | MultiAgentAlgorithm, runner: Any) -> dict[str, Any]:
     """Return the settings of a run by name, as plain values; those of a module end with "/<module>"."""
     settings: dict[str, Any] = {"algorithm": type(algorithm).__name__}
-    settings |= {f"trainer.{name}": str(value) for name, value in asdict(config).items()}
+    settings |= {f"trainer.{name}": str(value) for name, value in asdict(trainer_config).items()}
     for module_id, learner in learners_of(algorithm).items():
         suffix = "" if learner is algorithm else f"/{module_id}"
-        policy, numbers = learner.policy, getattr(learner, "config", None)
+        policy, config = learner.policy, getattr(learner, "config", None)
         settings[f"algorithm{suffix}"] = type(learner).__name__
         settings[f"policy{suffix}"] = f"{policy!r} {type(policy.distribution).__name__}"
-        if numbers is not None:
-            settings |= {f"algorithm.{name}{suffix}": str(value) for name, value in asdict(numbers).items()}
+        settings |= {f"algorithm.{name}{suffix}": str(value) for name, value in _fields_of(config).items()}
     if runner is not None:
         settings |= {"environment": _environment_name(runner), "num_envs": runner.num_envs}
     return settings
@@ -57,6 +56,13 @@ def changed_settings(
                 f"settings that the run was begun with{advice}"
             )
     return changed
+
+
+def _fields_of(config: Any) -> dict[str, Any]:
+    """Return the fields of an algorithm's configuration: a dataclass, a mapping, another object, or None."""
+    if is_dataclass(config) and not isinstance(config, type):
+        return asdict(config)
+    return dict(config) if isinstance(config, Mapping) else dict(getattr(config, "__dict__", {}))
 
 
 def _environment_name(runner: Any) -> str:

@@ -183,10 +183,12 @@ class Trainer(ABC, Generic[Config]):
         return self.num_steps - before
 
     def _match_runner(self) -> None:
-        """Let the runner act with modules that were added to the algorithm or replaced."""
+        """Let the runner act with modules that were added to the algorithm or replaced, and not with removed ones."""
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return
         policies = policies_of(self.algorithm)
+        for module_id in self._acting.keys() - policies.keys():
+            self.runner.remove_module(module_id)
         for module_id, learner in learners_of(self.algorithm).items():
             if policies[module_id] is not self._acting.get(module_id):
                 self.runner.set_module(module_id, learner.actor or learner.policy)
@@ -309,6 +311,8 @@ class Trainer(ABC, Generic[Config]):
 
         Args:
             allow: names of settings that may differ from the checkpoint's.
+
+        If resuming fails, make a new trainer: modules or weights of this one may have changed.
 
         Raises:
             StateMismatch: a setting differs that may not; the error names it.

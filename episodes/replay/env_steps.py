@@ -10,9 +10,13 @@ import numpy as np
 
 from episodes.replay.ring.episode_table import NONE
 
+Seat = tuple[Hashable, Hashable]  # an agent and the module that acted for it
+
 
 class EnvSteps:
     """The newest `capacity` env steps. Each has a row with a step index for each agent that acted.
+
+    An agent whose module differs from episode to episode has a column for each of its modules.
 
     Rows have numbers in the order in which they are added. Rows with numbers in [tail, head) are stored.
 
@@ -22,7 +26,7 @@ class EnvSteps:
 
     Attributes:
         head: number of the next row.
-        numbers: step indices of each agent by row position, int64 [capacity], NONE where it did not act.
+        numbers: step indices of each agent and module by row position, int64 [capacity], NONE where it did not act.
         pieces: parts that were added: first row, number of rows, and for each module the index of its first step and
             the rows of all its steps.
         chunks: env steps of each episode: first one, one past the last, first row. The episode that was continued last
@@ -32,7 +36,7 @@ class EnvSteps:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.head = 0
-        self.numbers: dict[Hashable, np.ndarray] = {}
+        self.numbers: dict[Seat, np.ndarray] = {}
         self.pieces: deque[tuple[int, int, dict[Hashable, tuple[int, np.ndarray]]]] = deque()
         self.chunks: OrderedDict[str, deque[tuple[int, int, int]]] = OrderedDict()
 
@@ -87,34 +91,34 @@ class EnvSteps:
                 return
             del self.chunks[next(iter(self.chunks))]
 
-    def put(self, id_: str, agent_id: Hashable, times: np.ndarray, steps: np.ndarray) -> None:
+    def put(self, id_: str, seat: Seat, times: np.ndarray, steps: np.ndarray) -> None:
         """Record that the agent acted at the env steps `times` [k] of the episode, with its steps `steps` [k]."""
-        if agent_id not in self.numbers:
-            self.numbers[agent_id] = np.full(self.capacity, NONE, np.int64)
+        if seat not in self.numbers:
+            self.numbers[seat] = np.full(self.capacity, NONE, np.int64)
         for begin, end, row in reversed(self.chunks.get(id_, ())):
             inside = (times >= begin) & (times < end) & (times - begin + row >= self.tail)
-            self.numbers[agent_id][(times[inside] - begin + row) % self.capacity] = steps[inside]
+            self.numbers[seat][(times[inside] - begin + row) % self.capacity] = steps[inside]
             if times[0] >= begin:
                 break
 
-    def usable(self, rows: np.ndarray, tails: Mapping[Hashable, int]) -> np.ndarray:
+    def usable(self, rows: np.ndarray, tails: Mapping[Seat, int]) -> np.ndarray:
         """Return True for rows where at least one agent acted and all steps are stored, bool [n].
 
         Args:
             rows: positions of rows, int [n].
-            tails: index of the oldest stored step, by agent.
+            tails: index of the oldest stored step, by agent and module.
         """
         any_acted = np.zeros(len(rows), bool)
         is_complete = np.ones(len(rows), bool)
-        for agent_id, numbers in self.numbers.items():
+        for seat, numbers in self.numbers.items():
             has_acted = numbers[rows] != NONE
             any_acted |= has_acted
-            is_complete &= ~has_acted | (numbers[rows] >= tails[agent_id])
+            is_complete &= ~has_acted | (numbers[rows] >= tails[seat])
         return any_acted & is_complete
 
     def get_state(self) -> dict[str, Any]:
         """Return everything as a dict of copies."""
-        numbers = {agent_id: numbers.copy() for agent_id, numbers in self.numbers.items()}
+        numbers = {seat: numbers.copy() for seat, numbers in self.numbers.items()}
         chunks = {id_: list(c) for id_, c in self.chunks.items()}
         return {"head": self.head, "numbers": numbers, "pieces": list(self.pieces), "chunks": chunks}
 
@@ -122,5 +126,5 @@ class EnvSteps:
         """Restore a state that `get_state` returned."""
         self.head = state["head"]
         self.pieces = deque(state["pieces"])
-        self.numbers = {agent_id: numbers.copy() for agent_id, numbers in state["numbers"].items()}
+        self.numbers = {seat: numbers.copy() for seat, numbers in state["numbers"].items()}
         self.chunks = OrderedDict((id_, deque(chunks)) for id_, chunks in state["chunks"].items())

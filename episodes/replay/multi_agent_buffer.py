@@ -18,7 +18,7 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack
 from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capacity
-from episodes.replay.env_steps import EnvSteps
+from episodes.replay.env_steps import EnvSteps, Seat
 from episodes.replay.locking import locked
 from episodes.replay.multi_agent_parts import EpisodePart, assign_packs
 from episodes.replay.replay_history import BoundViews
@@ -74,8 +74,8 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return self._stored.modules
 
     @property
-    def _module_of(self) -> dict[Hashable, Hashable]:
-        return self._stored.module_of
+    def _seats(self) -> dict[Seat, None]:
+        return self._stored.seats
 
     @property
     def _env_steps(self) -> EnvSteps:
@@ -104,7 +104,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     @property
     def agent_ids(self) -> list[Hashable]:
         """Ids of all agents that have acted so far."""
-        return list(self._module_of)
+        return list(dict.fromkeys(agent_id for agent_id, _ in self._seats))
 
     @locked
     def clear(self) -> None:
@@ -121,17 +121,16 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             episodes: an episode, or a sequence of them.
 
         Raises:
-            InvalidArgument: an agent belonged to another module before.
             ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`.
             WrongType: `episodes` is something else.
         """
         episodes_to_add = as_sequence(episodes, MultiAgentEpisode)
-        contents, module_of = self._stored, dict(self._module_of)
-        pieces = [EpisodePart(part, module_of) for episode in episodes_to_add for part in self._parts(episode)]
+        contents, seats = self._stored, dict(self._seats)
+        pieces = [EpisodePart(part, seats) for episode in episodes_to_add for part in self._parts(episode)]
         buffers = self._checked_buffers(pieces)
         rings = {module_id: buffer.get_ring() for module_id, buffer in buffers.items()}
         writes = (partial(piece.write, rings, contents.env_steps) for piece in pieces)
-        self._work = (partial(contents.add_modules, buffers, module_of), *writes)
+        self._work = (partial(contents.add_modules, buffers, seats), *writes)
         self._finish()
 
     def _parts(self, episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
@@ -229,7 +228,8 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         step.
 
         Each env step at which an agent acted has the same probability. If an agent did not act there, its row is zeros,
-        its index -1, and its `loss_mask` [n] False.
+        its index -1, and its `loss_mask` [n] False. If agents change their modules from episode to episode, give
+        `module_ids` with one module of each agent.
 
         Args:
             n: number of env steps.
@@ -239,23 +239,31 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             views: functions that compute the policy's input columns, by module id. Without them, stored observations.
             include_infos: as for `EpisodeReplayBuffer.sample`.
             keys: as for `EpisodeReplayBuffer.sample`.
+
+        Raises:
+            InvalidArgument: an agent has acted for several of the modules.
         """
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         check_counts(n=n)
         chosen = set(self._checked_module_ids(module_ids))
+        seats = [seat for seat in self._seats if seat[1] in chosen]
+        if len({agent_id for agent_id, _ in seats}) < len(seats):
+            raise InvalidArgument(
+                "sample_synchronized: an agent has acted for several modules; give module_ids with one module of each "
+                f"agent (agents and modules: {seats})"
+            )
         for module_id in chosen:
             if len(self.modules[module_id]):
                 self.modules[module_id].checked_sample_keys(n, n_step, gamma, include_infos, keys)
         rows = self._draw_rows(n)
         batches: dict[Hashable, Batch] = {}
-        for agent_id, module_id in self._module_of.items():
-            if module_id in chosen:
-                numbers = self._env_steps.numbers[agent_id][rows]
-                has_acted = numbers != NONE
-                options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": views.get(module_id)}
-                batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
-                batch[Columns.LOSS_MASK] = has_acted
-                batches[agent_id] = batch
+        for agent_id, module_id in seats:
+            numbers = self._env_steps.numbers[agent_id, module_id][rows]
+            has_acted = numbers != NONE
+            options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": views.get(module_id)}
+            batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
+            batch[Columns.LOSS_MASK] = has_acted
+            batches[agent_id] = batch
         for module_id in chosen:
             self.modules[module_id].num_sampled += n
         self.num_sampled += n
@@ -263,7 +271,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     def _draw_rows(self, n: int) -> np.ndarray:
         """Return the positions [n] of random env steps, int64."""
-        tails = {agent_id: self.modules[module_id].get_ring().tail for agent_id, module_id in self._module_of.items()}
+        tails = {seat: self.modules[seat[1]].get_ring().tail for seat in self._seats}
         rows = self._random_rows(n)
         while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):
             if len(missed) == n:
@@ -307,7 +315,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return {
             "capacity": self.capacity,
             "modules": modules,
-            "module_of": dict(self._module_of),
+            "seats": list(self._seats),
             "env_steps": self._env_steps.get_state(),
             "generator": self.generator.bit_generator.state,
             "num_sampled": self.num_sampled,
@@ -338,7 +346,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the attributes that `set_state` replaces."""
-        contents = _Contents({}, dict(state["module_of"]), EnvSteps(self.capacity))
+        contents = _Contents({}, dict.fromkeys(map(tuple, state["seats"])), EnvSteps(self.capacity))
         contents.env_steps.set_state(state["env_steps"])
         generator = deepcopy(self.generator)
         for module_id, (capacity, buffer_state) in state["modules"].items():
@@ -363,10 +371,10 @@ class _Contents(NamedTuple):
     """Contents of a multi-agent buffer."""
 
     modules: dict[Hashable, EpisodeReplayBuffer]
-    module_of: dict[Hashable, Hashable]
+    seats: dict[Seat, None]  # the agents with their modules, as keys in the order in which they came
     env_steps: EnvSteps
 
-    def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], module_of: dict[Hashable, Hashable]) -> None:
+    def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], seats: dict[Seat, None]) -> None:
         """Add modules, and agents with their modules."""
         self.modules.update(modules)
-        self.module_of.update(module_of)
+        self.seats.update(seats)

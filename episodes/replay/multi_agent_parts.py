@@ -7,11 +7,10 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from episodes.errors import InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import add_pack
-from episodes.replay.env_steps import EnvSteps
+from episodes.replay.env_steps import EnvSteps, Seat
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
 
@@ -21,18 +20,15 @@ class EpisodePart:
 
     Args:
         episode: chunk with these env steps.
-        module_of: module of each known agent. Agents of the episode are added.
+        seats: pairs of an agent and its module, as keys in their order. Those of the episode are added.
 
     Attributes:
         num_agents: number of agents of each module, agents without a step included.
         agents: of each module, the agents that have a step, and their chunks.
         packs: of each module, a pack of these chunks. Assigned before `write`.
-
-    Raises:
-        InvalidArgument: an agent belonged to another module before.
     """
 
-    def __init__(self, episode: MultiAgentEpisode, module_of: dict[Hashable, Hashable]) -> None:
+    def __init__(self, episode: MultiAgentEpisode, seats: dict[Seat, None]) -> None:
         self._episode = episode
         self.num_agents: Counter[Hashable] = Counter()
         self.agents: dict[Hashable, list[tuple[Hashable, SingleAgentEpisode]]] = {}
@@ -40,10 +36,10 @@ class EpisodePart:
         self._begins: tuple[int, dict[Hashable, int]] | None = None  # its first row, and its first steps by module
         self._steps: dict[Hashable, tuple[int, np.ndarray]] = {}
         for agent_id, agent_episode in episode.agent_episodes.items():
-            module_id = _checked_module(episode, agent_id, module_of)
+            module_id = episode.module_for(agent_id)
             self.num_agents[module_id] += 1
             if len(agent_episode):
-                module_of[agent_id] = module_id
+                seats[agent_id, module_id] = None
                 self.agents.setdefault(module_id, []).append((agent_id, agent_episode))
 
     def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
@@ -66,7 +62,7 @@ class EpisodePart:
             numbers, start = heads[module_id] + orders[module_id].argsort(), 0
             for agent_id, agent_episode in agents:
                 indices = numbers[start : start + len(agent_episode)]
-                env_steps.put(episode.id_, agent_id, _acting_steps(episode, agent_id), indices)
+                env_steps.put(episode.id_, (agent_id, module_id), _acting_steps(episode, agent_id), indices)
                 start += len(agent_episode)
         for module_id, number in env_steps.oldest_steps().items():
             rings[module_id].evict_before(number)
@@ -85,17 +81,6 @@ def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[Episod
         if stop > start:
             piece.packs[module_id] = pack[start:stop]
         start = stop
-
-
-def _checked_module(episode: MultiAgentEpisode, agent_id: Hashable, module_of: Mapping[Hashable, Hashable]) -> Hashable:
-    module_id = episode.module_for(agent_id)
-    before = module_of.get(agent_id, module_id)
-    if before != module_id:
-        raise InvalidArgument(
-            f"episode {episode.id_}: agent {agent_id!r} is of module {module_id!r} and was of {before!r}; "
-            "an agent stays with one module in a buffer"
-        )
-    return module_id
 
 
 def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:

@@ -245,16 +245,6 @@ def _again(episode: MultiAgentEpisode, buffer: MultiAgentEpisodeReplayBuffer) ->
     return episode
 
 
-def test_multi_agent_add_with_other_module_raises() -> None:
-    buffer = MultiAgentEpisodeReplayBuffer(100, seed=0)
-    buffer.add(play_games("x", 3))
-    restored = MultiAgentEpisode("y", agent_to_module_mapping_fn=lambda agent_id, episode: "z")
-    restored.add_env_reset(observations={"a0": 0.0})
-    restored.add_env_step({"a0": 1.0}, {"a0": 0}, {"a0": 0.0})
-    with pytest.raises(InvalidArgument, match="agent 'a0' is of module 'z' and was of 'a'"):
-        buffer.add(restored)
-
-
 def test_multi_agent_set_state_continues_bit_for_bit() -> None:
     buffer, restored = MultiAgentEpisodeReplayBuffer(30, seed=0), MultiAgentEpisodeReplayBuffer(30, seed=9)
     game = Game("g", np.random.default_rng(1))
@@ -365,3 +355,44 @@ def test_multi_agent_buffer_counts_env_steps() -> None:
     buffer.sample_synchronized(5)
     assert (buffer.num_sampled, buffer.modules["a"].num_sampled) == (15, 15)
     assert "30 added, 10 evicted, 15 sampled: 0.5 per insert" in repr(buffer)
+
+
+def test_agents_may_change_their_modules_between_episodes() -> None:
+    """Each module has the steps of the agents that it acted for, as in a buffer of these episodes alone."""
+    buffer, sides = (
+        MultiAgentEpisodeReplayBuffer(100, seed=0),
+        (("main", "other"), ("other", "main"), ("main", "third")),
+    )
+    expected: dict[str, set[float]] = {"main": set(), "other": set(), "third": set()}
+    for number, modules in enumerate(sides):
+        episode = MultiAgentEpisode(
+            f"game {number}", agent_to_module_mapping_fn=lambda agent, _, modules=modules: modules[int(agent[1])]
+        )
+        observe = lambda t, number=number: {f"a{k}": 100.0 * number + 10.0 * k + t for k in range(2)}  # noqa: E731
+        episode.add_env_reset(observations=observe(0))
+        for t in range(5):
+            episode.add_env_step(observe(t + 1), {"a0": 0, "a1": 1}, {"a0": 0.0, "a1": 0.0})
+            for k in range(2):
+                expected[modules[k]].add(100.0 * number + 10.0 * k + t)
+        buffer.add(episode)
+    assert buffer.agent_ids == ["a0", "a1"]
+    restored = MultiAgentEpisodeReplayBuffer(100, seed=1)
+    restored.set_state(buffer.get_state())
+    for one in (buffer, restored):
+        drawn = one.sample(300)
+        assert {module_id: set(batch.obs.tolist()) for module_id, batch in drawn.items()} == expected
+        with pytest.raises(InvalidArgument, match="one module of each agent"):
+            one.sample_synchronized(10)
+        together = one.sample_synchronized(200, module_ids=["third"])["a1"]
+        assert set(together.obs[together.loss_mask].tolist()) == expected["third"]
+    ring = MultiAgentEpisodeReplayBuffer(6, seed=0)
+    for number, modules in enumerate(sides[:2]):
+        episode = MultiAgentEpisode(
+            f"game {number}", agent_to_module_mapping_fn=lambda agent, _, modules=modules: modules[int(agent[1])]
+        )
+        episode.add_env_reset(observations={"a0": 0.0, "a1": 0.0})
+        for t in range(5):
+            episode.add_env_step({"a0": t + 1.0, "a1": t + 1.0}, {"a0": 0, "a1": 1}, {"a0": 0.0, "a1": 0.0})
+        ring.add(episode)
+    assert len(ring) == 6
+    assert {module_id: len(one) for module_id, one in ring.modules.items()} == {"main": 6, "other": 6}

@@ -212,7 +212,7 @@ def visible_contents(buffer: MultiAgentEpisodeReplayBuffer) -> Any:
     state = buffer.get_state()
     rows = {agent: numbers.tolist() for agent, numbers in sorted(state["env_steps"]["numbers"].items())}
     modules = {module_id: stored(module_buffer) for module_id, module_buffer in sorted(buffer.modules.items())}
-    return buffer.num_added, len(buffer), rows, modules, state["module_of"], state["env_steps"]["chunks"]
+    return buffer.num_added, len(buffer), rows, modules, state["seats"], state["env_steps"]["chunks"]
 
 
 def multi_agent_buffer(kind: str) -> MultiAgentEpisodeReplayBuffer:

@@ -1,0 +1,185 @@
+"""Modules and mapping functions that change during a run, and user code that fails between two updates."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from connectors import Actor
+from connectors.env_to_module import MeanStdFilter
+from episode_learners import PPO, MLPPolicy, MultiAgentAlgorithm
+from episode_learners.loggers import CSVLogger, Logger
+from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
+from episode_learners.trainers.run_settings import settings_of
+from episode_runners import MultiAgentEnvRunner
+from episodes.errors import InvalidArgument, UnknownKey
+from tests.learners.games import Targets
+from tests.learners.test_multi_agent_trainers import (
+    ACTIONS,
+    OBSERVATIONS,
+    SHORT,
+    assert_same_weights,
+    dqn,
+    mixed,
+    on_policy,
+    own_module,
+    ppo,
+    recurrent,
+)
+
+
+class AfterEpoch:
+    """Hook that calls a function with the trainer after one epoch."""
+
+    def __init__(self, epoch: int, change: Any) -> None:
+        self.epoch, self.change = epoch, change
+
+    def on_epoch(self, trainer: Any) -> None:
+        if trainer.num_epochs == self.epoch:
+            self.change(trainer)
+
+
+def remove_b(trainer: Any) -> None:
+    trainer.algorithm.remove("b")
+
+
+def map_b_to_a(trainer: Any) -> None:
+    trainer.runner.agent_to_module_mapping_fn = lambda agent_id, episode: "a" if agent_id == "b" else agent_id
+
+
+def test_removed_module_ends_ongoing_episodes():
+    hooks = [AfterEpoch(1, remove_b), AfterEpoch(1, map_b_to_a)]
+    trainer = on_policy(config={"max_epochs": 3, "steps_per_collect": 20, "num_test_episodes": 0}, hooks=hooks)
+    assert trainer.run().num_epochs == 3
+    assert set(trainer.runner.policies) == set(trainer.runner.env_to_module.modules) == {"a", "g"}
+
+
+def test_mapping_to_a_removed_module_is_named():
+    trainer = on_policy(config={"max_epochs": 3, "num_test_episodes": 0}, hooks=[AfterEpoch(1, remove_b)])
+    with pytest.raises(UnknownKey, match="mapped to module 'b', for which there is no policy"):
+        trainer.run()
+    trainer.runner.policies.pop("a")
+    map_b_to_a(trainer)
+    with pytest.raises(UnknownKey, match="mapped to module 'a', for which there is no policy"):
+        trainer.runner.sample(num_timesteps=10)
+
+
+def test_removal_of_a_policy_from_a_runner_without_a_trainer_is_named():
+    algorithm = MultiAgentAlgorithm({"a": ppo(0), "b": ppo(1)})
+    runner = MultiAgentEnvRunner(Targets, algorithm.policies, agent_to_module_mapping_fn=own_module, seed=0)
+    runner.sample(num_timesteps=5)
+    algorithm.remove("b")
+    with pytest.raises(UnknownKey, match="start new episodes"):
+        runner.sample(num_timesteps=5)
+
+
+def test_replaced_module_acts_and_learns():
+    def replace(trainer: Any) -> None:
+        trainer.algorithm.remove("b")
+        trainer.algorithm.add("b", ppo(77))
+
+    trainer = on_policy(config={"max_epochs": 3}, hooks=[AfterEpoch(1, replace)])
+    trainer.run()
+    assert trainer.runner.policies["b"] is trainer.algorithm["b"].policy
+    assert 0 < trainer.algorithm["b"].num_updates < trainer.algorithm["a"].num_updates
+
+
+def test_added_actor_acts_through_its_pipelines():
+    def actor(seed: int) -> Actor:
+        make = partial(MLPPolicy, hidden_sizes=(8,), generator=torch.Generator().manual_seed(seed))
+        return Actor(make, OBSERVATIONS, ACTIONS, pieces=[MeanStdFilter()])
+
+    actors = {name: actor(seed) for seed, name in enumerate("ab")}
+    algorithm = MultiAgentAlgorithm({name: PPO(one) for name, one in actors.items()})
+    runner = MultiAgentEnvRunner(Targets, actors, agent_to_module_mapping_fn=own_module, seed=0)
+
+    def add(trainer: Any) -> None:
+        trainer.algorithm.add("new", PPO(actor(5)))
+        trainer.runner.agent_to_module_mapping_fn = lambda agent_id, episode: "new" if agent_id == "b" else "a"
+
+    config = OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, "max_epochs": 3})
+    trainer = OnPolicyTrainer(algorithm, runner, config, hooks=[AfterEpoch(1, add)])
+    trainer.run()
+    assert trainer.algorithm["new"].num_updates > 0
+    assert trainer.runner.env_to_module["new"] is trainer.algorithm["new"].actor.env_to_module
+
+
+@pytest.mark.parametrize("make", [mixed, recurrent])
+def test_agents_change_modules_in_a_run_with_replay(make: Any, tmp_path: Path):
+    """The buffer then has steps of one agent in two modules. The resumed run equals the uninterrupted one."""
+
+    def add(trainer: Any) -> None:
+        trainer.algorithm.add("new", dqn(5))
+        mapping(trainer)
+
+    def mapping(trainer: Any) -> None:
+        trainer.runner.agent_to_module_mapping_fn = lambda agent_id, episode: "new" if agent_id == "b" else agent_id
+
+    config = {"max_epochs": 4, "checkpoint_every": 1}
+    whole = make(config=config, folder=tmp_path, hooks=[AfterEpoch(2, add)])
+    whole.run()
+    assert whole.algorithm["new"].num_updates > 0
+    assert {"a", "b", "new"} == set(whole.buffer.modules)
+    (tmp_path / "checkpoint-000004.pt").unlink()
+    resumed = make(seed=3, config=config, folder=tmp_path, module_fn=lambda module_id: dqn(8))
+    mapping(resumed)
+    assert resumed.resume()
+    assert resumed.num_epochs == 3
+    resumed.run()
+    assert_same_weights(whole.algorithm, resumed.algorithm)
+
+
+def test_module_without_an_algorithm_acts_and_cannot_learn():
+    algorithm = MultiAgentAlgorithm({"a": ppo(0), "b": ppo(1).policy})
+    assert algorithm.train_ids == ("a",)
+    with pytest.raises(InvalidArgument, match="'b' has a policy and no algorithm"):
+        algorithm.unfreeze("b")
+    with pytest.raises(InvalidArgument, match="'c' has a policy and no algorithm"):
+        algorithm.add("c", ppo(2).policy, train=True)
+    assert algorithm.module_ids == ("a", "b")
+    runner = MultiAgentEnvRunner(Targets, algorithm.policies, agent_to_module_mapping_fn=own_module, seed=0)
+    before = [value.clone() for value in algorithm["b"].policy.parameters()]
+    OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, "max_epochs": 1})).run()
+    assert all(torch.equal(*pair) for pair in zip(before, algorithm["b"].policy.parameters(), strict=True))
+    assert algorithm["a"].num_updates == 2
+
+
+def test_run_continues_after_a_stop_function_that_raises(tmp_path: Path):
+    scores: list[float] = []
+
+    def stop(score: float) -> bool:
+        scores.append(score)
+        if len(scores) == 2:
+            raise ZeroDivisionError
+        return False
+
+    with CSVLogger(tmp_path) as logger:
+        trainer = on_policy(
+            config={"max_epochs": 4, "checkpoint_every": 1}, folder=tmp_path, stop_fn=stop, logger=logger
+        )
+        with pytest.raises(ZeroDivisionError):
+            trainer.run()
+        assert trainer.num_epochs == 2
+        assert trainer.run().num_epochs == 4
+        assert [float(row["mean_return"]) for row in logger.rows("test")] == scores
+
+
+def test_logger_that_raises_ends_the_run_with_its_error():
+    class Full(Logger):
+        def write(self, scope: str, metrics: Any, step: int) -> None:
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        on_policy(config={"max_epochs": 1}, logger=Full()).run()
+
+
+@pytest.mark.parametrize("config", [{"gamma": 0.5}, SimpleNamespace(gamma=0.5)], ids=["dict", "object"])
+def test_configurations_of_any_kind_are_settings_of_the_run(config: Any):
+    algorithm = ppo(0)
+    algorithm.config = config
+    assert settings_of(OnPolicyConfig(), algorithm, None)["algorithm.gamma"] == "0.5"
