@@ -195,9 +195,8 @@ def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
     assert [(row["name"], row["holds"]) for row in rows] == [("room/bad", None), ("room/good", True)]
 
 
-HERE = [
-    figure for figure in all_figures.FIGURES if not figure.name.startswith("ray/")
-]  # the others: where Ray runs anyway
+ELSEWHERE = ("ray/", "data parallel/")  # tested where Ray runs anyway; started processes, see the slow test
+HERE = [figure for figure in all_figures.FIGURES if not figure.name.startswith(ELSEWHERE)]
 OURS = {figure.ours.prepare: figure for figure in reversed(HERE)}
 FLOORS = {figure.other.prepare: figure for figure in HERE if not figure.other.needs}
 
@@ -218,6 +217,13 @@ def test_the_floor_of_each_figure_works(figure: Figure) -> None:
             try_once(figure.other, TINY)
         return
     assert try_once(figure.other, TINY) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["ours", "other"])
+def test_data_parallel_figures_work(side: str) -> None:
+    figure = next(figure for figure in all_figures.FIGURES if figure.name.startswith("data parallel/"))
+    assert try_once(getattr(figure, side), TINY) > 0
 
 
 @pytest.mark.parametrize("question", questions.QUESTIONS)
