@@ -47,7 +47,7 @@ def _train(chosen: argparse.Namespace) -> int:
         raise InvalidArgument(
             f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
         )
-    trainer = run.make(folder=folder, stop_fn=_enough(run, chosen.stop_at))
+    trainer = run.make(folder=folder, stop_fn=_make_stop_fn(run, chosen.stop_at))
     with trainer.runner, _logger(folder, chosen) as logger:  # type: ignore[attr-defined]
         trainer.logger = logger
         if chosen.resume is not None:
@@ -147,7 +147,7 @@ def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
 
 
 def _evaluate(chosen: argparse.Namespace) -> int:
-    evaluation = _found(chosen, chosen.seed or 0)
+    evaluation = _evaluate_policy(chosen, chosen.seed or 0)
     print(json.dumps(evaluation.as_dict()) if chosen.json else evaluation)
     return 0
 
@@ -162,16 +162,16 @@ def _play(chosen: argparse.Namespace) -> int:
     if (target / DATASET_FILE).exists():
         stored = EpisodeDataset(target).metadata  # the id of an agent's episode, and of its multi-agent episode
         known = {*stored["id"], *stored["multi_agent_episode_id"]} - {None}
-    found = _found(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
-    twice = [episode.id_ for episode in found.episodes if episode.id_ in known]
+    evaluation = _evaluate_policy(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
+    twice = [episode.id_ for episode in evaluation.episodes if episode.id_ in known]
     if twice:
         raise InvalidArgument(
-            f"{target} has {len(twice)} of the {found.num_episodes} episodes of this seed already, such as {twice[0]}: "
-            "leave --seed out, give another one, or keep them elsewhere by --out"
+            f"{target} has {len(twice)} of the {evaluation.num_episodes} episodes of this seed already, such as "
+            f"{twice[0]}: leave --seed out, give another one, or keep them elsewhere by --out"
         )
     with EpisodeWriter(target, env_spec=_described(chosen.folder).env) as writer:
-        writer.add(found.episodes)
-    print(f"{found}, kept in {target}")
+        writer.add(evaluation.episodes)
+    print(f"{evaluation}, kept in {target}")
     return 0
 
 
@@ -200,14 +200,14 @@ def _export(chosen: argparse.Namespace) -> int:
 
 
 def _fresh_seed(num_known: int) -> int:
-    """Return a seed for new episodes: 0 for the first ones, then numbers that users rarely choose."""
+    """Return the seed of the next episodes that are added to a data set with `num_known` episodes. The first is 0."""
     from episode_runners.seeds import independent_seed
 
     return independent_seed(num_known) if num_known else 0
 
 
-def _found(chosen: argparse.Namespace, seed: int) -> Evaluation:
-    """Evaluate the policy of a run."""
+def _evaluate_policy(chosen: argparse.Namespace, seed: int) -> Evaluation:
+    """Evaluate the trained policy of a run's folder."""
     from episode_runners import evaluate
 
     trainer = _resumed(chosen.folder, chosen.device)
@@ -226,8 +226,8 @@ def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
     return loggers[0] if len(loggers) == 1 else MultiLogger(loggers)
 
 
-def _enough(run: Run, goal: float | None) -> Any:
-    """Return the function that stops a run: the mean return of a test reaches `goal` or the threshold."""
+def _make_stop_fn(run: Run, goal: float | None) -> Any:
+    """Return a stop function that compares a test's mean return with `goal`, or else the environment's threshold."""
     import gymnasium as gym
 
     is_tested = bool(run.trainer.get("num_test_episodes", 1))
@@ -238,7 +238,7 @@ def _enough(run: Run, goal: float | None) -> Any:
 
 
 def _count(text: str) -> int:
-    """Return the text as an int of at least 1."""
+    """Parse a command-line argument that must be an int of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is no count: give an int of at least 1")

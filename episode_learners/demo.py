@@ -68,7 +68,7 @@ class Demo:
         self.policy = self.trainer.algorithm.policy
 
     def on_collect(self, trainer: Trainer[Any], pack: EpisodePack) -> None:
-        """Store what was sampled."""
+        """Add the sampled pack to the history of episodes."""
         self.history.add(pack)
 
     def on_update(self, trainer: Trainer[Any], metrics: dict[str, float]) -> None:
@@ -78,17 +78,17 @@ class Demo:
 
     @property
     def seconds(self) -> float:
-        """Return the duration of the run."""
+        """Duration of the run in seconds."""
         return self.trainer.seconds
 
     @property
     def mean_return(self) -> float:
-        """Return the mean return of the last complete episodes."""
+        """Mean return of the last complete episodes."""
         return self.history.mean_return(LAST_EPISODES)
 
     @property
     def is_solved(self) -> bool:
-        """Return True if enough episodes reach the goal. Without a goal, return False."""
+        """Whether the mean return of the last complete episodes reaches the goal. False without a goal."""
         return self.goal is not None and len(self.history.returns) >= LAST_EPISODES and self.mean_return >= self.goal
 
     def train(self) -> None:

@@ -97,11 +97,11 @@ class League:
         return names, matrix
 
     def player_of(self, module_id: Hashable) -> str:
-        """Return the player that a module is at the moment."""
+        """Return the name of the player, a learner or a snapshot, whose weights a module has."""
         return self.players.get(module_id, str(module_id))
 
     def on_collect(self, trainer: Any, episodes: Sequence[MultiAgentEpisode]) -> None:
-        """Count the results of the episodes that ended."""
+        """Count the episodes that ended as games of their players."""
         for chunk in episodes:
             returns = self._returns.setdefault(chunk.id_, {})
             for agent_id, value in chunk.get_returns(include_pending=True).items():

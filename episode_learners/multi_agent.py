@@ -60,7 +60,7 @@ class MultiAgentAlgorithm(nn.Module):
             raise UnknownKey(f"train={unknown}: the modules are {', '.join(map(str, self._names))}")
 
     def __getitem__(self, module_id: Hashable) -> Any:
-        """Return a module's algorithm."""
+        """Return the algorithm of a module."""
         if module_id not in self._names:
             raise UnknownKey(f"no module {module_id!r}; the modules are {', '.join(map(str, self._names))}")
         return self.algorithms[self._names[module_id]]
@@ -73,7 +73,7 @@ class MultiAgentAlgorithm(nn.Module):
     # --- modules -----------------------------------------------------------------------------------------------------
 
     def add(self, module_id: Hashable, algorithm: Algorithm | Policy | Actor, *, train: bool | None = None) -> None:
-        """Add a module.
+        """Add a module with its algorithm, or with a policy that only acts.
 
         Args:
             module_id: the id of the module.
@@ -104,13 +104,13 @@ class MultiAgentAlgorithm(nn.Module):
         return algorithm
 
     def freeze(self, *module_ids: Hashable) -> None:
-        """Stop training modules; they still act."""
+        """Stop training modules. They still act."""
         for module_id in module_ids:
             self[module_id]
         self.train_ids = tuple(one for one in self.train_ids if one not in module_ids)
 
     def unfreeze(self, *module_ids: Hashable) -> None:
-        """Train modules again.
+        """Train frozen modules again.
 
         Raises:
             InvalidArgument: a module has no algorithm.
@@ -121,14 +121,14 @@ class MultiAgentAlgorithm(nn.Module):
 
     @property
     def optimizers(self) -> dict[str, FlatOptimizer]:
-        """The optimizers of all modules, named "<module>/<optimizer>"."""
+        """Optimizers of all modules, named "<module>/<optimizer>"."""
         return {f"{m}/{name}": one for m in self._names for name, one in self[m].optimizers.items()}
 
     def set_learning_rates(self, rates: Mapping[str, float]) -> None:
-        """Change base learning rates, by the names of `optimizers`; schedules keep their position."""
+        """Change base learning rates, by the names of `optimizers`. Learning rate schedules keep their position."""
         for module_id in self._names:
-            own = {name: f"{module_id}/{name}" for name in self[module_id].optimizers}
-            self[module_id].set_learning_rates({name: rates[key] for name, key in own.items() if key in rates})
+            keys = {name: f"{module_id}/{name}" for name in self[module_id].optimizers}
+            self[module_id].set_learning_rates({name: rates[key] for name, key in keys.items() if key in rates})
 
     # --- learning ----------------------------------------------------------------------------------------------------
 

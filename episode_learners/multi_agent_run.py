@@ -43,7 +43,7 @@ class PatternMapping:
 
 
 def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_trainer: Any) -> trainers.Trainer[Any]:
-    """Return the trainer of a run with modules.
+    """Return the trainer of a `Run` with several modules.
 
     Args:
         run: the `Run`. Its `env` is "package.module:function", where the function returns an environment of several
@@ -86,7 +86,7 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
 
 
 def _make_part(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
-    """Return the settings of one module as a run of its own."""
+    """Return the `Run` of one module, made of its table in the settings."""
     table = run.modules[module_id]
     wrong = set(table) - set(_MODULE_SETTINGS)
     if wrong or "algo" not in table:
@@ -120,7 +120,7 @@ def _make_league(run: Any) -> League | None:
 
 
 def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    """Return the first agent of each module."""
+    """Return the first agent that is mapped to each module, by module id."""
     modules = {agent: mapping(agent, None) for agent in agents}
     unknown = set(modules.values()) - set(run.modules)
     if unknown:
@@ -152,13 +152,13 @@ def environment_maker(name: str, arguments: Mapping[str, Any]) -> Callable[[], A
     """
     module, _, function = name.partition(":")
     try:
-        found = getattr(import_module(module), function)
+        make_env = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidArgument(
             f"env is {name!r}: with modules it must be package.module:function, such as "
             f"'mpe2.simple_spread_v3:parallel_env' ({error})"
         ) from error
-    return partial(found, **arguments)
+    return partial(make_env, **arguments)
 
 
 def _make_buffer(run: Any) -> MultiAgentEpisodeReplayBuffer:

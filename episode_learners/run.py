@@ -36,7 +36,7 @@ SETTINGS = Path(__file__).parent / "settings"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Classes behind the name of an algorithm."""
+    """Policy, algorithm and configuration classes of an algorithm in settings."""
 
     policy: Callable[..., learners.Policy]
     algorithm: Callable[..., learners.Algorithm]
@@ -131,8 +131,8 @@ class Run:
             raise UnknownKey(f"no algorithm {self.algo!r}; there are {', '.join(ALGORITHMS)}")
 
     @classmethod
-    def of_table(cls, table: Mapping[str, Any], where: str = "the settings") -> Run:
-        """Return the run of nested settings.
+    def of_table(cls, table: Mapping[str, Any], source: str = "the settings") -> Run:
+        """Return the run that a table of nested settings describes.
 
         Raises:
             UnknownKey: a setting does not exist.
@@ -141,15 +141,15 @@ class Run:
         names = [one.name for one in fields(cls)]
         unknown = set(table) - set(names)
         if unknown:
-            raise UnknownKey(f"{where} has {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+            raise UnknownKey(f"{source} has {', '.join(sorted(unknown))}; there are {', '.join(names)}")
         missing = {"algo", "env"} - set(table)
         if missing:
-            raise InvalidArgument(f"{where} lacks {', '.join(sorted(missing))}")
+            raise InvalidArgument(f"{source} lacks {', '.join(sorted(missing))}")
         return cls(**table)
 
     @classmethod
     def of_file(cls, path: str | Path) -> Run:
-        """Return the run of a TOML file.
+        """Read a run from a TOML file.
 
         Raises:
             UnreadableData: the file is not TOML.
@@ -170,7 +170,7 @@ class Run:
         return cls(algo=algo, env=env) if path is None else cls.of_file(path)
 
     def make(self, **of_trainer: Any) -> trainers.Trainer[Any]:
-        """Return the trainer.
+        """Return the trainer of this run, with its environments, policies and algorithm.
 
         Args:
             of_trainer: arguments of `Trainer`, such as `logger`, `folder` and `stop_fn`.
@@ -194,7 +194,7 @@ class Run:
         runner = self.runner()
         algorithm = self.make_algorithm(runner.actor)
         if isinstance(config, trainers.OnPolicyConfig):
-            return trainers.OnPolicyTrainer(algorithm, self._together(runner), config, **of_trainer)
+            return trainers.OnPolicyTrainer(algorithm, self._with_group(runner), config, **of_trainer)
         if isinstance(config, trainers.OffPolicyConfig):
             return trainers.OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
         return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
@@ -222,7 +222,7 @@ class Run:
         generator = torch.Generator().manual_seed(self.seed)
         make_policy = partial(self._policy_class(), generator=generator, **self._policy_arguments(action_space))
         actor = Actor(make_policy, observation_space, action_space, pieces=self._pieces(observation_space))
-        return actor.to(_there(device or self.device))
+        return actor.to(_checked_device(device or self.device))
 
     def runner(
         self, seed: int | None = None, device: str | None = None, draws_with_torch: bool = False
@@ -242,7 +242,7 @@ class Run:
         pipelines = {"env_to_module": actor.env_to_module, "module_to_env": actor.module_to_env}
         return SingleAgentEnvRunner(env, actor.policy, seed=seed, **pipelines)
 
-    def _together(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
+    def _with_group(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
         """Return the runner, or a group of equal runners if `num_runners` is positive."""
         if not self.num_runners:
             return runner
@@ -272,8 +272,8 @@ class Run:
             return usual
         fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is learners.PPO]
         if usual not in NETWORKS.values() or name not in fitting:
-            there = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
-            raise UnknownKey(f"no network {name!r} for {self.algo}; there are {there}")
+            networks = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
+            raise UnknownKey(f"no network {name!r} for {self.algo}; there are {networks}")
         return NETWORKS[name]
 
     def _pieces(self, space: gym.Space) -> list[Connector | View]:
@@ -287,20 +287,21 @@ class Run:
         )
 
     def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
-        given = {name: value for name, value in self.policy.items() if name not in ("network", "context")}
+        arguments = {name: value for name, value in self.policy.items() if name not in ("network", "context")}
         if "context" in self.policy and self._policy_class() is not learners.TransformerPolicy:
             raise InvalidArgument(
                 "policy has a context, which only a transformer sees: leave it out, or take that network"
             )
-        if not isinstance(given.get("hidden_sizes", ()), (list, tuple)):
-            raise InvalidArgument(f"hidden_sizes is {given['hidden_sizes']!r}; it must be a list of ints")
-        if "activation" in given:
-            given["activation"] = _activation(given["activation"])
-        if "distribution" in given:
-            if given["distribution"] not in _DISTRIBUTIONS:
-                raise UnknownKey(f"no distribution {given['distribution']!r}; there are {', '.join(_DISTRIBUTIONS)}")
-            given["distribution"] = _DISTRIBUTIONS[given["distribution"]](action_space)
-        return given
+        if not isinstance(arguments.get("hidden_sizes", ()), (list, tuple)):
+            raise InvalidArgument(f"hidden_sizes is {arguments['hidden_sizes']!r}; it must be a list of ints")
+        if "activation" in arguments:
+            arguments["activation"] = _activation(arguments["activation"])
+        if "distribution" in arguments:
+            name = arguments["distribution"]
+            if name not in _DISTRIBUTIONS:
+                raise UnknownKey(f"no distribution {name!r}; there are {', '.join(_DISTRIBUTIONS)}")
+            arguments["distribution"] = _DISTRIBUTIONS[name](action_space)
+        return arguments
 
     def _buffer(self) -> EpisodeReplayBuffer:
         numbers = {"capacity": 50_000, **self.buffer}
@@ -318,7 +319,7 @@ def remote_runner(table: dict[str, Any], index: int, seed: int) -> SingleAgentEn
     return Run.of_table(table).runner(seed, "cpu", draws_with_torch=True)
 
 
-def _there(device: str) -> str:
+def _checked_device(device: str) -> str:
     """Return the device, or raise `InvalidArgument` if it is not available."""
     try:
         torch.empty(0, device=device)
@@ -329,19 +330,19 @@ def _there(device: str) -> str:
 
 def _activation(name: Any) -> Any:
     """Return torch's activation module of this name."""
-    found = getattr(torch.nn, name, None) if isinstance(name, str) else None
-    if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+    activation = getattr(torch.nn, name, None) if isinstance(name, str) else None
+    if not (isinstance(activation, type) and issubclass(activation, torch.nn.Module)):
         raise UnknownKey(f"no activation {name!r}: give the name of one of torch.nn's, such as 'Tanh' or 'ReLU'")
-    return found
+    return activation
 
 
 def presets() -> dict[tuple[str, str], Path]:
     """Return the files of tested settings by algorithm and environment."""
-    found = {}
+    paths = {}
     for path in sorted(SETTINGS.glob("*.toml")):
         table = tomllib.loads(path.read_text())
-        found[table["algo"], table["env"]] = path
-    return found
+        paths[table["algo"], table["env"]] = path
+    return paths
 
 
 def flattening(space: gym.Space | None) -> list[Connector]:

@@ -64,7 +64,7 @@ class RLlibCallback:
         """
 
     def on_train_result(self, **arguments: Any) -> None:
-        """Handle an update.
+        """Handle the result of an update.
 
         Args:
             arguments: `algorithm`, `metrics_logger`, and `result`: a dict with "training_iteration",

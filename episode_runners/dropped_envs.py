@@ -1,4 +1,4 @@
-"""Release of the environments of runners that are dropped without `close`."""
+"""Closing of environments whose runner is garbage-collected without `close`."""
 
 from __future__ import annotations
 

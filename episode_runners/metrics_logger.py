@@ -68,7 +68,7 @@ class _Series:
         return self.total / max(perf_counter() - self.since, 1e-9)
 
     def start_interval(self) -> None:
-        """Start a new interval: drop the values if `clears`, and measure the throughput from now on."""
+        """Start a new interval of the throughput, and drop the values if `clears`."""
         if self.clears:
             self.values.clear()
         self.total, self.since = 0.0, perf_counter()

@@ -388,8 +388,7 @@ class MultiAgentEnvRunner(EnvRunner):
             raise
 
     def _fit_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
-        """Give agents that act for the first time in this chunk the output keys of this step, in lookback and pending
-        step.
+        """Fit the recorded extra outputs of agents that act for the first time in a chunk to those of their policy.
 
         Items of earlier steps without such an output are zeros, and for recurrent states the initial state: the policy
         starts with it, and a learner does too. Random actions have no outputs.
@@ -531,7 +530,7 @@ class MultiAgentEnvRunner(EnvRunner):
         super().set_state(state | self._pipelines.states_for_now(state))
 
     def _create_pipelines(self) -> None:
-        """Reset the environments if that never happened, because pipelines of modules are created with their agents."""
+        """Create the pipelines of modules, which need the spaces of agents, by a first reset of the environments."""
         if not self.episodes and not self._closed:
             self._reset_all()
 

@@ -159,11 +159,11 @@ class RunnerPipelines:
         return self._fingerprints.pop(module_id, None) is not None
 
     def is_in_use(self, module_id: Any) -> bool:
-        """Return False if the module was removed, so that it has no policy."""
+        """Return True unless the module was removed."""
         return module_id in (self.policies or {}) or module_id not in self._fingerprints
 
     def states_for_now(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the states of the pipelines that exist. States of modules without agents so far are stored for later.
+        """Return the states of pipelines that exist already, and store those of modules whose agents come later.
 
         A module that was removed, so that it has no policy, keeps the state of its pipelines.
         """

@@ -85,7 +85,7 @@ class ReturnCounter:
         self.ended: list[tuple[float, int, dict[Any, float], dict[Any, Any]]] = []
 
     def add(self, chunk: MultiAgentEpisode) -> None:
-        """Count a chunk, which ended or was cut."""
+        """Add the rewards of a chunk that ended or was cut to the returns."""
         for agent_id, reward in chunk.get_returns(include_pending=True).items():
             self.so_far[agent_id] = self.so_far.get(agent_id, 0.0) + reward
         if chunk.is_done:

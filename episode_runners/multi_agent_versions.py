@@ -23,9 +23,7 @@ def checked_versions(versions: Any) -> Any:
 
 
 def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> None:
-    """Let the agents of an ongoing episode act with other versions from now on. Pending actions keep the version
-    before.
-    """
+    """Set the policy versions of later actions of an ongoing episode. Pending actions keep their version."""
     for line in episode.agents.timelines.values():
         facts, made = line.episode.facts, len(line.episode) + (line.phase == WAITS)
         old, new = (VersionRuns((_of(source, line),)) for source in (before, versions))
@@ -44,7 +42,7 @@ def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
 
 
 def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> None:
-    """Keep the versions of actions that are pending at a cut."""
+    """Copy the policy versions of pending actions from a chunk to its successor."""
     for agent_id, line in successor.agents.timelines.items():
         before = chunk.agents.timelines[agent_id].episode
         runs = before.facts.policy_versions

@@ -38,7 +38,7 @@ class RecordSamples(Hook):
         self.writer.flush()
 
     def close(self) -> None:
-        """Finish the data set."""
+        """Write everything that is buffered, and close the data set."""
         self.writer.close()
 
     def __enter__(self) -> Self:

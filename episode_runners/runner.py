@@ -103,7 +103,7 @@ class _AsStepped(Sequence[Any]):
 
 
 def hook_methods(hooks: Any, name: str) -> tuple[Any, ...]:
-    """The hooks' methods of that name that do something."""
+    """Return the methods `name` of those hooks that override it."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
     return tuple(method for method in methods if method and getattr(method, "__func__", method) is not empty)

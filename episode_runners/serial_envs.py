@@ -63,7 +63,7 @@ class SerialVectorEnv(SyncVectorEnv):
         return row, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _stacked(self, observations: list[Any]) -> np.ndarray:
-        """Return the observations as one array [N, ...]. One of another shape is numpy's error."""
+        """Return the observations as one array [N, ...]. Different shapes raise numpy's error."""
         first, row = observations[0], cast(np.ndarray, self._observations)
         if len(observations) == 1 and type(first) is np.ndarray and first.shape == row.shape[1:]:
             row[0] = first

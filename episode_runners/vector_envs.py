@@ -191,8 +191,8 @@ def close_vector_env(env: VectorEnv) -> None:
         unwrapped.closed = True
 
 
-def autoreset_mode_of(env: VectorEnv, given: AutoresetMode | str | None = None) -> AutoresetMode:
-    """Return the autoreset mode that the vector environment states, or `given` if it states none.
+def autoreset_mode_of(env: VectorEnv, default: AutoresetMode | str | None = None) -> AutoresetMode:
+    """Return the autoreset mode that the vector environment states, or `default` if it states none.
 
     Raises:
         InvalidArgument: an unknown mode, no mode, or a mode other than the environment's.
@@ -201,12 +201,12 @@ def autoreset_mode_of(env: VectorEnv, given: AutoresetMode | str | None = None) 
     env_mode = getattr(unwrapped, "autoreset_mode", None)  # first: several environments may share one metadata dict
     if env_mode is None:
         env_mode = (unwrapped.metadata or {}).get("autoreset_mode")
-    stated = given if env_mode is None else env_mode
+    stated = default if env_mode is None else env_mode
     if stated is None:
         raise InvalidArgument(
             f"{unwrapped} does not say its autoreset mode (metadata['autoreset_mode']); pass autoreset_mode"
         )
     mode = checked_mode(stated)
-    if given is not None and checked_mode(given) is not mode:
-        raise InvalidArgument(f"autoreset_mode={given!r}, but {unwrapped} has {mode}")
+    if default is not None and checked_mode(default) is not mode:
+        raise InvalidArgument(f"autoreset_mode={default!r}, but {unwrapped} has {mode}")
     return mode

@@ -1,4 +1,4 @@
-"""Units of the actions that algorithms learn from: a policy's own actions, never the environment's by mistake."""
+"""Checks and conversion of action units, so that algorithms learn from actions in the units of the policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from episodes.tracks.policy_box import has_env_actions, policy_space_of
 def to_policy_units(
     episodes: Sequence[SingleAgentEpisode], policy_space: gym.Space, mapping: str, name: str
 ) -> Sequence[SingleAgentEpisode]:
-    """Return the episodes with actions as a policy with this mapping puts them out.
+    """Return the episodes with actions converted from the environment's units to those of the policy.
 
     Actions of the environment, imported ones for example, are converted. Actions of a policy with this mapping are not
     changed.
@@ -45,7 +45,7 @@ def to_policy_units(
 
 
 def check_stored_units(replay: EpisodeReplayBuffer | Sampler, policy_space: gym.Space, mapping: str, name: str) -> None:
-    """Raise `InvalidArgument` unless the stored actions are those of a policy with this mapping."""
+    """Raise `InvalidArgument` unless a buffer or data set stores actions in the units of the policy."""
     if len(replay) and not _is_same_in_all_units(policy_space):
         source: Any = replay.dataset if isinstance(replay, Sampler) else replay
         space = source.action_space
@@ -53,7 +53,7 @@ def check_stored_units(replay: EpisodeReplayBuffer | Sampler, policy_space: gym.
 
 
 def check_units(space: gym.Space | None, policy_space: gym.Space, mapping: str, name: str) -> None:
-    """Raise `InvalidArgument` unless `space` is an action space of a policy with this mapping.
+    """Raise `InvalidArgument` unless the actions of `space` are in the units of a policy with this action mapping.
 
     Args:
         space: the action space of episodes.
@@ -89,7 +89,7 @@ def _mappings_of(space: Any) -> set[str]:
 
 
 def _is_same_in_all_units(space: Any) -> bool:
-    """Return True if an action is the same number in all units: each bounded box has the bounds -1 and 1."""
+    """Return True if policy and environment have the same action units: each bounded Box has the bounds -1 and 1."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return all(map(_is_same_in_all_units, parts))

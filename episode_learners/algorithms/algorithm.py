@@ -115,7 +115,7 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
-        """Return the scalar loss of the optimizer with this name, and measurements."""
+        """Return the scalar loss that the optimizer named `optimizer` minimizes, and measurements."""
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Take gradient steps on a train batch, and return the means of all measurements."""
@@ -124,13 +124,14 @@ class Algorithm(nn.Module, ABC):
     def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
         measured: Measured = {}
         for name, optimizer in self.optimizers.items():
-            told = self.backward(minibatch, name)
-            if optimizer.knows_norm_before_step and not _are_finite(told):  # its gradient may be bounded, and hide it
+            measurements = self.backward(minibatch, name)
+            # the gradient of an infinite loss may be bounded
+            if optimizer.knows_norm_before_step and not _are_finite(measurements):
                 if optimizer.reduce is None:
                     optimizer.zero_grad()
                     raise _NotFinite
-                optimizer.gathered().fill_(torch.nan)  # so that all processes see it
-            measured |= told
+                optimizer.collect_gradient().fill_(torch.nan)  # so that all processes see it
+            measured |= measurements
             measured |= self.step(name)
             if not optimizer.has_moved:
                 raise _NotFinite
@@ -244,7 +245,7 @@ class Algorithm(nn.Module, ABC):
         return take_back
 
     def set_learning_rates(self, rates: Mapping[str, float]) -> None:
-        """Change the base learning rates of optimizers, by name; schedules keep their position."""
+        """Change the base learning rates of optimizers, by name. Learning rate schedules keep their position."""
         for name, rate in rates.items():
             self.optimizers[name].set_base_learning_rate(rate)
             if name in self.schedulers:
@@ -289,7 +290,7 @@ class Algorithm(nn.Module, ABC):
         return {"generator": self.generator.get_state(), "num_updates": self.num_updates}
 
     def set_progress(self, progress: dict[str, Any]) -> None:
-        """Restore what `get_progress` returned."""
+        """Restore the random states and counts that `get_progress` returned."""
         self.generator.set_state(progress["generator"].cpu())
         self.num_updates = progress["num_updates"]
 
@@ -298,12 +299,12 @@ P = TypeVar("P", bound=Policy)
 
 
 def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
-    """Return the policy of an actor and the actor, or a policy itself and None."""
+    """Return the policy and the actor of an argument that is one of them. The actor of a policy is None."""
     return (cast(P, policy.policy), policy) if isinstance(policy, Actor) else (policy, None)
 
 
 def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
-    """Return the arguments of `learner_pipeline` for the stored observations and the views of an actor."""
+    """Return the arguments of `learner_pipeline` that describe the episodes: spaces, and the views of the actor."""
     if actor is None:
         return {"observation_space": policy.observation_space, "action_space": policy.action_space}
     spaces = {"observation_space": actor.recorded_observation_space, "action_space": policy.action_space}
@@ -337,10 +338,11 @@ def means(measured: list[Measured]) -> dict[str, float]:
 
 
 def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) -> str:
-    """Describe the differences between the spaces of the episodes and those of the policy."""
+    """Return text that names the spaces in which episodes and policy differ, or ""."""
     names = ("observation_space", "action_space")
     pairs = [(name, env_space_of(getattr(episodes[0], name)), getattr(policy, name)) for name in names]
-    return ", ".join(f"{name} {its}, the policy {own}" for name, its, own in pairs if its is not None and its != own)
+    differ = [(name, space, known) for name, space, known in pairs if space is not None and space != known]
+    return ", ".join(f"{name} {space}, the policy {known}" for name, space, known in differ)
 
 
 class _NotFinite(Exception):
@@ -353,20 +355,20 @@ def _are_finite(measured: Mapping[str, Any]) -> bool:
 
 
 def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
-    """Return the error message of an update that was not finite, with the rows of the batch that have such values."""
-    said = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
-    origin, found = _origin(batch), []
+    """Return the error message of an update whose loss or gradient is not finite. It names rows with such values."""
+    message = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
+    origin, places = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape
     for name, column in tensors_of(batch).items():
         for leaf in leaves(column):
             if leaf.is_floating_point() and leaf.ndim and name not in _MAY_BE_INFINITE:
                 num_axes = len(axes) if leaf.shape[: len(axes)] == axes else 1
                 bad = ~torch.isfinite(leaf).reshape(*leaf.shape[:num_axes], -1).all(-1)
-                found += [(name, tuple(place)) for place in bad.nonzero()[:3].tolist()]
-    if not found:
-        return said + "All columns of the batch are finite: look at the learning rate, and at the policy's outputs"
-    rows = ", ".join(f"{name}{list(place)}{_whose(place, origin)}" for name, place in found[:6])
-    return said + f"The batch has NaN or infinite values: {rows}"
+                places += [(name, tuple(place)) for place in bad.nonzero()[:3].tolist()]
+    if not places:
+        return message + "All columns of the batch are finite: look at the learning rate, and at the policy's outputs"
+    rows = ", ".join(f"{name}{list(place)}{_describe_row(place, origin)}" for name, place in places[:6])
+    return message + f"The batch has NaN or infinite values: {rows}"
 
 
 _MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked actions
@@ -380,8 +382,8 @@ def _origin(batch: Mapping[str, Any]) -> Origin | None:
         return None
 
 
-def _whose(place: tuple[int, ...], origin: Origin | None) -> str:
-    """Return text with the episode and step of a position in a column, if they are known."""
+def _describe_row(place: tuple[int, ...], origin: Origin | None) -> str:
+    """Return text that names the episode and step of a row of a column, or "" if they are unknown."""
     if origin is None or len(place) < origin.numbers.ndim:
         return ""
     try:

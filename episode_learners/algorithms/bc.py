@@ -108,8 +108,8 @@ class BC(Algorithm):
         if self._given is None and module_of(self.policy).is_recurrent:
             episodes = EpisodePack.from_episodes(episodes)
             outputs = episodes.extra_model_outputs
-            own = {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}
-            episodes = episodes.replace(extra_model_outputs=own)
+            kept_outputs = {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}
+            episodes = episodes.replace(extra_model_outputs=kept_outputs)
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Bases of all configurations: shared hyperparameters, and docstrings that list inherited fields."""
+"""Base classes of configurations: shared hyperparameters, and docstrings that list inherited fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECTION = "Attributes:"
 
 
 class Settings:
-    """Base of configuration dataclasses. A subclass's docstring gets the inherited entries of its `Attributes:`."""
+    """Base class of configurations. It adds inherited fields to the `Attributes:` of a subclass's docstring."""
 
     __slots__ = ()
 

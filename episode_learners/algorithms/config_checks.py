@@ -1,4 +1,4 @@
-"""Checks of configurations."""
+"""Checks of the values of configurations."""
 
 from __future__ import annotations
 

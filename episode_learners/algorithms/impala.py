@@ -176,5 +176,5 @@ def _joined(column: Tensor) -> Tensor:
 
 
 def _filled(column: Tensor, mask: Tensor) -> Tensor:
-    """Return a column [B, T, ...] in which the first item replaces padding."""
+    """Return a column [B, T, ...] whose padding is replaced by a valid item, the first one."""
     return torch.where(mask.reshape(*mask.shape, *[1] * (column.ndim - 2)), column, column[:1, :1])

@@ -58,7 +58,7 @@ def shuffled(
 
 
 def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns "new_<name>" of the next observations as "<name>", as the policy reads them."""
+    """Return the policy's input at the next observations: each column "new_<name>" under the key "<name>"."""
     return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
 
 

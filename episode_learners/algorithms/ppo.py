@@ -182,7 +182,7 @@ class PPO(Algorithm):
             yield from self._epoch(columns, num_steps)
 
     def _epoch(self, columns: dict[str, Any], num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield all rows in random order, about `minibatch_size` real steps at a time."""
+        """Yield the minibatches of one epoch: all rows in random order, with about `minibatch_size` steps each."""
         advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
         num_rows = len(advantages)
         size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
@@ -267,7 +267,7 @@ def ppo_pipeline(
 def ppo_loss(
     distribution: ActionDistribution, outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: PPOConfig
 ) -> tuple[Tensor, Measured]:
-    """Return the scalar loss of a policy's outputs [B, ...] on steps [B, ...], and its parts."""
+    """Return PPO's scalar loss of policy outputs [B, ...] on steps [B, ...], and measurements of its parts."""
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
     coefficient, dual_clip = config.entropy_coefficient, config.dual_clip
     loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, coefficient, dual_clip)
@@ -284,7 +284,7 @@ def clipped_policy_loss(
     dual_clip: float | None = None,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Measured]:
-    """Return the scalar policy loss of distribution inputs [B, ...] on steps [B, ...], and its parts.
+    """Return PPO's scalar policy loss of distribution inputs [B, ...] on steps [B, ...], and measurements of its parts.
 
     Args:
         clip, dual_clip: see `clipped_surrogate`.

@@ -1,4 +1,4 @@
-"""R2D2 (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX): deep Q-learning with a memory."""
+"""R2D2 (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX): recurrent deep Q-learning."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class R2D2Config(DQNConfig):
 
 
 class R2D2(DQN):
-    """Q-learning from sequences. Each sequence begins with the recurrent state that was stored while acting.
+    """Q-learning of recurrent policies from sampled sequences, which begin with recurrent states stored while acting.
 
     The buffer must store that state: fill it with `sample_into(buffer, extra_model_outputs=("state_out",))`. The loss
     counts only the steps after the burn-in. An "action_mask" in the observations also masks the targets.
@@ -85,7 +85,7 @@ class R2D2(DQN):
         self.lengths = (config.sequence_length, config.burn_in)
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Raise InvalidArgument: R2D2 learns from sampled sequences."""
+        """Raise `InvalidArgument`, because R2D2 learns from sampled sequences and not from episodes."""
         raise InvalidArgument(
             "R2D2 learns from sequences out of replay: add the episodes to a buffer, and update_from it"
         )
@@ -128,7 +128,7 @@ class R2D2(DQN):
         return loss, {**measured, **self.measured_errors(priorities)}
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
-        """Compute the n-step TD targets [B, W]; near the end of a sequence, of the steps that it still has.
+        """Compute the n-step TD targets [B, W]. Near the end of a sequence, n is the number of steps that are left.
 
         The recursion is G[n, t] = r[t] + discount[t] * G[n - 1, t + 1].
         """
@@ -162,7 +162,7 @@ class R2D2(DQN):
 
 
 def rescaled(values: Tensor) -> Tensor:
-    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of `values`.
+    """Return values rescaled by h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in the paper.
 
     >>> rescaled(torch.tensor([0.0, 3.0, -99.0]))
     tensor([ 0.0000,  1.0030, -9.0990])
@@ -171,7 +171,7 @@ def rescaled(values: Tensor) -> Tensor:
 
 
 def unscaled(values: Tensor) -> Tensor:
-    """Return the inverse of `rescaled`.
+    """Return the original values of rescaled ones: the inverse of `rescaled`.
 
     >>> unscaled(rescaled(torch.tensor([1.0, 3.0, -99.0]))).round(decimals=2)
     tensor([  1.,   3., -99.])

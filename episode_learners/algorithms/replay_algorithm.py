@@ -1,4 +1,4 @@
-"""`ReplayAlgorithm`: what algorithms that learn from single transitions have in common."""
+"""`ReplayAlgorithm`: base class of algorithms that learn from single transitions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
 
     @property
     def pipeline(self) -> LearnerPipeline:
-        """Episodes to a train batch."""
+        """Learner pipeline from episodes to a train batch."""
         if self._pipeline is None:
             self._pipeline = learner_pipeline(
                 **stored_inputs(self.policy, self.actor), next_observations=True, device=self.policy.device
@@ -104,7 +104,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return self._pipeline
 
     def explore_after(self, num_env_steps: int) -> None:
-        """Set the policy's exploration to its state after `num_env_steps` environment steps; nothing by default."""
+        """Set the policy's exploration to its state after `num_env_steps` environment steps. By default it does
+        nothing.
+        """
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         """Sample `n` transitions, and return them as columns of arrays, with "weights" if they are prioritized."""
@@ -147,7 +149,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "came", None))
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Learn from episodes as `Algorithm.update` does; with `n_step` above 1 raise InvalidArgument."""
+        """Learn from episodes and return metrics. This needs `n_step=1`."""
         if self.config.n_step > 1:
             raise InvalidArgument(
                 f"{type(self).__name__}: n_step={self.config.n_step} needs a replay buffer: add the episodes to "
@@ -170,7 +172,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield rows in their order, `batch_size` at a time; in random order if they are not a replay sample."""
+        """Yield `batch_size` rows at a time: replay samples in their order, episodes in random order."""
         columns = tensors_of(batch)
         num_rows, size = columns[Columns.REWARDS].shape[0], self.config.batch_size
         if not num_rows:

@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905), with a temperature that is learned."""
+"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905) with a learned temperature."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         return loss, {"temperature": self.log_temperature.detach().exp()}
 
     def _noise(self) -> torch.Generator:
-        """Return the random generator of the actions that losses sample, on the policy's device."""
+        """Return the generator, on the policy's device, that samples the actions in losses."""
         if self._drawn.device != self.policy.device:
             seed = int(torch.randint(2**62, (), generator=self.generator))
             self._drawn = torch.Generator(self.policy.device).manual_seed(seed)

@@ -33,9 +33,9 @@ class TargetNetwork(nn.Module):
         super().__init__()
         self.module = deepcopy(source).requires_grad_(False)
         self._has_buffers = next(self.module.buffers(), None) is not None
-        self._lay()
+        self._flatten_parameters()
 
-    def _lay(self) -> None:
+    def _flatten_parameters(self) -> None:
         self._laid = parameters = list(self.module.parameters())
         with torch.no_grad():
             vector = torch.cat([parameter.reshape(-1) for parameter in parameters])
@@ -45,9 +45,9 @@ class TargetNetwork(nn.Module):
 
     @property
     def vector(self) -> Tensor:
-        """All parameters [P]. They share its memory."""
+        """Vector [P] of all parameters, which are views of it."""
         if self._laid[0].data_ptr() != self._vector.data_ptr():
-            self._lay()  # the module went to another device, or was copied
+            self._flatten_parameters()  # the module went to another device, or was copied
         return self._vector
 
     def set_vector(self, values: Tensor) -> None:
@@ -71,8 +71,8 @@ class TargetNetwork(nn.Module):
                 values = torch.cat([parameter.detach().reshape(-1) for parameter in source.parameters()])
             self.vector.copy_(values) if share == 1.0 else self.vector.lerp_(values, share)
             if self._has_buffers:
-                for ours, theirs in zip(self.module.buffers(), source.buffers(), strict=True):
-                    ours.copy_(theirs)
+                for ours, source_buffer in zip(self.module.buffers(), source.buffers(), strict=True):
+                    ours.copy_(source_buffer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

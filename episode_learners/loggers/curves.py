@@ -1,4 +1,4 @@
-"""Names of curves, which equal those of Tianshou's dashboards."""
+"""Names of logged curves, equal to those of Tianshou's dashboards."""
 
 from __future__ import annotations
 

@@ -40,20 +40,20 @@ class Logger:
             self.write(scope, metrics, step)
 
     def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        """Write a row."""
+        """Write a row of metrics after `step` environment steps. The base class does nothing."""
 
     def describe(self, description: Mapping[str, Any]) -> None:
         """Write the description of the run: configuration, versions, command."""
 
     def resume(self, step: int) -> None:
-        """Continue after `step`, and drop rows of later steps, which an interrupted run wrote, if that is possible."""
+        """Continue after `step`. Rows of later steps, which an interrupted run wrote, are dropped if possible."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the step of the last row of each scope, from which intervals are counted."""
         return {"last": dict(self._last)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `get_state` returned; an empty one begins new intervals."""
+        """Continue from a state that `get_state` returned. An empty state starts new intervals."""
         self._last = dict(state.get("last", {}))
 
     def flush(self) -> None:
@@ -71,7 +71,7 @@ class Logger:
 
 
 class MultiLogger(Logger):
-    """Several loggers, each with separate intervals.
+    """Logger that passes all metrics to several loggers, each with its own intervals.
 
     A logger that fails, for example on a full disk, is dropped with a warning, and the run continues with the others.
     If the last one fails, its error is raised.
@@ -83,11 +83,11 @@ class MultiLogger(Logger):
         self._failed: list[Logger] = []
         self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
-    def _each(self, name: str, *told: Any) -> None:
-        """Call a method of all loggers."""
+    def _each(self, name: str, *arguments: Any) -> None:
+        """Call the method `name` of all loggers, and drop loggers that fail with a warning."""
         for logger in self.loggers[:]:
             try:
-                getattr(logger, name)(*told)
+                getattr(logger, name)(*arguments)
             except Exception as error:
                 self.loggers.remove(logger)
                 self._failed.append(logger)

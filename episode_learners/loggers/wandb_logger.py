@@ -48,8 +48,8 @@ class WandbLogger(Logger):
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self.folder / _ID
         known_id = known.read_text().strip() if known.exists() else None
-        where: dict[str, Any] = {"project": project, "dir": str(self.folder), "mode": mode, "name": name}
-        self.run = wandb.init(**where, id=known_id, resume="allow", reinit="create_new")
+        location: dict[str, Any] = {"project": project, "dir": str(self.folder), "mode": mode, "name": name}
+        self.run = wandb.init(**location, id=known_id, resume="allow", reinit="create_new")
         known.write_text(f"{self.run.id}\n")
         self.run.define_metric(STEP)
         self.run.define_metric("*", step_metric=STEP)

@@ -61,13 +61,13 @@ class Autoregressive(nn.Module, ActionDistribution):
         return self._together([a for _, _, a in self._walk(inputs, lambda p, x, i: p.mode(x))], inputs)
 
     def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
-        given = self._apart(actions)
-        walk = self._walk(inputs, lambda part, own, i: given[i])
-        return torch.stack([part.log_prob(own, action) for part, own, action in walk]).sum(0)
+        values = self._apart(actions)
+        walk = self._walk(inputs, lambda part, part_inputs, i: values[i])
+        return torch.stack([part.log_prob(part_inputs, action) for part, part_inputs, action in walk]).sum(0)
 
     def entropy(self, inputs: Tensor) -> Tensor:
-        walk = self._walk(inputs, lambda part, own, i: part.sample(own.detach()))
-        return torch.stack([part.entropy(own) for part, own, _ in walk]).sum(0)
+        walk = self._walk(inputs, lambda part, part_inputs, i: part.sample(part_inputs.detach()))
+        return torch.stack([part.entropy(part_inputs) for part, part_inputs, _ in walk]).sum(0)
 
     def _walk(
         self, inputs: Tensor, choose: Callable[[ActionDistribution, Tensor, int], Any]
@@ -77,9 +77,9 @@ class Autoregressive(nn.Module, ActionDistribution):
         """
         known = [inputs]
         for i, part in enumerate(self._parts):
-            own = whole(self.heads[i](torch.cat(known, -1)))
-            action = choose(part, own, i)
-            yield part, own, action
+            part_inputs = whole(self.heads[i](torch.cat(known, -1)))
+            action = choose(part, part_inputs, i)
+            yield part, part_inputs, action
             known.append(self.encoders[i](action).to(inputs.dtype))
 
     def _together(self, actions: list[Any], inputs: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Policies of Q-values, which act epsilon-greedily."""
+"""Policies with Q-values, which act epsilon-greedily."""
 
 from __future__ import annotations
 
@@ -63,25 +63,27 @@ class QPolicy(Policy):
         self.value = linear(num_features, 1, VALUE_GAIN, generator) if dueling else None
 
     def q_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the Q-values [B, n] of all actions; minus infinity if the "action_mask" forbids an action."""
+        """Return the Q-values [B, n] of all actions. Actions that the "action_mask" forbids have minus infinity."""
         obs = batch[Columns.OBS]
         return self.compute_masked_q_values(self.body(obs), obs)
 
     def compute_masked_q_values(self, features: Tensor, obs: Any) -> Tensor:
-        """Return the Q-values [..., n] of features [..., k]; minus infinity if the "action_mask" forbids an action."""
-        return legal_inputs(self.distribution, self.worth_of(features), obs)
+        """Return the Q-values [..., n] of features [..., k]. Actions that the "action_mask" forbids have minus
+        infinity.
+        """
+        return legal_inputs(self.distribution, self.unmasked_q_values(features), obs)
 
-    def worth_of(self, features: Tensor) -> Tensor:
-        """Return the Q-values [..., n] of features [..., k]."""
+    def unmasked_q_values(self, features: Tensor) -> Tensor:
+        """Return the Q-values [..., n] of features [..., k], without an action mask."""
         outputs = whole(self.head(features))
         if self.value is None:
             return outputs
         return whole(self.value(features)) + outputs - outputs.mean(-1, keepdim=True)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        return self.told(self.q_values(batch), explore)
+        return self.outputs_of(self.q_values(batch), explore)
 
-    def told(self, values: Tensor, explore: bool | None) -> dict[str, Tensor]:
+    def outputs_of(self, values: Tensor, explore: bool | None) -> dict[str, Tensor]:
         """Return the outputs of `forward` for Q-values [..., n]."""
         if explore is None:
             return {"q_values": values}
@@ -138,7 +140,7 @@ class LSTMQPolicy(QPolicy):
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         features, state = self.body(batch[Columns.OBS], batch[Columns.STATE_IN])
         return {
-            **self.told(self.compute_masked_q_values(features, batch[Columns.OBS]), explore),
+            **self.outputs_of(self.compute_masked_q_values(features, batch[Columns.OBS]), explore),
             Columns.STATE_OUT: state,
         }
 

@@ -59,7 +59,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Return the state that `save_checkpoint` wrote.
+    """Read a checkpoint file, and return its state.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -72,11 +72,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         if damaged is not None:
             raise UnreadableData(f"{path} is damaged: the checksum of its part {damaged} is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True)
-        found = content.get("format") if isinstance(content, dict) else None
-        if type(found) is not int:
+        format_number = content.get("format") if isinstance(content, dict) else None
+        if type(format_number) is not int:
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: it has no format number")
-        if found != FORMAT:
-            raise StateMismatch(f"{path} has format {found}; this version reads format {FORMAT}")
+        if format_number != FORMAT:
+            raise StateMismatch(f"{path} has format {format_number}; this version reads format {FORMAT}")
         state = _restored(content["state"])
         if not isinstance(state, dict):
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: its state is a {type(state).__name__}")
@@ -111,8 +111,8 @@ def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | No
     return None
 
 
-def _plain(value: Any, where: str) -> Any:
-    """Return the value as torch can load it with `weights_only=True`."""
+def _plain(value: Any, path: str) -> Any:
+    """Return a nested value converted to types that torch loads with `weights_only=True`."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, np.generic):
@@ -120,20 +120,20 @@ def _plain(value: Any, where: str) -> Any:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, dict):
-        items = [(_plain(key, f"{where}/{key}"), _plain(part, f"{where}/{key}")) for key, part in value.items()]
+        items = [(_plain(key, f"{path}/{key}"), _plain(part, f"{path}/{key}")) for key, part in value.items()]
         return {_DICT: items} if _ARRAY in value or _DICT in value else dict(items)
     if type(value) is torch.Size:
         value = tuple(value)
     if type(value) in (list, tuple):
-        return type(value)(_plain(part, f"{where}/{i}") for i, part in enumerate(value))
+        return type(value)(_plain(part, f"{path}/{i}") for i, part in enumerate(value))
     if type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject:
         data = torch.frombuffer(bytearray(np.ascontiguousarray(value).tobytes() or b"\0"), dtype=torch.uint8)
         return {_ARRAY: data, "dtype": np.lib.format.dtype_to_descr(value.dtype), "shape": tuple(value.shape)}
-    raise InvalidArgument(f"a checkpoint cannot hold the {type(value).__name__} at {where or 'its root'}")
+    raise InvalidArgument(f"a checkpoint cannot hold the {type(value).__name__} at {path or 'its root'}")
 
 
 def _restored(value: Any) -> Any:
-    """Return the value that `_plain` was given. It raises errors of many kinds if the value is damaged."""
+    """Return the original of a value that `_plain` converted. Damaged values raise errors of many kinds."""
     if isinstance(value, dict):
         if _ARRAY in value:
             dtype = np.lib.format.descr_to_dtype(value["dtype"])

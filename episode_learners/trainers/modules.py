@@ -1,4 +1,4 @@
-"""Functions by which trainers treat one algorithm and a `MultiAgentAlgorithm` alike."""
+"""Functions that give trainers one interface to single algorithms and `MultiAgentAlgorithm`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = [
 
 
 def learners_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Algorithm]:
-    """Return the algorithm of each module; of a single algorithm, under `DEFAULT_MODULE_ID`."""
+    """Return the algorithm of each module. A single algorithm has the key `DEFAULT_MODULE_ID`."""
     if isinstance(algorithm, MultiAgentAlgorithm):
         return {module_id: algorithm[module_id] for module_id in algorithm.module_ids}
     return {DEFAULT_MODULE_ID: algorithm}
 
 
 def policies_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Policy]:
-    """Return the policy of each module; of a single algorithm, under `DEFAULT_MODULE_ID`."""
+    """Return the policy of each module. That of a single algorithm has the key `DEFAULT_MODULE_ID`."""
     return {module_id: learner.policy for module_id, learner in learners_of(algorithm).items()}
 
 
 def flat_metrics(metrics: Mapping[Any, Any]) -> dict[str, float]:
-    """Return metrics by module as "<metric>/module/<module>"; metrics of one algorithm as they are.
+    """Return metrics by module as "<metric>/module/<module>". Metrics of a single algorithm keep their names.
 
     >>> flat_metrics({"a": {"loss": 1.0}, "b": {"loss": 2.0}})
     {'loss/module/a': 1.0, 'loss/module/b': 2.0}
@@ -56,7 +56,7 @@ def flat_metrics(metrics: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def modules_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
-    """Return the ids of the modules and whether each is trained, as plain values; [] for a single algorithm."""
+    """Return pairs of module id and whether the module is trained. Return [] for a single algorithm."""
     if not isinstance(algorithm, MultiAgentAlgorithm):
         return []
     return [[module_id, module_id in algorithm.train_ids] for module_id in algorithm.module_ids]
@@ -68,7 +68,7 @@ def match_modules(
     module_fn: Callable[[Any], Algorithm | Policy | Actor] | None,
     path: Path,
 ) -> None:
-    """Give an algorithm the modules of a checkpoint: add missing ones with `module_fn`, and remove all others.
+    """Add and remove modules until an algorithm has those of a checkpoint. `module_fn` makes missing ones.
 
     Raises:
         StateMismatch: a module is missing, and there is no `module_fn`.
@@ -95,7 +95,7 @@ def fingerprints_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
 
 
 def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprints: Any, runner: Any) -> None:
-    """Give each policy its fingerprint.
+    """Set the pipeline fingerprint of each policy to that of a checkpoint.
 
     Raises:
         StateMismatch: the runner has other pipelines. A `MultiAgentEnvRunner` checks its pipelines when agents come.

@@ -92,7 +92,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
             episodes = self.runner.sample(**options)
             stats = self.runner.stats
             self.num_steps += num_steps_of(stats)
-            self._tell("on_collect", episodes)
+            self._call_hooks("on_collect", episodes)
             if learns:
                 metrics = self._update_on_policy(self.algorithm, episodes)
             keep_outputs(episodes, {m: one.stored_outputs for m, one in learners_of(self.algorithm).items()})
@@ -102,7 +102,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
             stats = self.runner.sample_into(self.buffer, extra_model_outputs=outputs, **options)
             self.num_steps += stats.num_steps
         if learns and stats.num_episodes:
-            self._sampled(stats)
+            self._log_sample(stats)
         return metrics
 
     def _update_on_policy(self, algorithm: MultiAgentAlgorithm, episodes: Any) -> dict[Any, Any]:
@@ -110,12 +110,12 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         modules = [one for one in algorithm.train_ids if one not in algorithm.replay_ids]
         return algorithm.update(episodes, module_ids=modules) if modules else {}
 
-    def _parts(self) -> dict[str, Any]:
+    def _stateful_parts(self) -> dict[str, Any]:
         return {"runner": self.runner, "buffer": StoredBuffer(self.buffer)}
 
 
 def keep_outputs(episodes: Sequence[MultiAgentEpisode], stored: Mapping[Any, Collection[str]]) -> None:
-    """Remove the extra model outputs of all agents that are not in `stored`, by module."""
+    """Remove extra model outputs from the agents' episodes, except those that `stored` lists for their module."""
     for episode in episodes:
         for agent_episode in episode.agent_episodes.values():
             names = stored.get(agent_episode.module_id, ())

@@ -96,7 +96,7 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         self._update(learner.update(episodes))
 
     def _next_with_steps(self) -> Sequence[Any]:
-        """Return the next episodes of which at least one has a step."""
+        """Return the next `episodes_per_update` episodes. Sets of episodes without any step are skipped."""
         data: Any = self.data
         for _ in range(-(-len(data) // self.config.episodes_per_update) + 1):
             episodes = self._next_episodes(data)
@@ -110,20 +110,20 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         start, self._at = self._at, self._at + self.config.episodes_per_update
         return data[start : self._at]
 
-    def _parts(self) -> dict[str, Any]:
+    def _stateful_parts(self) -> dict[str, Any]:
         tested = {} if self.runner is None else {"runner": self.runner}
         if isinstance(self.data, _BUFFERS):
             return {"data": StoredBuffer(self.data), **tested}
         if isinstance(self.data, Sampler):
-            return {"data": _SamplerPlace(self.data), **tested}
-        return {"place": _Place(self), **tested}
+            return {"data": _SamplerPosition(self.data), **tested}
+        return {"place": _EpisodeIndex(self), **tested}
 
 
 def _gives_steps(data: Any) -> bool:
     return isinstance(data, Sampler) and not isinstance(data.what, EpisodeBatches)
 
 
-class _SamplerPlace:
+class _SamplerPosition:
     """Position of a sampler, as an object with a state."""
 
     def __init__(self, sampler: Sampler) -> None:
@@ -136,7 +136,7 @@ class _SamplerPlace:
         self.sampler.load_state_dict(state)
 
 
-class _Place:
+class _EpisodeIndex:
     """Index of a trainer's next episode, as an object with a state."""
 
     def __init__(self, trainer: OfflineTrainer) -> None:

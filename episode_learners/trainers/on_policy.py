@@ -58,9 +58,9 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
         steps = self.config.steps_per_collect if whole is None else None
         episodes = self.runner.sample(num_timesteps=steps, num_episodes=whole)
         self.num_steps += num_steps_of(self.runner.stats)
-        self._sampled(self.runner.stats)
-        self._tell("on_collect", episodes)
+        self._log_sample(self.runner.stats)
+        self._call_hooks("on_collect", episodes)
         self._update(self.algorithm.update(episodes))
 
-    def _parts(self) -> dict[str, Any]:
+    def _stateful_parts(self) -> dict[str, Any]:
         return {"runner": self.runner}

@@ -43,14 +43,14 @@ class Progress:
         self._num_steps = done
 
     def begin(self, epoch: int, most: int) -> None:
-        """Begin an epoch."""
+        """Start the display of a new epoch."""
         self._end_epoch()
         self._epoch = f"epoch {epoch}/{most}"
         self._bar.ncols = get_terminal_size().columns
         self._bar.set_description_str(self._epoch, refresh=False)
 
     def add(self, num_steps: int) -> None:
-        """Add the steps of one collection."""
+        """Advance the bar by the environment steps of one collection."""
         self._num_steps += num_steps
         if not self._bar.disable:
             self._bar.set_postfix_str(self._text(), refresh=False)
@@ -83,7 +83,7 @@ class Progress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._end_epoch()
         self._bar.close()

@@ -141,7 +141,7 @@ class CallbackAlgorithm:
 
 
 def _copied(algorithm: MultiAgentAlgorithm, module: Policy) -> Policy | Actor:
-    """Return a copy of a policy; with its pipelines, if it is the policy of a module with an actor."""
+    """Return a copy of a policy, or of its actor if it belongs to a module with an actor."""
     actors = [one.actor for one in map(algorithm.__getitem__, algorithm.module_ids) if one.policy is module]
     return deepcopy(actors[0] if actors and actors[0] is not None else module)
 
@@ -169,7 +169,7 @@ class CallbackTrainerHook:
             trainer.logger.log("info", logged, trainer.num_steps)
 
     def _result(self, trainer: Any, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return the result of an iteration, nested as RLlib's."""
+        """Return the result of an iteration in RLlib's structure."""
         learners: dict[str, dict[str, float]] = {}
         for key, value in metrics.items():
             name, _, module_id = key.partition("/module/")
@@ -216,7 +216,7 @@ def as_trainer_hook(hook: Any) -> Any:
 
 
 def _flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, float]:
-    """Return the numbers in nested dicts as "<key>/<key>"; other values are left out."""
+    """Return the numbers in nested dicts by "<key>/<key>". Other values are left out."""
     numbers: dict[str, float] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The settings of a run that a resumed run must have too, and which of them may change."""
+"""Comparison of the settings of a resumed run with those of its checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIXED = ("trainer", "algorithm", "policy")  # may never change; all others may 
 
 
 def settings_of(trainer_config: Any, algorithm: Algorithm | MultiAgentAlgorithm, runner: Any) -> dict[str, Any]:
-    """Return the settings of a run by name, as plain values; those of a module end with "/<module>"."""
+    """Return the settings of a run by name, as plain values. Names of a module's settings end with "/<module>"."""
     settings: dict[str, Any] = {"algorithm": type(algorithm).__name__}
     settings |= {f"trainer.{name}": str(value) for name, value in asdict(trainer_config).items()}
     for module_id, learner in learners_of(algorithm).items():
@@ -66,7 +66,7 @@ def _fields_of(config: Any) -> dict[str, Any]:
 
 
 def _environment_name(runner: Any) -> str:
-    """Return the id of a runner's environment with its arguments; without a spec, its kind and spaces."""
+    """Return the id of a runner's environment with its arguments. Without a spec, return its spaces."""
     if isinstance(runner, MultiAgentEnvRunner):
         env = runner.envs[0]
         return str(getattr(env, "name", type(env).__name__))

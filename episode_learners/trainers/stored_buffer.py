@@ -31,7 +31,7 @@ class StoredBuffer:
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.buffer.get_state()
         if isinstance(self.buffer, MultiAgentEpisodeReplayBuffer):
-            modules = [[module_id, capacity, _stored(own)] for module_id, (capacity, own) in state["modules"].items()]
+            modules = [[module_id, capacity, _stored(one)] for module_id, (capacity, one) in state["modules"].items()]
             return _encoded({**state, "modules": modules})
         del state["spaces"]
         return _encoded(_stored(state))
@@ -39,7 +39,7 @@ class StoredBuffer:
     def set_state(self, state: Mapping[str, Any]) -> None:
         decoded: dict[str, Any] = _decoded(state)
         if isinstance(self.buffer, MultiAgentEpisodeReplayBuffer):
-            modules = {module_id: (capacity, _restored(own)) for module_id, capacity, own in decoded["modules"]}
+            modules = {module_id: (capacity, _restored(one)) for module_id, capacity, one in decoded["modules"]}
             self.buffer.set_state({**decoded, "modules": modules})
         else:
             self.buffer.set_state({**_restored(decoded), "spaces": self.buffer.get_state()["spaces"]})
@@ -51,7 +51,7 @@ def _stored(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restored(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a module's buffer that `_stored` was given."""
+    """Return the state of a module's buffer with infos as the buffer stores them: the inverse of `_stored`."""
     infos = decode_infos(state["ring"]["infos"])
     return state | {"ring": state["ring"] | {"infos": (infos.starts, infos.parts)}}
 
@@ -68,7 +68,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """Return the nested value that `_encoded` was given."""
+    """Return a nested value with endings and spaces as objects: the inverse of `_encoded`."""
     if isinstance(value, Mapping):
         if _ENDING in value:
             return Ending(value[_ENDING])

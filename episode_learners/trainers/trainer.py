@@ -113,7 +113,7 @@ class Trainer(ABC, Generic[Config]):
 
     @abstractmethod
     def _collect_and_update(self) -> None:
-        """Collect once, count the steps in `num_steps`, and update."""
+        """Collect once, add the number of steps to `num_steps`, and update."""
 
     def test(self, seed: int) -> Evaluation | None:
         """Evaluate the policy on complete episodes. Return None if there is no environment."""
@@ -127,7 +127,7 @@ class Trainer(ABC, Generic[Config]):
         return evaluate(runner, num_episodes=number, seed=seed)
 
     @abstractmethod
-    def _parts(self) -> dict[str, Any]:
+    def _stateful_parts(self) -> dict[str, Any]:
         """Return the objects with a state besides the algorithm, by name: runners, buffers."""
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ class Trainer(ABC, Generic[Config]):
         before = self.num_steps
         if not self._has_started:
             self._has_started = True
-            self._tell("on_start")
+            self._call_hooks("on_start")
         self._match_runner()
         if self.ledger is not None:
             for module_id, learner in learners_of(self.algorithm).items():
-                learner.witness = partial(self._note, module_id, learner)
+                learner.witness = partial(self._write_ledger, module_id, learner)
         self._collect_and_update()
         every = self.config.test_every
         if every is not None and before // every < self.num_steps // every:
@@ -207,28 +207,29 @@ class Trainer(ABC, Generic[Config]):
         self.num_epochs += 1
         if self.config.test_every is None:
             self._test()
-        self._tell("on_epoch")
+        self._call_hooks("on_epoch")
         if self.config.checkpoint_every is not None and self.num_epochs % self.config.checkpoint_every == 0:
             self.save()
 
     def _update(self, metrics: dict[Any, Any], num_updates: int = 1) -> None:
-        """Count, log and report updates."""
+        """Count updates, log their metrics, and call the `on_update` hooks."""
         metrics = flat_metrics(metrics)
         self.num_updates += num_updates
         self.logger.log("update", {"num_updates": self.num_updates, **metrics}, self.num_steps)
         self._progress.note(metrics)
-        self._tell("on_update", metrics)
+        self._call_hooks("on_update", metrics)
 
-    def _note(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
+    def _write_ledger(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
         """Record in the ledger what an update learned from."""
         if self.ledger is not None:
             rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
-            settings = {name: value for name, value in self._identity().items() if name not in FREE} | {"rates": rates}
+            settings = {name: value for name, value in self._run_signature().items() if name not in FREE}
+            settings["rates"] = rates
             weights = map(bytes_of, learner.policy.state_dict().values())
             module = "" if self.algorithm is learner else str(module_id)
             self.ledger.note(learner.num_updates, batch, weights=weights, settings=settings, module=module)
 
-    def _sampled(self, stats: CollectStats | MultiAgentCollectStats) -> None:
+    def _log_sample(self, stats: CollectStats | MultiAgentCollectStats) -> None:
         """Log the statistics of a sample."""
         metrics = stats.as_dict()
         self.logger.log("train", metrics, self.num_steps)
@@ -237,7 +238,7 @@ class Trainer(ABC, Generic[Config]):
     def _test(self) -> None:
         if not self.config.num_test_episodes:
             return
-        self._tell("on_test_start")
+        self._call_hooks("on_test_start")
         evaluation = self.test(independent_seed(self.config.test_seed, self.num_tests))
         if evaluation is None:
             return
@@ -245,7 +246,7 @@ class Trainer(ABC, Generic[Config]):
         self.last_test = evaluation
         self.logger.log("test", evaluation.as_dict(), self.num_steps)
         self._progress.note(evaluation.as_dict(), "test")
-        self._tell("on_test", evaluation)
+        self._call_hooks("on_test", evaluation)
         if evaluation.mean_return > self.best_score:
             self.best_score, self.best_epoch = evaluation.mean_return, self.num_epochs
             if self.save_best_fn is not None:
@@ -253,11 +254,11 @@ class Trainer(ABC, Generic[Config]):
         if self.stop_fn is not None and self.stop_fn(evaluation.mean_return):
             self.stop()
 
-    def _tell(self, name: str, *told: Any) -> None:
+    def _call_hooks(self, name: str, *arguments: Any) -> None:
         for hook in self.hooks:
             method = getattr(hook, name, None)
             if method is not None:
-                method(self, *told)
+                method(self, *arguments)
         self._match_runner()
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
@@ -319,20 +320,20 @@ class Trainer(ABC, Generic[Config]):
             UnknownKey: `allow` has a name that is not a setting, or may not change.
             UnreadableData: there are checkpoints, and all of them are damaged.
         """
-        found = newest_checkpoint(self._checkpoints())
-        if found is not None:
-            self._go_on_from(*found, allow)
-        return found is not None
+        newest = newest_checkpoint(self._checkpoints())
+        if newest is not None:
+            self._continue_from(*newest, allow)
+        return newest is not None
 
     def load(self, path: str | Path, allow: Iterable[str] = ()) -> None:
         """Continue from the checkpoint at `path`. Arguments and errors are those of `resume` and `load_checkpoint`."""
-        self._go_on_from(Path(path), load_checkpoint(Path(path)), allow)
+        self._continue_from(Path(path), load_checkpoint(Path(path)), allow)
 
-    def _go_on_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
+    def _continue_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
         match_modules(self.algorithm, state.get("modules", []), self.module_fn, path)
         self._match_runner()
         restore_fingerprints(self.algorithm, state["fingerprint"], self.runner)
-        changed = changed_settings(path, state["identity"], self._identity(), set(allow))
+        changed = changed_settings(path, state["identity"], self._run_signature(), set(allow))
         rates = {name: optimizer.base_learning_rate for name, optimizer in self.algorithm.optimizers.items()}
         try:
             self.algorithm.load_state_dict(state["algorithm"])
@@ -346,14 +347,14 @@ class Trainer(ABC, Generic[Config]):
         self.logger.resume(self.num_steps)
         self.logger.set_state(state.get("logger", {}))
 
-    def _identity(self) -> dict[str, Any]:
+    def _run_signature(self) -> dict[str, Any]:
         """Return the settings of the run by name, as plain values."""
         return {"trainer": type(self).__name__, **settings_of(self.config, self.algorithm, self.runner)}
 
     def _state(self) -> dict[str, Any]:
         names = ("num_epochs", "num_steps", "num_updates", "num_tests", "best_score", "best_epoch", "seconds")
         return {
-            "identity": self._identity(),
+            "identity": self._run_signature(),
             "algorithm": dict(self.algorithm.state_dict()),
             "modules": modules_of(self.algorithm),
             "fingerprint": fingerprints_of(self.algorithm),
@@ -366,18 +367,18 @@ class Trainer(ABC, Generic[Config]):
     def _all_parts(self) -> dict[str, Any]:
         """Return all objects with a state besides the algorithm, hooks too, by name."""
         stateful = [hook for hook in self.hooks if hasattr(hook, "get_state") and hasattr(hook, "set_state")]
-        return self._parts() | {f"{type(hook).__name__} {i}": hook for i, hook in enumerate(stateful)}
+        return self._stateful_parts() | {f"{type(hook).__name__} {i}": hook for i, hook in enumerate(stateful)}
 
     def _set_states(self, state: Mapping[str, Any]) -> None:
         """Restore the states of runners, buffers and hooks. The run that wrote the checkpoint does so too."""
         for name, part in self._all_parts().items():
-            if name in self._parts() or name in state["parts"]:
+            if name in self._stateful_parts() or name in state["parts"]:
                 part.set_state(state["parts"][name])
         torch.set_rng_state(state["torch"])
 
 
 def bytes_of(values: Any) -> np.ndarray:
-    """Return the bytes of a tensor, uint8 [n]; of another value, of its text."""
+    """Return the bytes of a tensor, or of the `repr` of another value, uint8 [n]."""
     if not isinstance(values, torch.Tensor):
         return np.frombuffer(repr(values).encode(), np.uint8)
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -411,5 +412,5 @@ def check_acts(runner: Any, algorithm: Algorithm | MultiAgentAlgorithm) -> None:
         return
     acting = runner.policy
     if acting is None or (isinstance(acting, Policy) and acting is not algorithm.policy):
-        given = "no policy" if acting is None else f"another {type(acting).__name__}"
-        raise InvalidArgument(f"the runner acts with {given}, not with the algorithm's: give it algorithm.policy")
+        description = "no policy" if acting is None else f"another {type(acting).__name__}"
+        raise InvalidArgument(f"the runner acts with {description}, not with the algorithm's: give it algorithm.policy")

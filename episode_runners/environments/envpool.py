@@ -127,9 +127,7 @@ class EnvPoolVectorEnv(VectorEnv):
         return self._in_space_dtype(observations), rewards, terminateds, truncateds, self._chosen(infos)
 
     def _step_and_reset(self, actions: np.ndarray, late: np.ndarray) -> tuple[Any, ...]:
-        """Reset the environments `late`, which EnvPool still runs because only our limit stopped them, and step the
-        others.
-        """
+        """Reset the environments `late`, whose episodes ended by this class's time limit, and step the others."""
         envs, stepping = (np.flatnonzero(env_ids).astype(np.int32) for env_ids in (late, ~late))
         observations, infos = self._pool.reset(envs)
         zeros = np.zeros(len(envs), np.float32)
@@ -173,7 +171,7 @@ def _checked_kwargs(task: str, num_envs: int, kwargs: Mapping[str, Any]) -> dict
 
 
 def _with_true_bounds(space: spaces.Space) -> spaces.Space:
-    """Return the space with infinite bounds where EnvPool has the smallest and largest floats."""
+    """Return the space with infinite bounds in place of the smallest and largest floats."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
     if not isinstance(space, spaces.Box) or not issubclass(space.dtype.type, np.floating):

@@ -156,8 +156,8 @@ class TorchVectorEnv(VectorEnv):
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
-        """Return the true last observations [k, ...] of the ended environments [k], or None if the observations before
-        replace missing ones.
+        """Return the last observations [k, ...] of ended environments `envs` [k]; None if earlier ones may replace
+        them.
 
         Raises:
             TrackMismatch: they are missing, and `missing_final_observation` is "raise".
@@ -190,7 +190,7 @@ class TorchVectorEnv(VectorEnv):
 
 @contextmanager
 def outside_inference() -> Iterator[None]:
-    """Leave inference mode within the block, since inference tensors could not be written to in other code."""
+    """Disable torch's inference mode within the block, because later code could not write to inference tensors."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 

@@ -1,4 +1,4 @@
-"""The actor: a runner that receives weights and statistics with each request, and replies with a sample."""
+"""Ray actor with a runner: each request brings weights and statistics, each reply is a sample."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SampleReply:
 
 
 class RunnerActor:
-    """Actor with one runner."""
+    """Ray actor with one runner."""
 
     def __init__(self, make_runner: MakeRunner, index: int, seed: int) -> None:
         torch.set_num_threads(1)

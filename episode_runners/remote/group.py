@@ -59,7 +59,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Worker:
-    """Actor of one runner, with its pending requests and what was sent to it."""
+    """Actor of one runner, with its pending requests and the versions of weights and statistics sent to it."""
 
     index: int
     generation: int

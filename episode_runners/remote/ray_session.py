@@ -88,7 +88,7 @@ class RaySession:
 
     @property
     def is_there(self) -> bool:
-        """Whether Ray still runs in this process, and was not restarted."""
+        """Whether this session's Ray still runs in this process."""
         return self.ray.is_initialized() and self._identity() == self.identity
 
     def end(self) -> None:

@@ -175,7 +175,7 @@ def test_the_gradients_of_soft_actor_critic_are_those_of_its_formulas_step_by_st
     if conservatism is not None:
         algorithm = ContinuousCQL(policy, ContinuousCQLConfig(gamma=GAMMA, conservatism=conservatism, num_drawn=3))
     algorithm.log_temperature.data = algorithm.log_temperature.data.double() - 0.5
-    algorithm.optimizers["temperature"].gathered()
+    algorithm.optimizers["temperature"].collect_gradient()
     blurred(algorithm.targets["critics"].module)
     batch = doubles(algorithm.preprocess(episodes(BOX)))
     steps = transitions(BOX)
