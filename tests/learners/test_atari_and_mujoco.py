@@ -65,7 +65,7 @@ def atari_runner(env: VectorEnv) -> SingleAgentEnvRunner:
 
 
 @pytest.mark.parametrize("make", [ale, pool])
-def test_ppo_learns_from_stacks_of_a_real_game(make: Callable[[], VectorEnv]) -> None:
+def test_ppo_learns_from_atari_frame_stacks(make: Callable[[], VectorEnv]) -> None:
     runner, config = atari_runner(make()), PPOConfig(minibatch_size=256, num_epochs=2)
     policy: Any = runner.policy
     check_policy(policy, runner.env_to_module.observation_space, policy.action_space)
@@ -79,7 +79,7 @@ def test_ppo_learns_from_stacks_of_a_real_game(make: Callable[[], VectorEnv]) ->
 
 
 @pytest.mark.parametrize("make", [ale, pool])
-def test_replay_draws_the_stacks_that_the_module_saw(make: Callable[[], VectorEnv]) -> None:
+def test_replay_samples_equal_acting_frame_stacks(make: Callable[[], VectorEnv]) -> None:
     runner, buffer = atari_runner(make()), EpisodeReplayBuffer(2000, seed=0)
     views = runner.env_to_module.views
     runner.sample_into(buffer, num_timesteps=1200)
@@ -91,7 +91,7 @@ def test_replay_draws_the_stacks_that_the_module_saw(make: Callable[[], VectorEn
     runner.close()
 
 
-def test_an_atari_vector_environment_of_its_own_keeps_its_word() -> None:
+def test_atari_vector_environment_meets_contract() -> None:
     class FloatRewards(gym.vector.VectorWrapper):  # ALE's are int32
         def step(self, actions: Any) -> Any:
             observations, rewards, *rest = self.env.step(actions)
@@ -117,14 +117,14 @@ def learned(env_id: str, num_steps: int, config: PPOConfig) -> EpisodeHistory:
     return history
 
 
-def test_ppo_learns_to_hop() -> None:
+def test_ppo_learns_hopper() -> None:
     history = learned("Hopper-v5", 80_000, PPOConfig(learning_rate=1e-3, num_epochs=6, minibatch_size=128))
     assert np.mean(history.returns[:50]) < 60
     assert history.mean_return() > 200
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_a_mujoco_environment_keeps_its_word(mode: str) -> None:
+def test_mujoco_environment_meets_contract(mode: str) -> None:
     env = make_vector_env(lambda: gym.make("HalfCheetah-v5", max_episode_steps=20), 2, autoreset_mode=mode)
     check_vector_env(env, num_steps=60)
     env.close()

@@ -69,7 +69,7 @@ def test_mapping_to_a_removed_module_is_named():
         trainer.runner.sample(num_timesteps=10)
 
 
-def test_removal_of_a_policy_from_a_runner_without_a_trainer_is_named():
+def test_removed_policy_of_a_runner_is_named():
     algorithm = MultiAgentAlgorithm({"a": ppo(0), "b": ppo(1)})
     runner = MultiAgentEnvRunner(Targets, algorithm.policies, agent_to_module_mapping_fn=own_module, seed=0)
     runner.sample(num_timesteps=5)

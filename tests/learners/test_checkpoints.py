@@ -31,7 +31,7 @@ class _Point(NamedTuple):
     ],
     ids=["namedtuple", "set", "masked array", "objects", "key", "enum"],
 )
-def test_save_checkpoint_with_an_unsupported_value_names_its_place(value: Any, where: str, tmp_path: Path):
+def test_save_checkpoint_names_place_of_unsupported_value(value: Any, where: str, tmp_path: Path):
     with pytest.raises(InvalidArgument, match=where):
         save_checkpoint(tmp_path / "x.pt", value)
     assert list(tmp_path.iterdir()) == []

@@ -38,7 +38,7 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_run_is_trained_gone_on_with_evaluated_and_played(settings: Path, tmp_path: Path, capsys):
+def test_run_is_trained_resumed_evaluated_and_played(settings: Path, tmp_path: Path, capsys):
     folder = tmp_path / "run"
     assert main(["train", "--config", str(settings), "--logdir", str(folder), "--quiet", "--stop-at", "9999"]) == 0
     assert "2 epochs" in capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_a_run_is_trained_gone_on_with_evaluated_and_played(settings: Path, tmp_
     ],
     ids=str,
 )
-def test_a_mistake_is_said_and_nothing_is_trained(arguments, message, tmp_path: Path, monkeypatch, capsys):
+def test_wrong_arguments_print_an_error_and_train_nothing(arguments, message, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -107,7 +107,7 @@ def refusal_of(settings: str, folder: Path, capsys: Any) -> str:
     ],
     ids=str,
 )
-def test_a_setting_that_there_is_not_is_refused_by_name(more, message, tmp_path: Path, capsys):
+def test_unknown_setting_is_rejected_by_name(more, message, tmp_path: Path, capsys):
     assert message in refusal_of('algo = "ppo"\nenv = "CartPole-v1"\n' + more, tmp_path, capsys)
 
 
@@ -131,12 +131,12 @@ def test_a_setting_that_there_is_not_is_refused_by_name(more, message, tmp_path:
     ],
     ids=str,
 )
-def test_a_setting_of_another_kind_is_refused_and_leaves_no_run_behind(settings, message, tmp_path: Path, capsys):
+def test_setting_of_wrong_type_leaves_no_folder(settings, message, tmp_path: Path, capsys):
     assert message in refusal_of(f'env = "CartPole-v1"\n{settings}\n', tmp_path, capsys)
     assert not (tmp_path / "run").exists()
 
 
-def test_options_that_contradict_each_other_are_refused(settings: Path, tmp_path: Path, capsys):
+def test_contradicting_options_are_rejected(settings: Path, tmp_path: Path, capsys):
     for arguments in (
         ["--resume", str(tmp_path), "--algo", "dqn"],
         ["--resume", str(tmp_path), "--env", "Pendulum-v1"],
@@ -148,9 +148,7 @@ def test_options_that_contradict_each_other_are_refused(settings: Path, tmp_path
         assert f"{arguments[2]} beside {arguments[0]}" in capsys.readouterr().err
 
 
-def test_a_run_without_a_checkpoint_begins_anew_and_one_that_had_enough_goes_on_to_more(
-    settings: Path, tmp_path: Path, capsys
-):
+def test_resume_without_checkpoint_restarts_the_run(settings: Path, tmp_path: Path, capsys):
     folder, train = tmp_path / "run", ["train", "--quiet"]
     assert main([*train, "--config", str(settings), "--logdir", str(folder), "--stop-at", "1"]) == 0
     assert "1 epochs" in capsys.readouterr().out
@@ -194,7 +192,7 @@ OFFLINE = {"bc": "CartPole-v1", "cql": "CartPole-v1", "continuous-cql": "Pendulu
 
 
 @pytest.mark.parametrize(("algo", "env"), OFFLINE.items(), ids=OFFLINE)
-def test_a_policy_is_trained_from_a_data_set_and_gone_on_with(algo, env, data_sets, tmp_path: Path, capsys):
+def test_offline_run_is_trained_and_resumed(algo, env, data_sets, tmp_path: Path, capsys):
     settings, folder = tmp_path / "offline.toml", tmp_path / "run"
     numbers = "max_epochs = 2\nsteps_per_epoch = 20\nnum_test_episodes = 2\n"
     settings.write_text(
@@ -218,7 +216,7 @@ def test_a_policy_is_trained_from_a_data_set_and_gone_on_with(algo, env, data_se
     ],
     ids=str,
 )
-def test_data_that_do_not_go_with_an_algorithm_are_refused(
+def test_data_of_another_environment_are_rejected(
     arguments, message, episodes: Path, tmp_path: Path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -227,7 +225,7 @@ def test_data_that_do_not_go_with_an_algorithm_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_grpo_is_given_whole_episodes():
+def test_grpo_run_collects_whole_episodes():
     run = Run(algo="grpo", env="CartPole-v1", num_envs=4, algorithm={"group_size": 4})
     run.trainer = {"episodes_per_collect": 8, "shows_progress": False}
     trainer: Any = run.make()
@@ -245,7 +243,7 @@ NETS = {
 
 
 @pytest.mark.parametrize(("network", "env", "policy"), [(name, *rest) for name, rest in NETS.items()], ids=NETS)
-def test_a_network_is_chosen_by_its_name(network: str, env: str, policy: dict[str, Any], tmp_path: Path) -> None:
+def test_network_setting_selects_the_policy(network: str, env: str, policy: dict[str, Any], tmp_path: Path) -> None:
     numbers = {"max_epochs": 1, "steps_per_epoch": 32, "steps_per_collect": 32, "num_test_episodes": 1}
     run = {"algo": "ppo", "env": env, "num_envs": 2, "policy": {"network": network, **policy}, "trainer": numbers}
     trainer = Run.of_table({**run, "trainer": {**numbers, "shows_progress": False}}).make(folder=tmp_path)
@@ -265,13 +263,13 @@ def test_a_network_is_chosen_by_its_name(network: str, env: str, policy: dict[st
     ],
     ids=str,
 )
-def test_a_network_that_there_is_not_is_refused_by_name(algo: str, policy: dict[str, Any], message: str) -> None:
+def test_unknown_network_is_rejected_by_name(algo: str, policy: dict[str, Any], message: str) -> None:
     with pytest.raises(UnknownKey, match=message):
         Run.of_table({"algo": algo, "env": "CartPole-v1", "policy": policy}).make()
 
 
 @pytest.mark.parametrize("key", sorted(presets()), ids=" on ".join)
-def test_every_preset_makes_a_trainer_of_its_algorithm(key, data_sets: dict[str, Path]):
+def test_each_preset_makes_a_trainer_of_its_algorithm(key, data_sets: dict[str, Path]):
     run = Run.of_preset(*key)
     if run.algo in OFFLINE:
         run.data = str(data_sets[run.env])

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))])
-def test_cartpole_is_solved_within_sixty_thousand_steps(seed):
+def test_demo_solves_cartpole_within_sixty_thousand_steps(seed):
     demo = Demo(seed=seed)
     demo.train()
     assert demo.is_solved
@@ -28,7 +28,7 @@ def test_cartpole_is_solved_within_sixty_thousand_steps(seed):
     assert demo.history.num_steps <= 60_000
 
 
-def test_a_seed_decides_the_whole_run():
+def test_demo_with_equal_seeds_gives_equal_runs():
     runs = [Demo(seed=seed, num_steps=4000) for seed in (5, 5, 6)]
     for run in runs:
         run.train()
@@ -38,7 +38,7 @@ def test_a_seed_decides_the_whole_run():
     assert first.history.returns != other.history.returns
 
 
-def test_it_leaves_a_table_a_picture_the_policy_and_the_episodes(tmp_path, capsys):
+def test_demo_writes_table_picture_policy_and_episodes(tmp_path, capsys):
     assert main(["--steps", "3000", "--seed", "1", "--folder", str(tmp_path)]) == 1  # the goal is not reached so soon
     printed = capsys.readouterr()
     table = printed.out.splitlines()[:11]
@@ -54,7 +54,7 @@ def test_it_leaves_a_table_a_picture_the_policy_and_the_episodes(tmp_path, capsy
     assert set(torch.load(tmp_path / "policy.pt", weights_only=True)) > {"actor.0.weight", "critic.0.weight"}
 
 
-def test_what_it_prints_to_look_at_the_episodes_does_so(tmp_path, capsys):
+def test_printed_command_shows_the_episodes(tmp_path, capsys):
     main(["--steps", "1000", "--folder", str(tmp_path)])
     lines = capsys.readouterr().out.split("to look at the episodes:\n")[1].splitlines()
     names: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def test_what_it_prints_to_look_at_the_episodes_does_so(tmp_path, capsys):
     assert names["episode"].is_done
 
 
-def test_a_second_run_adds_its_episodes_and_one_of_another_environment_is_refused_before_it_begins(tmp_path, capsys):
+def test_second_demo_extends_data_set_of_its_environment_only(tmp_path, capsys):
     folder = ["--folder", str(tmp_path)]
     main(["--steps", "1000", *folder])
     once = len(EpisodeDataset(tmp_path / "episodes"))
@@ -73,18 +73,18 @@ def test_a_second_run_adds_its_episodes_and_one_of_another_environment_is_refuse
     assert "env_spec" in capsys.readouterr().err
 
 
-def test_an_environment_of_continuous_actions_and_without_a_goal_runs_too(tmp_path, capsys):
+def test_demo_with_continuous_actions_and_no_goal_runs(tmp_path, capsys):
     assert main(["--env", "Pendulum-v1", "--steps", "2000", "--folder", str(tmp_path)]) == 0
     assert "truncated" in capsys.readouterr().out
 
 
-def test_observations_that_are_no_arrays_of_floats_are_flattened(tmp_path, capsys):
+def test_demo_flattens_other_observations(tmp_path, capsys):
     assert main(["--env", "Blackjack-v1", "--steps", "1000", "--folder", str(tmp_path)]) == 0
     assert EpisodeDataset(tmp_path / "episodes").pack().observations.shape[1] == 32 + 11 + 2
     assert "terminated" in capsys.readouterr().out
 
 
-def test_with_no_episode_ended_there_is_nothing_to_keep(tmp_path, capsys):
+def test_demo_without_ended_episode_writes_nothing(tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(["--env", "Pendulum-v1", "--steps", "1000", "--folder", str(folder)]) == 0
     assert "No episode has ended" in capsys.readouterr().out
@@ -94,14 +94,14 @@ def test_with_no_episode_ended_there_is_nothing_to_keep(tmp_path, capsys):
 @pytest.mark.parametrize(
     "wrong", [["--env", "NoSuchPole-v1"], ["--steps", "0"], ["--device", "cuda:99"], ["--device", "gqu"]]
 )
-def test_what_cannot_be_run_is_said_in_one_line(wrong, capsys):
+def test_demo_error_is_one_line(wrong, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(wrong)
     assert stopped.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_a_run_cleanly_with_what_there_is(tmp_path):
+def test_interrupted_demo_writes_its_episodes(tmp_path):
     command = [sys.executable, "-m", "episode_learners.demo", "--env", "Pendulum-v1", "--steps", "10000000"]
     process = subprocess.Popen(
         [*command, "--folder", str(tmp_path)],

@@ -70,7 +70,7 @@ def bare_minibatch_operations(num_epochs: int) -> int:
     return operations_of(lambda: next(loop)).total
 
 
-def test_a_minibatch_of_ppo_takes_hardly_more_operations_than_in_a_bare_loop():
+def test_ppo_minibatch_operations_are_near_those_of_bare_loop():
     ours, bare = (of(3) - of(2) for of in (ppo_minibatch_operations, bare_minibatch_operations))
     assert ours <= 1.2 * bare, (ours, bare)  # with the metrics, of which a bare loop has none
 
@@ -114,7 +114,7 @@ UPDATES = {
 
 
 @pytest.mark.parametrize(("make", "num_waits"), UPDATES.values(), ids=UPDATES)
-def test_the_host_waits_for_no_minibatch(monkeypatch: pytest.MonkeyPatch, make: Any, num_waits: int) -> None:
+def test_host_does_not_wait_for_minibatches(monkeypatch: pytest.MonkeyPatch, make: Any, num_waits: int) -> None:
     monkeypatch.setattr(FlatOptimizer, "knows_norm_before_step", False)  # the CPU looks at norms, at no cost
     run = make()
     run()
@@ -133,7 +133,7 @@ def block(policy: Any, device: str, num_envs: int = 8, length: int = 32) -> Any:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_block_of_a_simulator_teaches_what_its_episodes_teach(device: str) -> None:
+def test_ppo_of_rollout_equals_ppo_of_episodes(device: str) -> None:
     policy = perceptron(device)
     rollout = block(policy, device)
     config = PPOConfig(num_epochs=1, minibatch_size=10_000)
@@ -152,7 +152,7 @@ def test_a_block_of_a_simulator_teaches_what_its_episodes_teach(device: str) -> 
     torch.testing.assert_close(*vectors, rtol=0, atol=1e-3)
 
 
-def test_a_block_is_refused_where_its_rows_of_floats_are_not_what_the_policy_sees() -> None:
+def test_rollout_of_other_spaces_is_rejected() -> None:
     rollout = block(perceptron(), "cpu")
     with pytest.raises(InvalidArgument, match="has a memory"):
         recurrent().update_from_rollout(rollout)
@@ -183,7 +183,7 @@ def first_sequences(rollout: Any) -> list[SingleAgentEpisode]:
 
 @pytest.mark.parametrize("scale", ["group", "batch", None])
 @pytest.mark.parametrize("device", DEVICES)
-def test_groups_of_a_block_teach_what_its_first_episodes_teach(device: str, scale: Any) -> None:
+def test_grpo_of_rollout_equals_grpo_of_episodes(device: str, scale: Any) -> None:
     policy = perceptron(device)
     rollout = block(policy, device)
     rollout["reward"][:] = torch.linspace(-1.0, 2.0, rollout["reward"].numel(), device=device).view(rollout.shape)
@@ -204,7 +204,7 @@ def test_groups_of_a_block_teach_what_its_first_episodes_teach(device: str, scal
     torch.testing.assert_close(*vectors, rtol=0, atol=1e-3)
 
 
-def test_a_block_whose_sequences_cannot_be_compared_is_refused() -> None:
+def test_grpo_of_incomplete_rollout_raises() -> None:
     algorithm = GRPO(perceptron(), GRPOConfig(group_size=4))
     rollout = block(algorithm.policy, "cpu", length=4)
     rollout["terminated"][:, 1], rollout["done"][:, 1] = True, True
@@ -231,7 +231,7 @@ class InPlace(MLPPolicy):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_work_in_place_on_one_column_does_not_break_the_backward_pass_of_another(device: str) -> None:
+def test_in_place_column_work_allows_backward(device: str) -> None:
     policy = InPlace(*SPACES, generator=torch.Generator().manual_seed(0)).to(device)
     plain = perceptron(device)
     algorithms = [PPO(one, PPOConfig(num_epochs=1, minibatch_size=64)) for one in (policy, plain)]
@@ -241,7 +241,7 @@ def test_work_in_place_on_one_column_does_not_break_the_backward_pass_of_another
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_was_sampled_in_half_precision_is_learned_from(device: str) -> None:
+def test_half_precision_samples_are_learned_from(device: str) -> None:
     policy = perceptron(device)
 
     def acting(batch: Any, explore: bool | None = None) -> Any:
@@ -258,7 +258,7 @@ def test_what_was_sampled_in_half_precision_is_learned_from(device: str) -> None
 
 
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_batches_follow_an_algorithm_to_another_device(device: str) -> None:
+def test_algorithm_moved_to_device_moves_batches(device: str) -> None:
     algorithm = PPO(perceptron(), PPOConfig(num_epochs=1))
     pack = sampled(algorithm.policy)
     algorithm.update(pack)
@@ -272,7 +272,7 @@ def test_batches_follow_an_algorithm_to_another_device(device: str) -> None:
 
 
 @pytest.mark.gpu
-def test_an_update_on_a_stream_of_ones_own_equals_one_on_the_default_stream() -> None:
+def test_update_on_another_stream_is_equal() -> None:
     results = []
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
         algorithm = PPO(perceptron("cuda"), PPOConfig(num_epochs=2, minibatch_size=64))
@@ -286,7 +286,7 @@ def test_an_update_on_a_stream_of_ones_own_equals_one_on_the_default_stream() ->
 
 
 @pytest.mark.gpu
-def test_a_gradient_step_can_be_captured_in_a_graph() -> None:
+def test_gradient_step_is_captured_in_cuda_graph() -> None:
     algorithm = PPO(perceptron("cuda"), PPOConfig(num_epochs=1, minibatch_size=64))
     algorithm.optimizers["policy"].optimizer.param_groups[0]["capturable"] = True
     batch = algorithm.preprocess(sampled(perceptron()))

@@ -53,7 +53,7 @@ def seen_while_acting(policy: torch.nn.Module) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("env_id", "make"), KINDS.values(), ids=KINDS)
-def test_who_acts_behind_a_filter_learns_from_the_numbers_that_it_acted_on(env_id: str, make: Any) -> None:
+def test_filtered_policy_learns_from_filtered_samples(env_id: str, make: Any) -> None:
     pieces = [MeanStdFilter()]
     seeing = env_to_module_pipeline(*SPACES[env_id], pieces=pieces)
     algorithm = make(seeing.observation_space)
@@ -84,7 +84,7 @@ def known_filter(pack: Any) -> MeanStdFilter:
 
 
 @pytest.mark.parametrize(("env_id", "make"), [KINDS["DQN"], KINDS["SAC"]], ids=["DQN", "SAC"])
-def test_a_filter_of_the_learner_pipeline_works_on_draws_as_it_does_on_episodes(env_id: str, make: Any) -> None:
+def test_learner_filter_applies_to_samples_and_episodes(env_id: str, make: Any) -> None:
     pack = raw_episodes(env_id)
     known = known_filter(pack)
     before = known.get_state()
@@ -106,7 +106,7 @@ def test_a_filter_of_the_learner_pipeline_works_on_draws_as_it_does_on_episodes(
     assert all(before["own"][""][name].tolist() == after["own"][""][name].tolist() for name in ("mean", "squares"))
 
 
-def test_a_filter_and_a_stack_of_frames_work_on_draws_in_this_order() -> None:
+def test_filter_and_frame_stack_apply_to_samples_in_order() -> None:
     pack = raw_episodes(CARTPOLE)
     known = known_filter(pack)
     pipeline = learner_pipeline(*SPACES[CARTPOLE], pieces=[known, FrameStacking(num_frames=3)], next_observations=True)
@@ -124,7 +124,7 @@ class ClipRewards(Connector):
         return {**batch, "rewards": np.clip(batch["rewards"], -1, 1)}
 
 
-def test_pieces_that_draws_would_pass_by_are_refused_by_name() -> None:
+def test_connectors_without_effect_on_samples_are_rejected() -> None:
     space = SPACES[CARTPOLE][0]
     pipeline = learner_pipeline(*SPACES[CARTPOLE], pieces=[ClipRewards()])
     with pytest.raises(InvalidArgument, match=r"ClipRewards would not be called for draws"):

@@ -35,7 +35,7 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
 
 @pytest.mark.parametrize("max_norm", [None, 0.1])
 @pytest.mark.parametrize("make", [ADAM, FLAT_ADAM, partial(SGD, lr=0.1, momentum=0.9)])
-def test_weights_become_what_they_become_with_a_tensor_each(make, max_norm):
+def test_flat_optimizer_equals_optimizer_of_each_tensor(make, max_norm):
     ours, theirs = network(), network()
     flat, apart = FlatOptimizer(ours.parameters(), make, max_norm=max_norm), make(list(theirs.parameters()))
     for seed in range(10):
@@ -64,7 +64,7 @@ def _to_double_and_back(module: nn.Module) -> None:
     ],
     ids=["no gradients", "weights loaded", "another dtype and back", "gradients of their own"],
 )
-def test_views_that_somebody_tears_away_are_laid_again(tear):
+def test_flat_optimizer_rebuilds_replaced_views(tear):
     ours, theirs = network(), network()
     flat, undisturbed = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(theirs.parameters(), ADAM)
     for seed in range(6):
@@ -76,7 +76,7 @@ def test_views_that_somebody_tears_away_are_laid_again(tear):
     assert_same(ours, theirs)
 
 
-def test_gradients_gather_until_a_step():
+def test_gradients_accumulate_until_a_step():
     ours, theirs = network(), network()
     flat, once = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(theirs.parameters(), ADAM)
     for seed in (0, 1):
@@ -87,7 +87,7 @@ def test_gradients_gather_until_a_step():
     assert_same(ours, theirs)
 
 
-def test_a_state_is_loaded_only_by_an_optimizer_of_as_many_numbers():
+def test_state_of_other_size_is_rejected():
     flat, other = (FlatOptimizer(module.parameters(), ADAM) for module in (network(), nn.Linear(3, 1)))
     flat.gradient.fill_(1.0)
     flat.step()
@@ -95,7 +95,7 @@ def test_a_state_is_loaded_only_by_an_optimizer_of_as_many_numbers():
         other.load_state_dict(flat.state_dict())
 
 
-def test_restoring_a_snapshot_takes_steps_back_moments_too():
+def test_restored_snapshot_undoes_steps_and_moments():
     module, untouched = network(), network()
     flat, expected = FlatOptimizer(module.parameters(), ADAM), FlatOptimizer(untouched.parameters(), ADAM)
     for before in range(2):  # once without moments, once with some
@@ -109,7 +109,7 @@ def test_restoring_a_snapshot_takes_steps_back_moments_too():
         assert_same(module, untouched)
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing():
+def test_gradient_not_finite_changes_nothing():
     module = network()
     flat = FlatOptimizer(module.parameters(), FLAT_ADAM, max_norm=1.0)
     loss_of(module, 0).backward()
@@ -123,14 +123,14 @@ def test_a_gradient_that_is_not_finite_moves_nothing():
     torch.testing.assert_close(flat.state_dict()["state"], state["state"], rtol=0, atol=0)
 
 
-def test_parameters_of_two_kinds_are_refused():
+def test_parameters_of_two_dtypes_raise():
     with pytest.raises(InvalidArgument, match="one dtype on one device"):
         FlatOptimizer([*nn.Linear(1, 1).parameters(), *nn.Linear(1, 1).double().parameters()], ADAM)
     with pytest.raises(InvalidArgument, match="none"):
         FlatOptimizer([], ADAM)
 
 
-def test_a_frozen_parameter_stays_as_it_is():
+def test_frozen_parameter_does_not_change():
     module = network()
     module[0].requires_grad_(False)
     before = module[0].weight.clone()
@@ -141,7 +141,7 @@ def test_a_frozen_parameter_stays_as_it_is():
     assert torch.equal(module[0].weight, before)
 
 
-def test_a_target_follows_its_source_buffers_too():
+def test_target_network_follows_source_and_buffers():
     source = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     target = TargetNetwork(source)
     before = deepcopy(target.module.state_dict())
@@ -166,7 +166,7 @@ def network_like(source: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("share", [0.1, 1.0])
-def test_a_target_network_goes_the_same_way_by_the_values_of_an_optimizer(share, frozen):
+def test_polyak_update_with_vector_is_equal(share, frozen):
     source = network()
     source[0].requires_grad_(not frozen)  # of a frozen layer the optimizer has no values
     by_modules, by_values = TargetNetwork(source), TargetNetwork(source)

@@ -132,7 +132,7 @@ def blurred(module: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("conservatism", [None, 0.7])
-def test_the_gradient_of_action_values_is_that_of_their_targets_step_by_step(double, conservatism):
+def test_dqn_gradient_equals_slow_formula(double, conservatism):
     policy = q_policy()
     if conservatism is None:
         algorithm: DQN = DQN(policy, DQNConfig(gamma=GAMMA, double=double))
@@ -155,7 +155,7 @@ def test_the_gradient_of_action_values_is_that_of_their_targets_step_by_step(dou
     assert_gradient(algorithm, batch, torch.stack(losses).mean())
 
 
-def test_a_draw_of_all_steps_teaches_what_their_episodes_teach():
+def test_gradient_of_replay_equals_gradient_of_episodes():
     algorithm = DQN(q_policy(), DQNConfig(gamma=GAMMA))
     blurred(algorithm.targets["policy"].module)
     buffer = EpisodeReplayBuffer(100, seed=0)
@@ -169,7 +169,7 @@ def test_a_draw_of_all_steps_teaches_what_their_episodes_teach():
 
 
 @pytest.mark.parametrize("conservatism", [None, 0.7])
-def test_the_gradients_of_soft_actor_critic_are_those_of_its_formulas_step_by_step(conservatism):
+def test_sac_gradients_equal_slow_formulas(conservatism):
     policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(8,), generator=torch.Generator().manual_seed(0)).double()
     algorithm: SAC = SAC(policy, SACConfig(gamma=GAMMA, temperature=None))
     if conservatism is not None:
@@ -227,7 +227,7 @@ def generator_at(state: Tensor) -> torch.Generator:
     return generator
 
 
-def test_the_gradient_of_cloning_is_that_of_the_likelihood_step_by_step():
+def test_bc_gradient_equals_slow_formula():
     policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,)).double()
     algorithm = BC(policy, BCConfig(entropy_coefficient=0.1))
     losses = []
@@ -252,7 +252,7 @@ def lstm_steps(memory: Any, obs: Tensor) -> list[Tensor]:
     return said
 
 
-def test_the_gradient_of_cloning_with_a_memory_is_that_of_sequences_begun_with_zeros():
+def test_recurrent_bc_gradient_equals_unrolled_sequences():
     policy = LSTMPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,), state_size=6)
     blurred(policy)
     algorithm = BC(policy, BCConfig(max_seq_len=3, entropy_coefficient=0.1))
@@ -275,7 +275,7 @@ def test_the_gradient_of_cloning_with_a_memory_is_that_of_sequences_begun_with_z
 
 
 @pytest.mark.parametrize("memory", [LSTMPolicy, GRUPolicy])
-def test_cloning_with_a_memory_draws_sequences_begun_with_the_initial_state(memory):
+def test_recurrent_bc_samples_start_with_initial_state(memory):
     policy = memory(OBSERVATIONS, THREE, hidden_sizes=(8,), state_size=6)
     algorithm = BC(policy, BCConfig(max_seq_len=3, minibatch_size=5))
     buffer = EpisodeReplayBuffer(100, seed=0)
@@ -291,7 +291,7 @@ def test_cloning_with_a_memory_draws_sequences_begun_with_the_initial_state(memo
     assert not any(leaf.any() for part in batch["state_in"].values() for leaf in part.values())
 
 
-def test_the_gradient_of_the_clipped_objective_is_that_of_the_paper_step_by_step():
+def test_ppo_gradient_equals_slow_formula():
     policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,))
     blurred(policy)
     config = PPOConfig(gamma=GAMMA, lambda_=0.8, clip=0.05, entropy_coefficient=0.01, standardize_advantages=False)
@@ -366,7 +366,7 @@ def test_grpo_gradient_equals_slow_formula(scale, mean, beta):
 
 
 @pytest.mark.parametrize("length", [2, 3, 20])
-def test_the_gradient_of_corrected_learning_is_that_of_the_recursion_episode_by_episode(length):
+def test_impala_gradient_equals_slow_recursion(length):
     policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,))
     blurred(policy)
     config = IMPALAConfig(gamma=GAMMA, lambda_=0.9, clip_rho=1.1, clip_pg_rho=0.9, sequence_length=length)
@@ -417,7 +417,7 @@ def masks_of(episode: SingleAgentEpisode) -> np.ndarray:
         (1, True, False, 3, False),
     ],
 )
-def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, double, masked, n_step, rescale):
+def test_r2d2_gradient_equals_unrolled_sequences(burn_in, double, masked, n_step, rescale):
     of_masks = spaces.Dict({"seen": OBSERVATIONS, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     policy = LSTMQPolicy(
         of_masks if masked else OBSERVATIONS,
@@ -484,7 +484,7 @@ def test_the_gradient_of_sequences_is_that_of_each_unrolled_alone(burn_in, doubl
     assert_gradient(algorithm, batch, total / count)
 
 
-def test_corrected_learning_of_parts_is_that_of_the_flat_numbers():
+def test_impala_gradient_of_dict_equals_that_of_box():
     parts = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (1,)), "b": spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)),))})
     actions = spaces.Dict({"choice": THREE})
     flat = EncoderPolicy(OBSERVATIONS, THREE, hidden_sizes=())

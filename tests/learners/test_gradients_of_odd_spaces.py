@@ -112,7 +112,7 @@ def one_step(episode: SingleAgentEpisode, t: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("seen", "done"), PAIRS)
 @pytest.mark.parametrize("kind", [PPO, GRPO, BC], ids=lambda kind: kind.__name__)
-def test_the_gradient_is_that_of_each_step_alone_whatever_is_seen_and_done(kind: Any, seen: str, done: str) -> None:
+def test_gradient_of_batch_equals_mean_over_steps_in_any_space(kind: Any, seen: str, done: str) -> None:
     observations = OBSERVATIONS[seen]
     actions = spaces.Discrete(3) if done == "legal ones" else ACTIONS[done]
     squashed = done == "squashed"

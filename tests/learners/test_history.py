@@ -33,7 +33,7 @@ def chunks(whole: SingleAgentEpisode, *bounds: int) -> list[SingleAgentEpisode]:
     return [whole[a:b] for a, b in pairwise(edges)]
 
 
-def test_chunks_of_several_packs_become_the_episode_that_they_were_cut_from():
+def test_history_joins_chunks_to_episodes():
     a, b = episode(9, "a"), episode(5, "b", terminated=False)
     a_chunks, b_chunks = chunks(a, 3, 6), chunks(b, 4)
     history = EpisodeHistory()
@@ -51,7 +51,7 @@ def test_chunks_of_several_packs_become_the_episode_that_they_were_cut_from():
         assert np.array_equal(joined.get_rewards(), whole.get_rewards())
 
 
-def test_only_the_last_episodes_are_kept_but_all_are_counted():
+def test_history_stores_last_and_counts_all_episodes():
     history = EpisodeHistory(keep=2)
     for i in range(5):
         history.add(EpisodePack.from_episodes([episode(i + 1, str(i))]))
@@ -60,14 +60,14 @@ def test_only_the_last_episodes_are_kept_but_all_are_counted():
     assert history.mean_return(2) == pytest.approx(np.mean(history.returns[-2:]))
 
 
-def test_before_the_first_ending_there_is_no_mean_and_no_episode():
+def test_history_without_ended_episode_is_empty():
     history = EpisodeHistory()
     history.add(EpisodePack.from_episodes(chunks(episode(4, "a"), 2)[:1]))
     assert np.isnan(history.mean_return())
     assert history.episodes() == []
 
 
-def test_the_table_has_a_line_for_each_episode_with_its_ending():
+def test_episode_table_has_a_line_per_episode():
     lines = episode_table([episode(9, "a"), episode(5, "bb", terminated=False)]).splitlines()
     assert lines[0].split() == ["episode", "length", "return", "ending"]
     assert [line.split()[0] for line in lines[1:]] == ["a", "bb"]
@@ -76,7 +76,7 @@ def test_the_table_has_a_line_for_each_episode_with_its_ending():
 
 
 @pytest.mark.parametrize("num_observed", [1, 3, 20])
-def test_a_picture_is_drawn_of_any_number_of_observed_numbers(num_observed, tmp_path: Path):
+def test_draw_run_accepts_any_observation_size(num_observed, tmp_path: Path):
     whole = SingleAgentEpisode.from_arrays(
         np.zeros((6, num_observed), np.float32), np.zeros((5, 2), np.float32), np.ones(5), truncated=True
     )

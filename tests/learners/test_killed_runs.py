@@ -96,7 +96,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_killed_run_goes_on_as_if_it_had_never_stopped(name: str, folders: Path, tmp_path: Path) -> None:
+def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, tmp_path: Path) -> None:
     notes = Notes()
     whole: Any = MAKERS[name](config=CONFIG, folder=tmp_path, hooks=[notes])
     result = whole.run()

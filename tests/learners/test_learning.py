@@ -74,12 +74,12 @@ def learned(
     return history
 
 
-def test_two_frames_make_up_for_velocities_that_are_not_shown():
+def test_two_frames_replace_hidden_velocities():
     history = learned(cartpole_without_velocities, MLPPolicy, FEED_FORWARD, num_steps=60_000, goal=150.0, num_frames=2)
     assert history.mean_return() >= 150
 
 
-def test_a_memory_learns_cartpole_without_velocities():
+def test_recurrent_ppo_learns_cartpole_without_velocities():
     history = learned(
         cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=60_000, goal=150.0, decay_steps=100_000
     )
@@ -87,7 +87,7 @@ def test_a_memory_learns_cartpole_without_velocities():
 
 
 @pytest.mark.slow
-def test_a_memory_solves_cartpole_without_velocities_and_a_perceptron_cannot():
+def test_only_recurrent_policy_solves_hidden_velocities():
     recurrent = learned(cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=120_000, goal=450.0)
     assert recurrent.mean_return() >= 450
     blind = learned(cartpole_without_velocities, MLPPolicy, FEED_FORWARD, num_steps=120_000, goal=450.0)
@@ -95,7 +95,7 @@ def test_a_memory_solves_cartpole_without_velocities_and_a_perceptron_cannot():
 
 
 @pytest.mark.slow
-def test_continuous_actions_swing_the_pendulum_up():
+def test_continuous_algorithms_solve_pendulum():
     history = learned(
         lambda: gym.make("Pendulum-v1"),
         MLPPolicy,
@@ -122,7 +122,7 @@ class SwingsUp:
 
 
 @pytest.mark.slow
-def test_conservative_learning_does_better_than_its_data_of_good_and_bad(tmp_path: Path) -> None:
+def test_cql_exceeds_the_mean_return_of_mixed_data(tmp_path: Path) -> None:
     with (
         SingleAgentEnvRunner("Pendulum-v1", SwingsUp(), num_envs=4, seed=0) as runner,
         EpisodeWriter(tmp_path) as writer,

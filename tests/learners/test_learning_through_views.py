@@ -124,7 +124,7 @@ KINDS: dict[str, tuple[list[Any], Any, bool]] = {
 
 
 @pytest.mark.parametrize(("chain", "make_policy", "recall"), KINDS.values(), ids=KINDS)
-def test_ppo_learns_what_only_the_past_tells(chain: list[Any], make_policy: Any, recall: bool) -> None:
+def test_ppo_with_views_learns_from_the_past(chain: list[Any], make_policy: Any, recall: bool) -> None:
     make_env = (lambda: Twice(Alternate(recall))) if joint in chain else lambda: Alternate(recall)
     env = gym.vector.SyncVectorEnv([make_env] * 16)
     pipeline = env_to_module_pipeline(env.single_observation_space, ACTIONS, pieces=chain)
@@ -174,7 +174,7 @@ class KnowsWho(MaskedPolicy):
         return torch.cat([batch["obs"], batch["agent_id"]], 1)
 
 
-def test_ppo_learns_who_it_acts_for() -> None:
+def test_ppo_learns_from_agent_index() -> None:
     box, module = Unlike.observation_spaces["left"], "default_policy"
     seeing = multi_agent_env_to_module(
         {module: box}, {module: ACTIONS}, pieces=lambda: [OneHotAgentId(["left", "right"])]

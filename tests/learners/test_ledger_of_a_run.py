@@ -27,7 +27,7 @@ def killed(kind: str, folder: Path, updates: int, at: int) -> None:
     assert run.returncode == -signal.SIGKILL
 
 
-def test_a_run_that_was_killed_and_resumed_differs_nowhere(tmp_path: Path) -> None:
+def test_ledger_of_killed_run_equals_that_of_whole_run(tmp_path: Path) -> None:
     trainer_of("dqn", tmp_path / "whole", 12).run()
     killed("dqn", tmp_path / "killed", 12, at=7)
     resumed = trainer_of("dqn", tmp_path / "killed", 12)
@@ -42,7 +42,7 @@ def test_a_run_that_was_killed_and_resumed_differs_nowhere(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dqn", "ppo"])
-def test_four_thousand_updates_with_three_kills_differ_nowhere(kind: str, tmp_path: Path) -> None:
+def test_ledger_of_long_run_with_three_kills_is_equal(kind: str, tmp_path: Path) -> None:
     trainer_of(kind, tmp_path / "whole", 4000).run()
     for at in (1003, 2006, 3009):
         killed(kind, tmp_path / "killed", 4000, at)
@@ -74,7 +74,7 @@ def cloned(episodes: list[SingleAgentEpisode], folder: Path, learning_rate: floa
     return folder
 
 
-def test_one_swapped_episode_is_found_at_its_row(tmp_path: Path) -> None:
+def test_ledger_diff_finds_a_swapped_episode(tmp_path: Path) -> None:
     lengths = [5, 3, 4, 6, 2, 7, 5, 4, 3, 8, 5, 6, 4, 5]
     episodes, others = episodes_of(0, lengths), episodes_of(1, lengths)
     whole = cloned(episodes, tmp_path / "whole")
@@ -89,7 +89,7 @@ def test_one_swapped_episode_is_found_at_its_row(tmp_path: Path) -> None:
     assert (found.update, found.row, found.what) == (3, 3, "content")
 
 
-def test_other_numbers_and_other_weights_are_told_apart(tmp_path: Path) -> None:
+def test_ledger_diff_separates_settings_and_weights(tmp_path: Path) -> None:
     episodes = episodes_of(0, [5] * 8)
     whole = cloned(episodes, tmp_path / "whole")
     begun_elsewhere = difference(whole, cloned(episodes, tmp_path / "begun elsewhere", seed=1))

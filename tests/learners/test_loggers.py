@@ -24,7 +24,7 @@ class Kept(Logger):
         self.rows.append((scope, step, dict(metrics)))
 
 
-def test_rows_nearer_than_the_interval_are_passed_over_scope_by_scope():
+def test_logger_interval_skips_rows_per_scope():
     logger = Kept({"update": 100})
     for step in range(0, 301, 50):
         logger.log("update", {"loss": 1.0}, step)
@@ -33,14 +33,14 @@ def test_rows_nearer_than_the_interval_are_passed_over_scope_by_scope():
     assert len([scope for scope, *_ in logger.rows if scope == "test"]) == 7
 
 
-def test_an_unknown_scope_is_refused():
+def test_unknown_scope_raises():
     with pytest.raises(InvalidArgument, match="tests"):
         Logger({"tests": 1})
     with pytest.raises(InvalidArgument, match="train, test, update, info"):
         Logger().log("loss", {}, 0)
 
 
-def test_a_table_gets_columns_that_come_later(tmp_path: Path):
+def test_csv_logger_adds_later_columns(tmp_path: Path):
     with CSVLogger(tmp_path) as logger:
         logger.log("update", {"loss": 1.5}, 10)
         logger.log("update", {"loss": 0.5, "kl": 0.1}, 20)
@@ -53,7 +53,7 @@ def test_a_table_gets_columns_that_come_later(tmp_path: Path):
     ]
 
 
-def test_a_resumed_run_goes_on_in_the_same_table_after_its_step(tmp_path: Path):
+def test_csv_logger_resume_drops_later_rows(tmp_path: Path):
     with CSVLogger(tmp_path) as logger:
         for step in (10, 20, 30):
             logger.log("test", {"mean_return": float(step)}, step)
@@ -64,7 +64,7 @@ def test_a_resumed_run_goes_on_in_the_same_table_after_its_step(tmp_path: Path):
     assert [row["mean_return"] for row in CSVLogger(tmp_path).rows("test")] == ["10.0", "20.0", "-1.0"]
 
 
-def test_half_a_row_that_a_killed_process_left_is_none(tmp_path: Path):
+def test_csv_logger_ignores_half_a_row(tmp_path: Path):
     with CSVLogger(tmp_path) as logger:
         for step in (100, 200, 3000):
             logger.log("test", {"mean_return": 1.5}, step)
@@ -76,7 +76,7 @@ def test_half_a_row_that_a_killed_process_left_is_none(tmp_path: Path):
     assert [row["step"] for row in CSVLogger(tmp_path).rows("test")] == ["100", "200", "300"]
 
 
-def test_curves_have_the_names_that_dashboards_of_tianshou_have_and_go_on(tmp_path: Path):
+def test_tensorboard_curves_have_tianshou_names(tmp_path: Path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with TensorBoardLogger(tmp_path) as logger:
         for step in (10, 20, 30):
@@ -95,7 +95,7 @@ def test_curves_have_the_names_that_dashboards_of_tianshou_have_and_go_on(tmp_pa
     assert {"training/collect_speed", "training/env_step", "update/loss"} <= set(found.Tags()["scalars"])
 
 
-def test_several_loggers_get_everything_each_at_its_own_interval(tmp_path: Path):
+def test_multi_logger_applies_separate_intervals(tmp_path: Path):
     often, seldom = Kept(), Kept({"test": 20})
     logger = MultiLogger([often, seldom, CSVLogger(tmp_path)])
     for step in (0, 10, 20):
@@ -135,7 +135,7 @@ def write(logger, step):
 
 
 @pytest.mark.parametrize("at", ["test", "flush"])
-def test_a_logger_that_fails_is_left_out_and_the_others_go_on(at, tmp_path: Path):
+def test_multi_logger_drops_failing_logger(at, tmp_path: Path):
     failing, other = Failing(at), Kept()
     logger = MultiLogger([failing, other, CSVLogger(tmp_path)])
     logger.log("update", {"loss": 1.0}, 0)
@@ -148,7 +148,7 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(at, tmp_path: Path
     assert [row["mean_return"] for row in CSVLogger(tmp_path).rows("test")] == ["0.0", "10.0"]
 
 
-def test_the_last_logger_that_fails_is_an_error_and_a_scope_that_is_none_is_nobodys_fault():
+def test_multi_logger_raises_if_last_logger_fails():
     logger = MultiLogger([Failing("test")])
     with pytest.raises(InvalidArgument, match="no scope"):
         logger.log("loss", {}, 0)
@@ -156,7 +156,7 @@ def test_the_last_logger_that_fails_is_an_error_and_a_scope_that_is_none_is_nobo
         logger.log("test", {}, 0)
 
 
-def test_curves_say_how_far_returns_and_lengths_were_apart():
+def test_curves_include_spread_of_returns_and_lengths():
     stats = CollectStats(4, 2.0, np.array([1.0, 3.0]), np.array([1, 3]))
     found = curves_of("train", stats.as_dict(), 4)
     for kind in ("returns_stat", "lens_stat"):
@@ -164,7 +164,7 @@ def test_curves_say_how_far_returns_and_lengths_were_apart():
         assert shown == [2.0, 1.0, 1.0, 3.0]
 
 
-def test_weights_and_biases_keeps_a_run_offline_and_goes_on_under_its_id(tmp_path: Path, monkeypatch):
+def test_wandb_logger_resumes_offline_run_by_id(tmp_path: Path, monkeypatch):
     pytest.importorskip("wandb")
     patience = {"WANDB__SERVICE_WAIT": "300", "WANDB_INIT_TIMEOUT": "300"}  # its process may be long in starting
     for name, value in {

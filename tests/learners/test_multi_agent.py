@@ -58,7 +58,7 @@ def own_module(agent_id: str, episode: MultiAgentEpisode) -> str:
     return agent_id[0]
 
 
-def test_each_module_learns_from_its_own_agents_steps():
+def test_update_trains_each_module_on_steps_of_its_agents():
     learner = algorithm()
     metrics = learner.update([game(100, agent_to_module_mapping_fn=own_module)])
     assert list(metrics) == ["a", "b"]
@@ -70,7 +70,7 @@ def test_each_module_learns_from_its_own_agents_steps():
         assert probabilities[1] > 1.1 / ACTIONS[module_id].n
 
 
-def test_agents_of_one_module_are_one_batch():
+def test_update_batches_agents_of_a_shared_module():
     episode = game(10, ("a1", "a2", "b1"), agent_to_module_mapping_fn=own_module)
     packs = AgentToModuleMapping.packs([episode])
     assert {module_id: len(pack) for module_id, pack in packs.items()} == {"a": 2, "b": 1}
@@ -78,7 +78,7 @@ def test_agents_of_one_module_are_one_batch():
     assert np.array_equal(packs["a"][1].get_observations(), np.stack(agents["a2"].get_observations()))
 
 
-def test_a_pack_and_its_episodes_teach_the_same():
+def test_update_with_pack_equals_update_with_episodes():
     rng = np.random.default_rng(0)
     agents = [
         SingleAgentEpisode.from_arrays(
@@ -101,7 +101,7 @@ def test_a_pack_and_its_episodes_teach_the_same():
     assert all(map(torch.equal, learned(agents), learned(EpisodePack.from_episodes(agents))))
 
 
-def test_modules_that_are_not_trained_stay_as_they_are():
+def test_update_leaves_frozen_modules_unchanged():
     learner = algorithm(train=["b"])
     before = weights(learner["a"]), weights(learner["b"])
     assert list(learner.update([game(20, agent_to_module_mapping_fn=own_module)])) == ["b"]
@@ -109,17 +109,17 @@ def test_modules_that_are_not_trained_stay_as_they_are():
     assert not all(map(torch.equal, before[1], weights(learner["b"])))
 
 
-def test_a_module_whose_agents_did_nothing_is_left_out():
+def test_update_leaves_out_modules_without_steps():
     assert list(algorithm().update([game(20, ("a",), agent_to_module_mapping_fn=own_module)])) == ["a"]
 
 
-def test_opponents_without_an_algorithm_may_act_where_it_is_said_who_learns():
+def test_modules_without_algorithm_may_act_with_train():
     learner = algorithm(("a",), train=["a"])
     assert list(learner.update([game(20, agent_to_module_mapping_fn=own_module)])) == ["a"]
     assert learner.update([game(20, ("b",), agent_to_module_mapping_fn=own_module)]) == {}
 
 
-def test_of_episodes_in_which_no_agent_has_completed_a_step_nothing_is_learned():
+def test_update_without_complete_steps_changes_nothing():
     learner, waiting = algorithm(), game(0)
     before = weights(learner)
     waiting.add_env_step({}, {"a": 1, "b": 0}, {})
@@ -127,7 +127,7 @@ def test_of_episodes_in_which_no_agent_has_completed_a_step_nothing_is_learned()
     assert all(map(torch.equal, before, weights(learner)))
 
 
-def test_where_one_module_cannot_learn_all_are_as_they_were():
+def test_failed_update_of_a_module_undoes_all_modules():
     def made():
         policies = {name: MLPPolicy(OBSERVATIONS["a"], ACTIONS["a"], generator=torch.Generator()) for name in "xyz"}
         kinds = {"x": PPO, "y": DQN, "z": PPO}
@@ -157,13 +157,13 @@ def test_where_one_module_cannot_learn_all_are_as_they_were():
     assert [learner[name].num_updates for name in "xyz"] == [2, 2, 2]
 
 
-def test_episodes_without_module_ids_belong_to_the_default_module():
+def test_episodes_without_module_ids_train_the_default_module():
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 2), np.float32), np.zeros(2, np.int64), np.ones(2))
     assert list(AgentToModuleMapping.packs([episode])) == ["default_policy"]
     assert list(AgentToModuleMapping.packs(EpisodePack.from_episodes([episode]))) == ["default_policy"]
 
 
-def test_a_restored_state_goes_on_alike_for_every_module():
+def test_restored_state_gives_equal_updates():
     episodes = [game(30, seed=seed, agent_to_module_mapping_fn=own_module) for seed in (0, 1)]
     learner, restored = algorithm(), algorithm()
     learner.update(episodes[:1])
@@ -171,19 +171,19 @@ def test_a_restored_state_goes_on_alike_for_every_module():
     assert learner.update(episodes[1:]) == restored.update(episodes[1:])
 
 
-def test_a_module_without_an_algorithm_is_named():
+def test_module_without_algorithm_is_named():
     with pytest.raises(UnknownKey, match="'b' acted"):
         algorithm(("a",)).update([game(5, agent_to_module_mapping_fn=own_module)])
     with pytest.raises(UnknownKey, match="the modules are a"):
         algorithm(("a",), train=["c"])
 
 
-def test_no_episodes_are_an_error():
+def test_update_without_episodes_raises():
     with pytest.raises(InvalidArgument, match="no episodes"):
         algorithm().update([])
 
 
-def test_ids_of_modules_may_have_dots_be_numbers_or_be_words_of_torch():
+def test_module_ids_may_be_dotted_numbers_or_torch_names():
     ids = ("team.red", "pop", 7, "", "a%2E", "a.")
     policies = {one: MLPPolicy(OBSERVATIONS["a"], ACTIONS["a"], hidden_sizes=(8,)) for one in ids}
     learner = MultiAgentAlgorithm({one: PPO(policy) for one, policy in policies.items()}, train=["team.red", 7])

@@ -36,13 +36,13 @@ def random_return(example: ModuleType) -> float:
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["one policy for all", "a policy each"])
-def test_two_agents_learn_to_share_out_the_landmarks(example, random_return, separate):
+def test_simple_spread_example_learns(example, random_return, separate):
     means = example.train(separate=separate, num_steps=20_000)
     assert means[0] < random_return + 5  # it began no better than random
     assert np.mean(means[-5:]) > random_return + 7
 
 
-def test_a_policy_each_learns_two_policies(example):
+def test_separate_policies_are_two_modules(example):
     env = example.make_env()
     assert list(example.learner_for(env, True, 1000, 0).policies) == env.possible_agents
     assert list(example.learner_for(env, False, 1000, 0).policies) == ["shared"]

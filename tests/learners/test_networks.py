@@ -93,21 +93,21 @@ def batch_of(policy: Any, seen: gym.Space, leading: tuple[int, ...]) -> dict[str
 
 @each_kind
 @pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN.keys())
-def test_a_network_keeps_the_contract_whatever_it_sees(kind: Any, seen: gym.Space) -> None:
+def test_policy_with_any_observation_space_meets_contract(kind: Any, seen: gym.Space) -> None:
     policy, views = made(kind, seen, DONE["discrete"])
     check_policy(policy, seen, policy.action_space, views=views, asked=("compute_values",), tolerance=1e-3)
 
 
 @each_kind
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE.keys())
-def test_a_network_keeps_the_contract_whatever_it_does(kind: Any, done: gym.Space) -> None:
+def test_policy_with_any_action_space_meets_contract(kind: Any, done: gym.Space) -> None:
     policy, views = made(kind, SEEN["dict"], done)
     check_policy(policy, SEEN["dict"], done, views=views, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("kind", [QPolicy, LSTMQPolicy])
 @pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN.keys())
-def test_action_values_are_of_observations_of_any_space(kind: Any, seen: gym.Space) -> None:
+def test_q_policy_takes_any_observation_space(kind: Any, seen: gym.Space) -> None:
     policy, _ = made(kind, seen, DONE["discrete"], dueling=True)
     batch = batch_of(policy, seen, (5, 3) if policy.get_initial_state() else (5,))
     values = policy(batch)["q_values"]
@@ -119,7 +119,7 @@ def test_action_values_are_of_observations_of_any_space(kind: Any, seen: gym.Spa
 
 @each_kind
 @pytest.mark.parametrize("done", [DONE["multi-discrete"], DONE["nested"]], ids=["multi-discrete", "nested"])
-def test_an_autoregressive_policy_keeps_the_contract(kind: Any, done: gym.Space) -> None:
+def test_autoregressive_policy_meets_contract(kind: Any, done: gym.Space) -> None:
     policy, views = made(kind, NUMBERS, done, distribution=Autoregressive(done, 8, generator=seeded()))
     check_policy(policy, NUMBERS, done, views=views, tolerance=1e-3)
     assert any(name.startswith("distribution.") for name in policy.state_dict())
@@ -127,7 +127,7 @@ def test_an_autoregressive_policy_keeps_the_contract(kind: Any, done: gym.Space)
 
 @pytest.mark.parametrize("kind", [*KINDS, MLPPolicy, QPolicy, LSTMQPolicy])
 @pytest.mark.parametrize("options", [{}, {"hidden_sizes": ()}], ids=["layers", "no layers"])
-def test_half_precision_takes_and_gives_float32(kind: Any, options: dict[str, Any]) -> None:
+def test_half_precision_policy_takes_and_returns_float32(kind: Any, options: dict[str, Any]) -> None:
     options = {} if kind is TransformerPolicy else options
     policy, views = made(kind, NUMBERS, DONE["discrete"], **options)
     full, _ = made(kind, NUMBERS, DONE["discrete"], **options)
@@ -142,7 +142,7 @@ def test_half_precision_takes_and_gives_float32(kind: Any, options: dict[str, An
 
 
 @pytest.mark.parametrize("kind", [*KINDS, MLPPolicy, QPolicy, LSTMQPolicy])
-def test_weights_are_loaded_without_running_code(kind: Any) -> None:
+def test_weights_load_without_running_code(kind: Any) -> None:
     policy, _ = made(kind, NUMBERS, DONE["discrete"])
     file = io.BytesIO()
     torch.save(policy.state_dict(), file)
@@ -154,7 +154,7 @@ def test_weights_are_loaded_without_running_code(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, MLPPolicy, QPolicy, LSTMQPolicy])
-def test_weights_depend_on_the_generator_alone_and_lie_in_one_vector(kind: Any) -> None:
+def test_weights_depend_on_generator_and_share_a_vector(kind: Any) -> None:
     space = Views([TransformerContext(k=3)], NUMBERS, DONE["discrete"]).observation_space
     seen: Any = space if kind is TransformerPolicy else NUMBERS
     policies = []
@@ -167,7 +167,7 @@ def test_weights_depend_on_the_generator_alone_and_lie_in_one_vector(kind: Any) 
     assert vector.numel() == sum(parameter.numel() for parameter in policies[1].parameters())
 
 
-def test_a_recurrent_q_policy_has_no_layers_that_it_does_not_use() -> None:
+def test_recurrent_q_policy_uses_all_layers() -> None:
     policy = LSTMQPolicy(NUMBERS, DONE["discrete"], hidden_sizes=(8,), state_size=6, dueling=True)
     batch = batch_of(policy, NUMBERS, (3, 4))
     policy(batch)["q_values"].sum().backward()
@@ -177,7 +177,7 @@ def test_a_recurrent_q_policy_has_no_layers_that_it_does_not_use() -> None:
 # What encoders make of observations
 
 
-def test_bytes_are_scaled_and_either_order_of_axes_is_the_same_image() -> None:
+def test_image_encoder_scales_bytes_and_accepts_axis_orders() -> None:
     last = encoder_for(BYTES, (), generator=seeded())
     first = encoder_for(spaces.Box(0, 255, (3, 36, 40), np.uint8), (), generator=seeded())
     images = torch.randint(0, 256, (2, 5, 36, 40, 3), dtype=torch.uint8)
@@ -200,30 +200,30 @@ def test_bytes_are_scaled_and_either_order_of_axes_is_the_same_image() -> None:
     ],
     ids=str,
 )
-def test_images_are_known_by_shape_and_bounds(space: gym.Space, expected: bool) -> None:
+def test_is_image_depends_on_shape_and_bounds(space: gym.Space, expected: bool) -> None:
     assert is_image(space) is expected
 
 
-def test_choices_are_one_hot_and_what_is_no_choice_is_nothing() -> None:
+def test_choice_encoder_is_one_hot_or_zeros() -> None:
     encoder = encoder_for(spaces.MultiDiscrete([2, 3], start=[1, -1]), ())
     assert encoder(torch.tensor([[1, 1], [2, -1], [0, 9]])).tolist() == [[1, 0, 0, 0, 1], [0, 1, 1, 0, 0], [0] * 5]
     assert encoder_for(spaces.Discrete(3, start=5), ())(torch.tensor(6)).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(NUMBERS), spaces.Dict({"action_mask": NUMBERS})])
-def test_observations_without_an_encoder_are_refused(space: gym.Space) -> None:
+def test_encoder_for_unsupported_space_raises(space: gym.Space) -> None:
     with pytest.raises(InvalidArgument, match="observation_space"):
         EncoderPolicy(space, DONE["discrete"])
 
 
-def test_a_transformer_needs_a_context() -> None:
+def test_transformer_without_context_raises() -> None:
     with pytest.raises(InvalidArgument, match="TransformerContext"):
         TransformerPolicy(spaces.Discrete(4), DONE["discrete"])
     with pytest.raises(InvalidArgument, match="num_heads"):
         TransformerPolicy(spaces.Box(-1, 1, (3, 4)), DONE["discrete"], size=9)
 
 
-def test_attention_to_what_is_not_there_changes_nothing() -> None:
+def test_transformer_ignores_masked_steps() -> None:
     policy, _ = made(TransformerPolicy, NUMBERS, DONE["discrete"])
     batch = {"obs": torch.randn(5, 3, 3), "past_actions": torch.randn(5, 3, 4), "attention_mask": torch.ones(5, 3) > 0}
     batch["attention_mask"][:, 0] = False
@@ -239,7 +239,7 @@ def test_attention_to_what_is_not_there_changes_nothing() -> None:
 # Masks
 
 
-def test_masked_probabilities_are_those_of_the_legal_actions_alone() -> None:
+def test_masked_probabilities_are_of_legal_actions() -> None:
     distribution, logits = Categorical(4), torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]])
     inputs = distribution.masked(logits, mask)
@@ -259,7 +259,7 @@ def test_masked_probabilities_are_those_of_the_legal_actions_alone() -> None:
         torch.testing.assert_close(entropies[row], torch.autograd.grad(entropy, own)[0], atol=1e-12, rtol=1e-9)
 
 
-def test_masks_of_several_choices_are_each_their_own() -> None:
+def test_multi_discrete_masks_apply_separately() -> None:
     several = distribution_for(spaces.MultiDiscrete([2, 3], start=[1, 0]))
     mask = torch.tensor([[0, 1, 1, 0, 0], [0, 0, 0, 1, 1]])
     inputs = several.masked(torch.randn(2, 5), mask)
@@ -270,7 +270,7 @@ def test_masks_of_several_choices_are_each_their_own() -> None:
     assert inputs.isinf().tolist() == [[True, False, False, False]]
 
 
-def test_a_mask_that_does_not_fit_is_refused() -> None:
+def test_mask_of_wrong_shape_raises() -> None:
     with pytest.raises(ShapeMismatch, match=r"\[1, 3\]"):
         Categorical(4).masked(torch.zeros(1, 4), torch.ones(1, 3))
     with pytest.raises(ShapeMismatch, match="'c'"):
@@ -280,7 +280,7 @@ def test_a_mask_that_does_not_fit_is_refused() -> None:
 
 
 @each_kind
-def test_a_masked_policy_never_does_what_is_not_legal(kind: Any) -> None:
+def test_masked_policy_samples_only_legal_actions(kind: Any) -> None:
     seen = SEEN["with a mask"]
     policy, views = made(kind, seen, DONE["discrete"])
     legal = np.array([0, 1, 0, 1], np.int8)
@@ -292,7 +292,7 @@ def test_a_masked_policy_never_does_what_is_not_legal(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [QPolicy, LSTMQPolicy])
-def test_action_values_and_chance_are_of_legal_actions_alone(kind: Any) -> None:
+def test_q_policy_explores_only_legal_actions(kind: Any) -> None:
     policy, _ = made(kind, SEEN["with a mask"], DONE["discrete"], epsilon=0.3)
     batch = batch_of(policy, SEEN["with a mask"], (20, 2) if kind is LSTMQPolicy else (20,))
     mask = batch["obs"]["action_mask"].bool()
@@ -330,7 +330,7 @@ def slow_log_prob(distribution: Autoregressive, features: torch.Tensor, choice: 
     return chance + torch.distributions.Normal(mean, second[2].log_std.exp()).log_prob(point).sum()
 
 
-def test_autoregressive_log_probabilities_and_gradients_are_those_of_the_products() -> None:
+def test_autoregressive_log_probs_equal_products() -> None:
     distribution, features = pair(), torch.randn(5, 4, dtype=torch.float64, generator=seeded())
     choices, points = distribution.sample(features, seeded())
     parameters = list(distribution.parameters())
@@ -343,7 +343,7 @@ def test_autoregressive_log_probabilities_and_gradients_are_those_of_the_product
         torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_autoregressive_draws_are_what_the_probabilities_say() -> None:
+def test_autoregressive_samples_follow_probabilities() -> None:
     distribution = Autoregressive(spaces.MultiDiscrete([2, 3]), 4, generator=seeded())
     for parameter in distribution.parameters():
         torch.nn.init.normal_(parameter, 0.0, 1.0, generator=seeded(parameter.numel()))
@@ -361,7 +361,7 @@ def test_autoregressive_draws_are_what_the_probabilities_say() -> None:
     assert distribution.mode(features).tolist() == [int(first), int(chances.reshape(2, 3)[first].argmax())]
 
 
-def test_what_has_no_parts_is_not_autoregressive() -> None:
+def test_autoregressive_of_simple_space_raises() -> None:
     with pytest.raises(InvalidArgument, match="no parts"):
         Autoregressive(spaces.Discrete(3))
 
@@ -369,7 +369,7 @@ def test_what_has_no_parts_is_not_autoregressive() -> None:
 # Squashed
 
 
-def test_squashed_densities_are_those_of_the_transformed_normal() -> None:
+def test_squashed_density_equals_transformed_normal() -> None:
     distribution: Any = distribution_for(spaces.Box(-3.0, 5.0, (2,), np.float32), squashed=True)
     inputs = (0.5 * torch.randn(7, 4, dtype=torch.float64, generator=seeded())).requires_grad_()
     actions = distribution.sample(inputs.detach(), seeded())
@@ -384,14 +384,14 @@ def test_squashed_densities_are_those_of_the_transformed_normal() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
 
 
-def test_a_policy_with_a_squashed_distribution_begins_at_deviation_one() -> None:
+def test_squashed_policy_starts_with_deviation_one() -> None:
     done = DONE["continuous"]
     policy = MLPPolicy(NUMBERS, done, distribution=distribution_for(done, squashed=True))
     assert policy({"obs": torch.zeros(2, 3)})["action_dist_inputs"].tolist() == [[0, 0, 0, 0]] * 2
     check_policy(policy, NUMBERS, done)
 
 
-def test_a_policy_may_have_a_distribution_of_its_own() -> None:
+def test_policy_accepts_custom_distribution() -> None:
     class Lukewarm(Categorical):
         def log_prob(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
             return super().log_prob(inputs / 2, actions)

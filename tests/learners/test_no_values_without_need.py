@@ -18,7 +18,7 @@ def refuse(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [BC, lambda policy: GRPO(policy, GRPOConfig(group_size=2))], ids=["BC", "GRPO"])
-def test_an_algorithm_without_values_never_calls_the_critic(make):
+def test_algorithm_without_values_never_calls_the_critic(make):
     env = gym.make("CartPole-v1")
     policy = MLPPolicy(env.observation_space, env.action_space, hidden_sizes=(8,))
     with SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0) as runner:

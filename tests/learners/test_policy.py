@@ -36,7 +36,7 @@ def states(num_rows: int, policy: LSTMPolicy) -> dict[str, dict[str, torch.Tenso
 
 
 @each_action_space
-def test_an_mlp_gives_distribution_inputs_to_act_and_values_to_learn(action_space):
+def test_mlp_policy_returns_inputs_and_values(action_space):
     policy, obs = mlp(action_space), torch.randn(6, 3)
     acting, learning = policy({"obs": obs}, explore=True), policy({"obs": obs})
     assert set(acting) == {"action_dist_inputs"}
@@ -48,7 +48,7 @@ def test_an_mlp_gives_distribution_inputs_to_act_and_values_to_learn(action_spac
 
 
 @each_action_space
-def test_an_lstm_keeps_the_time_axis_and_gives_its_last_state(action_space):
+def test_lstm_policy_returns_time_axis_and_last_state(action_space):
     policy = lstm(action_space)
     batch = {"obs": torch.randn(5, 7, 3), "state_in": states(5, policy)}
     outputs = policy(batch)
@@ -60,7 +60,7 @@ def test_an_lstm_keeps_the_time_axis_and_gives_its_last_state(action_space):
     assert "vf_preds" not in policy(batch, explore=False)
 
 
-def test_an_lstm_stepped_one_by_one_says_what_it_says_of_the_whole_sequence():
+def test_lstm_policy_steps_equal_whole_sequence():
     policy, obs = lstm(), torch.randn(4, 6, 3)
     whole = policy({"obs": obs, "state_in": states(4, policy)})
     state, singles = states(4, policy), []
@@ -73,7 +73,7 @@ def test_an_lstm_stepped_one_by_one_says_what_it_says_of_the_whole_sequence():
 
 
 @pytest.mark.parametrize("make", [mlp, lstm])
-def test_weights_depend_on_the_generator_alone(make):
+def test_weights_depend_on_generator_only(make):
     torch.manual_seed(1)
     first = make(seed=3).state_dict()
     torch.manual_seed(2)
@@ -82,13 +82,13 @@ def test_weights_depend_on_the_generator_alone(make):
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
-def test_the_first_policy_is_nearly_uniform():
+def test_initial_policy_is_nearly_uniform():
     policy = mlp()
     inputs = policy({"obs": torch.randn(100, 3)})["action_dist_inputs"]
     assert (policy.distribution.entropy(inputs) > np.log(4) - 0.01).all()
 
 
-def test_a_box_policy_begins_at_deviation_one_and_learns_it_as_a_parameter():
+def test_box_policy_starts_with_trainable_deviation_one():
     policy = mlp(ACTION_SPACES["box"])
     inputs = policy({"obs": torch.randn(10, 3)})["action_dist_inputs"]
     assert torch.equal(inputs[:, 2:], torch.zeros(10, 2))
@@ -98,7 +98,7 @@ def test_a_box_policy_begins_at_deviation_one_and_learns_it_as_a_parameter():
     assert gradient.tolist() == [10.0, 10.0]
 
 
-def test_observations_with_several_axes_are_read_flat():
+def test_mlp_policy_flattens_several_axes():
     policy = MLPPolicy(spaces.Box(-1, 1, (2, 3)), spaces.Discrete(2))
     obs = torch.randn(5, 2, 3)
     assert torch.equal(policy({"obs": obs})["vf_preds"], policy.compute_values({"obs": obs.flatten(1)}))
@@ -108,7 +108,7 @@ def test_observations_with_several_axes_are_read_flat():
 @pytest.mark.parametrize(
     "space", [spaces.Box(0, 255, (3,), np.uint8), spaces.Box(-1, 1, ()), spaces.Box(0, 9, (), np.int64)]
 )
-def test_observations_of_integers_and_of_single_numbers_are_read(make, space):
+def test_policy_accepts_integer_and_scalar_observations(make, space):
     policy = make(space, spaces.Discrete(2))
     leading = (5, 2) if policy.get_initial_state() else (5,)
     obs = torch.ones((*leading, *space.shape)).to(torch.from_numpy(np.zeros(0, space.dtype)).dtype)
@@ -118,7 +118,7 @@ def test_observations_of_integers_and_of_single_numbers_are_read(make, space):
     assert torch.equal(policy.compute_values(batch), outputs["vf_preds"])
 
 
-def test_an_observation_space_that_is_no_box_is_refused_with_advice():
+def test_mlp_policy_with_other_space_raises_with_advice():
     with pytest.raises(InvalidArgument, match="FlattenObservations"):
         MLPPolicy(spaces.Dict({"a": OBSERVATIONS}), spaces.Discrete(2))
 
@@ -126,20 +126,20 @@ def test_an_observation_space_that_is_no_box_is_refused_with_advice():
 @each_action_space
 @pytest.mark.parametrize("explore", [False, True])
 @pytest.mark.parametrize("make", [mlp, lstm])
-def test_one_action_for_one_observation_is_a_member_of_the_space(make, action_space, explore):
+def test_compute_action_returns_member_of_space(make, action_space, explore):
     torch.manual_seed(0)
     action, _ = make(action_space).compute_action(np.array([0.1, 0.2, -0.3]), explore=explore)
     assert action_space.contains(action)
 
 
-def test_without_exploring_one_observation_always_gets_the_same_action():
+def test_compute_action_without_exploration_is_constant():
     policy = mlp(ACTION_SPACES["box"])
     actions = [policy.compute_action(np.ones(3), explore=False)[0] for _ in range(3)]
     assert np.array_equal(actions[0], actions[1])
     assert np.array_equal(actions[1], actions[2])
 
 
-def test_a_recurrent_policy_acts_by_its_state():
+def test_compute_action_uses_recurrent_state():
     policy = lstm(ACTION_SPACES["box"])
     _, first = policy.compute_action(np.ones(3))
     _, second = policy.compute_action(np.ones(3), first)

@@ -45,14 +45,14 @@ def bandit_episodes(num: int = 8, length: int = 16, seed: int = 0) -> list[Singl
     return episodes
 
 
-def test_the_clipped_surrogate_gains_nothing_outside_the_clip_and_loses_without_bound():
+def test_clipped_surrogate_bounds_gains_not_losses():
     ratio = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.5, 0.5, 1.5])
     advantages = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
     expected = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.2, -0.8, -1.5])
     torch.testing.assert_close(clipped_surrogate(ratio, advantages, 0.2), expected)
 
 
-def test_the_loss_is_the_sum_of_its_parts_as_the_paper_writes_it():
+def test_ppo_loss_is_the_sum_of_its_parts():
     learner, generator = policy(), torch.Generator().manual_seed(5)
     obs = torch.randn(40, 2, generator=generator)
     batch = {
@@ -76,7 +76,7 @@ def test_the_loss_is_the_sum_of_its_parts_as_the_paper_writes_it():
     assert measured["kl"] >= 0
 
 
-def test_an_update_makes_rewarded_actions_likelier():
+def test_update_raises_probability_of_rewarded_actions():
     learner = policy()
     ppo = PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0, minibatch_size=32))
     obs = torch.rand(64, 2) * 2 - 1
@@ -88,7 +88,7 @@ def test_an_update_makes_rewarded_actions_likelier():
     assert set(metrics) >= {"policy_loss", "value_loss", "entropy", "kl", "gradient_norm", "learning_rate"}
 
 
-def test_values_come_near_their_targets():
+def test_update_moves_values_to_targets():
     learner = policy()
     ppo = PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0, minibatch_size=32, num_epochs=1))
     losses = [ppo.update(bandit_episodes())["value_loss"] for _ in range(15)]
@@ -96,7 +96,7 @@ def test_values_come_near_their_targets():
     assert losses[-1] == pytest.approx(0.25, abs=0.05)  # the variance of a fair coin
 
 
-def test_a_list_of_episodes_and_their_pack_teach_the_same():
+def test_update_with_list_equals_update_with_pack():
     states = []
     for episodes in (bandit_episodes(), EpisodePack.from_episodes(bandit_episodes())):
         ppo = PPO(policy(), seed=1)
@@ -105,7 +105,7 @@ def test_a_list_of_episodes_and_their_pack_teach_the_same():
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def test_an_update_leaves_the_episodes_as_they_are():
+def test_update_does_not_change_episodes():
     episodes, untouched = bandit_episodes(), bandit_episodes()
     PPO(policy()).update(episodes)
     for episode, same in zip(episodes, untouched, strict=True):
@@ -113,7 +113,7 @@ def test_an_update_leaves_the_episodes_as_they_are():
         assert np.array_equal(episode.get_rewards(), same.get_rewards())
 
 
-def test_each_epoch_sees_each_step_once_and_a_few_left_over_join_the_last_minibatch():
+def test_epoch_has_each_step_once():
     seen: list[torch.Tensor] = []
 
     class Watched(MLPPolicy):
@@ -132,7 +132,7 @@ def test_each_epoch_sees_each_step_once_and_a_few_left_over_join_the_last_miniba
     assert not np.array_equal(orders[0], orders[1])
 
 
-def test_no_further_epoch_once_the_policy_has_moved_too_far():
+def test_max_kl_ends_the_update_early():
     steps = []
     for max_kl in (None, 1e-9):
         ppo = PPO(policy(), PPOConfig(learning_rate=1e-2, num_epochs=10, minibatch_size=64, max_kl=max_kl))
@@ -141,13 +141,13 @@ def test_no_further_epoch_once_the_policy_has_moved_too_far():
     assert steps == [20.0, 2.0]
 
 
-def test_the_learning_rate_comes_down_to_zero_in_equal_steps():
+def test_linear_decay_lowers_learning_rate_to_zero():
     ppo = PPO(policy(), PPOConfig(learning_rate=0.4, num_epochs=1), scheduler=linear_decay(4))
     rates = [ppo.update(bandit_episodes(num=1))["learning_rate"] for _ in range(6)]
     assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
 
 
-def test_a_restored_run_goes_on_as_if_it_had_never_stopped():
+def test_restored_state_gives_equal_updates():
     def make(seed: int) -> PPO:
         return PPO(policy(seed), PPOConfig(minibatch_size=32), scheduler=linear_decay(10), seed=seed)
 
@@ -165,7 +165,7 @@ def test_a_restored_run_goes_on_as_if_it_had_never_stopped():
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_restored_run_shares_no_memory_with_its_source():
+def test_restored_state_shares_no_memory():
     ppo, restored = PPO(policy()), PPO(policy())
     ppo.update(bandit_episodes(seed=1))
     restored.load_state_dict(ppo.state_dict())
@@ -174,7 +174,7 @@ def test_a_restored_run_shares_no_memory_with_its_source():
     assert torch.equal(ppo.optimizer.state_dict()["state"][0]["exp_avg"], moments)
 
 
-def test_padding_teaches_nothing():
+def test_padding_does_not_change_the_update():
     """A recurrent train batch with garbage in its padding gives the same weights as one with zeros there."""
     generator = torch.Generator().manual_seed(3)
     mask = torch.arange(5)[None] < torch.tensor([5, 2, 4])[:, None]  # [3, 5]
@@ -201,7 +201,7 @@ def test_padding_teaches_nothing():
     assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
 
 
-def test_continuous_actions_learn_too():
+def test_ppo_learns_continuous_actions():
     learner = policy(action_space=spaces.Box(-1.0, 1.0, (1,)))
     rng = np.random.default_rng(0)
     actions = rng.normal(size=(256, 1)).astype(np.float32)
@@ -219,13 +219,13 @@ def test_continuous_actions_learn_too():
     assert log_std < 0
 
 
-def test_a_batch_that_lacks_a_column_says_which_and_what_to_do():
+def test_batch_without_column_raises_with_advice():
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 2), np.float32), np.zeros(2, np.int64), np.ones(2))
     with pytest.raises(UnknownKey, match=r"action_logp.*explore=True"):
         PPO(policy()).update([episode])
 
 
-def test_nothing_to_learn_from_is_an_error():
+def test_update_without_steps_raises():
     reset = SingleAgentEpisode.from_arrays(
         np.zeros((1, 2), np.float32),
         np.zeros(0, np.int64),
@@ -237,13 +237,13 @@ def test_nothing_to_learn_from_is_an_error():
 
 
 @pytest.mark.parametrize("wrong", [{"num_epochs": 0}, {"minibatch_size": 0}, {"gamma": 1.1}, {"lambda_": -0.1}])
-def test_numbers_that_make_no_sense_are_refused(wrong):
+def test_invalid_hyperparameters_raise(wrong):
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         PPOConfig(**wrong)
 
 
 @pytest.mark.parametrize("standardize", [True, False])
-def test_values_that_are_no_numbers_are_an_error_that_names_their_episode_and_nothing_has_changed(standardize):
+def test_nan_reward_is_named_by_episode_and_changes_nothing(standardize):
     config = PPOConfig(minibatch_size=8, num_epochs=2, standardize_advantages=standardize)
     learner, twin = PPO(policy(), config), PPO(policy(), config)
     for algorithm in (learner, twin):
@@ -258,7 +258,7 @@ def test_values_that_are_no_numbers_are_an_error_that_names_their_episode_and_no
     )
 
 
-def test_an_infinite_loss_of_a_sound_batch_blames_no_row():
+def test_infinite_loss_of_finite_batch_names_no_row():
     learner = PPO(policy())
     with torch.no_grad():
         learner.policy.critic[0].weight.fill_(float("nan"))
@@ -269,7 +269,7 @@ def test_an_infinite_loss_of_a_sound_batch_blames_no_row():
         learner.update(bandit_episodes(2))
 
 
-def test_clipped_values_gain_nothing_far_from_what_they_were():
+def test_value_clip_bounds_the_gain():
     learner = policy()
     outputs = {"action_dist_inputs": torch.zeros(4, 2), "vf_preds": torch.tensor([0.0, 1.0, 2.0, -3.0])}
     batch = {
@@ -285,7 +285,7 @@ def test_clipped_values_gain_nothing_far_from_what_they_were():
 
 
 @pytest.mark.parametrize("kind", [MLPPolicy, LSTMPolicy])
-def test_values_are_clipped_around_those_that_the_advantages_were_computed_with(kind):
+def test_value_clip_is_around_old_values(kind):
     learner = PPO(kind(OBSERVATIONS, TWO_ACTIONS), PPOConfig(value_clip=0.1, max_seq_len=5, gamma=0.9))
     toy = TransformObservation(gym.make("CartPole-v1"), lambda seen: seen[:2].clip(-1, 1), OBSERVATIONS)
     with SingleAgentEnvRunner(lambda: toy, learner.policy, seed=0) as runner:
@@ -298,7 +298,7 @@ def test_values_are_clipped_around_those_that_the_advantages_were_computed_with(
     assert learner.update(done)["value_loss"] > 0
 
 
-def test_episodes_of_other_spaces_are_refused_by_naming_them():
+def test_episodes_of_other_spaces_are_rejected_by_name():
     more, widened_dtype = spaces.Discrete(5), spaces.Box(-1.0, 1.0, (3,))
     for seen, done, message in (
         (OBSERVATIONS, more, r"action_space Discrete\(5\), the policy Discrete\(2\)"),
@@ -318,7 +318,7 @@ def test_episodes_of_other_spaces_are_refused_by_naming_them():
                 algorithm.update([episode])
 
 
-def test_a_column_that_a_piece_adds_reaches_the_policy_while_it_learns():
+def test_added_column_reaches_the_policy_while_learning():
     class Halves(Connector):
         writes = ("half",)
 

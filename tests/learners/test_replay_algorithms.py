@@ -93,7 +93,7 @@ def right_choices(policy: QPolicy) -> float:
 
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
 @pytest.mark.parametrize("numbers", [{}, {"dueling": True}, {"n_step": 3, "double": False}], ids=str)
-def test_action_values_are_learned_from_a_buffer(kind, numbers):
+def test_dqn_update_from_buffer_learns_q_values(kind, numbers):
     algorithm = dqn(learning_rate=5e-3, **numbers)
     buffer = filled(kind(1000, seed=0))
     for _ in range(75):
@@ -103,7 +103,7 @@ def test_action_values_are_learned_from_a_buffer(kind, numbers):
     assert set(metrics) >= {"loss", "q_value", "td_error", "gradient_norm", "learning_rate"}
 
 
-def test_the_errors_of_targets_become_priorities():
+def test_update_from_prioritized_buffer_sets_td_errors():
     algorithm, buffer = dqn(), filled(PrioritizedEpisodeReplayBuffer(1000, seed=0, alpha=1.0))
     before = buffer.priorities(np.arange(200))
     algorithm.update_from(buffer, num_steps=3)
@@ -113,14 +113,14 @@ def test_the_errors_of_targets_become_priorities():
     assert len(set(after[changed].tolist())) > 10
 
 
-def test_action_values_are_learned_from_episodes_too():
+def test_dqn_update_with_episodes_learns_q_values():
     algorithm = dqn(learning_rate=5e-3)
     for _ in range(40):
         algorithm.update(episodes())
     assert right_choices(algorithm.policy) > 0.93
 
 
-def test_a_share_of_chance_is_drawn_uniformly_and_its_log_probabilities_are_right():
+def test_epsilon_greedy_actions_have_exact_log_probabilities():
     policy = QPolicy(OBSERVATIONS, spaces.Discrete(4, start=1), epsilon=0.4, generator=generator())
     obs = torch.rand(3, 2)
     best = policy.q_values({"obs": obs}).argmax(-1)
@@ -137,7 +137,7 @@ def test_a_share_of_chance_is_drawn_uniformly_and_its_log_probabilities_are_righ
     assert torch.equal(policy.distribution.mode(greedy) - 1, best)
 
 
-def test_chance_comes_down_with_the_steps_of_the_environments():
+def test_explore_after_lowers_epsilon_linearly():
     algorithm = dqn(epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=100)
     shares = []
     for steps in (0, 50, 100, 1000):
@@ -146,7 +146,7 @@ def test_chance_comes_down_with_the_steps_of_the_environments():
     assert shares == pytest.approx([0.9, 0.5, 0.1, 0.1])
 
 
-def test_the_target_network_is_copied_every_so_many_gradient_steps():
+def test_dqn_target_is_copied_every_target_every_steps():
     algorithm, buffer = dqn(target_every=3), filled(EpisodeReplayBuffer(1000, seed=0))
     target, copied = algorithm.targets["policy"].module, []
     for _ in range(6):
@@ -155,7 +155,7 @@ def test_the_target_network_is_copied_every_so_many_gradient_steps():
     assert copied == [False, False, True] * 2
 
 
-def test_soft_actor_critic_finds_the_action_that_is_worth_most():
+def test_sac_learns_the_best_action():
     algorithm = sac(learning_rate=3e-3, tau=0.05)
     buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=True)
     for _ in range(60):
@@ -166,7 +166,7 @@ def test_soft_actor_critic_finds_the_action_that_is_worth_most():
     assert 0 < metrics["temperature"] < 1
 
 
-def test_a_fixed_temperature_has_no_optimizer():
+def test_sac_with_fixed_temperature_has_no_optimizer_of_it():
     algorithm = sac(temperature=0.2)
     before = float(algorithm.log_temperature.detach().exp())
     algorithm.update_from(filled(EpisodeReplayBuffer(1000, seed=0), continuous=True))
@@ -174,7 +174,7 @@ def test_a_fixed_temperature_has_no_optimizer():
     assert float(algorithm.log_temperature.detach().exp()) == pytest.approx(before) == pytest.approx(0.2)
 
 
-def test_actions_of_a_soft_actor_are_spread_over_the_bounds_of_the_space():
+def test_sac_actions_cover_the_bounds_of_the_space():
     env = gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync")
     policy = SACPolicy(env.single_observation_space, env.single_action_space, generator=generator())
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_actions_of_a_soft_actor_are_spread_over_the_bounds_of_the_space():
 
 
 @pytest.mark.parametrize("make", [dqn, sac])
-def test_a_restored_run_goes_on_as_if_it_had_never_stopped(make):
+def test_restored_state_gives_equal_updates(make):
     continuous = make is sac
     ours, theirs = make(0), make(5)
     buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=continuous)
@@ -204,7 +204,7 @@ def test_a_restored_run_goes_on_as_if_it_had_never_stopped(make):
             assert torch.equal(value, weights[name]), name
 
 
-def test_an_update_that_is_not_finite_changes_nothing_not_even_targets():
+def test_update_not_finite_changes_neither_weights_nor_targets():
     algorithm, twin = sac(), sac()
     sound, rotten = (filled(EpisodeReplayBuffer(1000, seed=0), continuous=True) for _ in range(2))
     bad = episodes(continuous=True)[0]
@@ -218,7 +218,7 @@ def test_an_update_that_is_not_finite_changes_nothing_not_even_targets():
     assert algorithm.update_from(sound, num_steps=2) == twin.update_from(same, num_steps=2)
 
 
-def test_a_sequence_with_what_is_no_number_is_told_by_episode_and_step():
+def test_sequence_with_nan_is_named_by_episode_and_step():
     algorithm = R2D2(LSTMQPolicy(OBSERVATIONS, TWO, hidden_sizes=(8,), state_size=8), R2D2Config(sequence_length=4))
     obs, actions, rewards = _arrays(episodes()[0])
     states = {name: np.zeros((10, 8), np.float32) for name in ("h", "c")}
@@ -229,7 +229,7 @@ def test_a_sequence_with_what_is_no_number_is_told_by_episode_and_step():
         algorithm.update_from(buffer)
 
 
-def test_a_single_step_that_is_not_finite_changes_nothing_at_all():
+def test_single_step_not_finite_changes_nothing():
     algorithm, twin = dqn(target_every=3), dqn(target_every=3)
     sound, rotten = (filled(EpisodeReplayBuffer(1000, seed=0)) for _ in range(2))
     for obs, actions, rewards in map(_arrays, episodes()):
@@ -243,7 +243,7 @@ def test_a_single_step_that_is_not_finite_changes_nothing_at_all():
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_a_loss_that_is_infinite_though_its_gradient_is_not_changes_nothing(prioritized):
+def test_infinite_loss_with_finite_gradient_changes_nothing(prioritized):
     kind = PrioritizedEpisodeReplayBuffer if prioritized else EpisodeReplayBuffer
     algorithm, rotten = dqn(), kind(1000, seed=0)
     before = algorithm.optimizers["policy"].vector.clone()
@@ -255,7 +255,7 @@ def test_a_loss_that_is_infinite_though_its_gradient_is_not_changes_nothing(prio
 
 
 @pytest.mark.parametrize("make", [dqn, sac])
-def test_ctrl_c_within_an_update_leaves_no_gradients_and_all_parameters_learn(make):
+def test_interrupted_update_leaves_no_gradients(make):
     algorithm = make()
     buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=make is sac)
 
@@ -285,7 +285,7 @@ def _arrays(episode: SingleAgentEpisode) -> tuple[np.ndarray, np.ndarray, np.nda
     return episode.get_observations(), episode.get_actions(), episode.get_rewards()
 
 
-def test_a_state_of_another_algorithm_is_refused_by_what_it_lacks():
+def test_state_of_another_algorithm_is_rejected_by_name():
     with pytest.raises((StateMismatch, RuntimeError)):
         dqn().load_state_dict(sac().state_dict())
     learned, fixed = sac(), sac(temperature=0.5)
@@ -293,7 +293,7 @@ def test_a_state_of_another_algorithm_is_refused_by_what_it_lacks():
         fixed.load_state_dict(learned.state_dict())
 
 
-def test_cloning_does_what_was_done():
+def test_bc_learns_the_recorded_actions():
     rng = np.random.default_rng(0)
     obs = rng.uniform(-1, 1, (301, 2)).astype(np.float32)
     done = (obs[:-1, 0] > 0).astype(np.int64)
@@ -306,7 +306,7 @@ def test_cloning_does_what_was_done():
     assert metrics["log_prob"] < 0
 
 
-def test_conservatism_holds_down_what_the_data_do_not_show():
+def test_cql_lowers_q_values_of_unseen_actions():
     never = [SingleAgentEpisode.from_arrays(*_arrays(e), truncated=True) for e in episodes(num=5)]
     only_one = [
         SingleAgentEpisode.from_arrays(e.get_observations(), np.ones(10, np.int64), e.get_rewards(), truncated=True)
@@ -335,7 +335,7 @@ def narrow_episodes(num: int = 20) -> list[SingleAgentEpisode]:
     return made
 
 
-def test_conservatism_keeps_continuous_actions_to_those_that_the_data_show():
+def test_continuous_cql_acts_within_the_data():
     chosen, buffer = [], EpisodeReplayBuffer(1000, seed=0)
     buffer.add(narrow_episodes())
     obs = torch.rand(50, 2, generator=generator(7)) * 2 - 1
@@ -353,7 +353,7 @@ def test_conservatism_keeps_continuous_actions_to_those_that_the_data_show():
     assert metrics["conservative_gap"] < 0.5
 
 
-def test_actions_that_the_policy_cannot_take_are_no_data_for_conservatism():
+def test_continuous_cql_rejects_actions_out_of_bounds():
     wide = [
         SingleAgentEpisode.from_arrays(
             *(track * np.float32(2) for track in _arrays(one)), terminated=True, action_space=OF_POLICY
@@ -368,7 +368,7 @@ def test_actions_that_the_policy_cannot_take_are_no_data_for_conservatism():
             door(data)
 
 
-def test_actions_worth_more_than_their_group_become_likelier():
+def test_grpo_raises_probability_of_better_actions():
     policy = MLPPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), generator=generator())
     algorithm = GRPO(policy, GRPOConfig(learning_rate=1e-2, group_size=10))
     rng = np.random.default_rng(0)
@@ -388,7 +388,7 @@ def test_actions_worth_more_than_their_group_become_likelier():
     assert float(policy({"obs": torch.zeros(1, 2)})["action_dist_inputs"].detach().softmax(-1)[0, 1]) > 0.8
 
 
-def test_comparison_asks_for_whole_episodes_and_whole_groups():
+def test_grpo_rejects_incomplete_episodes_and_groups():
     algorithm = GRPO(MLPPolicy(OBSERVATIONS, TWO), GRPOConfig(group_size=3))
     with pytest.raises(InvalidArgument, match="group_size, which is 3"):
         algorithm.update(with_log_probs(episodes(num=4)))
@@ -400,7 +400,7 @@ def test_comparison_asks_for_whole_episodes_and_whole_groups():
     assert by_length.update(with_log_probs(episodes(num=3)))["kl"] >= 0
 
 
-def test_an_episode_without_a_step_is_worth_nothing_beside_its_group():
+def test_grpo_episode_without_steps_has_return_zero():
     nothing = SingleAgentEpisode.from_arrays(
         np.zeros((1, 2), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), terminated=True
     )
@@ -415,7 +415,7 @@ def with_log_probs(done: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
     return done
 
 
-def test_episodes_of_an_older_policy_teach_a_newer_one():
+def test_impala_learns_from_episodes_of_older_policies():
     policy = MLPPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), generator=generator())
     algorithm = IMPALA(policy, IMPALAConfig(learning_rate=1e-2, gamma=0.0, sequence_length=4, minibatch_size=40))
     for _ in range(40):  # all of them were acted by a fair coin
@@ -429,7 +429,7 @@ def test_episodes_of_an_older_policy_teach_a_newer_one():
 
 
 @pytest.mark.parametrize("unit", [None, "sequence"])
-def test_what_has_to_be_remembered_is_learned_from_sequences(unit):
+def test_r2d2_learns_a_task_that_needs_memory(unit):
     """The first observation says which action is worth 1 in the steps that follow, which show nothing."""
     policy = LSTMQPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), state_size=16, generator=generator())
     config = R2D2Config(learning_rate=5e-3, gamma=0.0, batch_size=32, sequence_length=4, burn_in=2, target_every=20)
@@ -459,7 +459,7 @@ def test_what_has_to_be_remembered_is_learned_from_sequences(unit):
     assert best.tolist() == [[0] * 4, [1] * 4]
 
 
-def test_a_memory_of_action_values_acts_and_learns_within_what_is_legal():
+def test_r2d2_respects_the_action_mask():
     policy = LSTMQPolicy(
         Masked.observation_space, Masked.action_space, hidden_sizes=(32,), state_size=16, generator=generator()
     )
@@ -475,7 +475,7 @@ def test_a_memory_of_action_values_acts_and_learns_within_what_is_legal():
     assert all(math.isfinite(value) for value in metrics.values())
 
 
-def test_sequences_need_the_states_that_were_acted_with():
+def test_r2d2_without_recorded_states_raises():
     algorithm = R2D2(LSTMQPolicy(OBSERVATIONS, TWO))
     with pytest.raises(InvalidArgument, match="extra_model_outputs"):
         algorithm.update_from(filled(EpisodeReplayBuffer(100, seed=0), num=5))
@@ -502,12 +502,12 @@ def test_sequences_need_the_states_that_were_acted_with():
     ],
     ids=str,
 )
-def test_numbers_that_make_no_sense_are_refused(make, wrong):
+def test_invalid_hyperparameters_raise(make, wrong):
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         make(**wrong)
 
 
-def test_policies_for_other_actions_are_refused():
+def test_algorithms_reject_policies_of_other_kinds():
     with pytest.raises(InvalidArgument, match="not Discrete"):
         QPolicy(OBSERVATIONS, BOX)
     with pytest.raises(InvalidArgument, match="finite bounds"):
@@ -516,7 +516,7 @@ def test_policies_for_other_actions_are_refused():
         DQN(MLPPolicy(OBSERVATIONS, TWO))
 
 
-def test_what_learns_from_single_steps_has_no_memory():
+def test_algorithms_of_single_steps_reject_recurrent_policies():
     policy = LSTMQPolicy(OBSERVATIONS, TWO)
     for kind in (DQN, CQL):
         with pytest.raises(InvalidArgument, match=f"{kind.__name__} learns from single transitions.*R2D2"):
@@ -525,7 +525,7 @@ def test_what_learns_from_single_steps_has_no_memory():
         GRPO(LSTMPolicy(OBSERVATIONS, TWO))
 
 
-def test_what_only_replay_can_give_is_not_learned_from_episodes():
+def test_update_with_episodes_rejects_n_step_and_sequences():
     with pytest.raises(InvalidArgument, match="n_step=3 needs a replay buffer"):
         dqn(n_step=3).update(episodes())
     with pytest.raises(InvalidArgument, match="R2D2 learns from sequences out of replay"):
@@ -533,7 +533,7 @@ def test_what_only_replay_can_give_is_not_learned_from_episodes():
 
 
 @pytest.mark.parametrize("unit", ["sequence", "transition"])
-def test_sequences_have_priorities_of_their_own(unit: str):
+def test_r2d2_priorities_are_those_of_sequences(unit: str):
     algorithm = R2D2(LSTMQPolicy(OBSERVATIONS, TWO, hidden_sizes=(8,), state_size=8), R2D2Config(batch_size=4))
     buffer = PrioritizedEpisodeReplayBuffer(1000, unit=unit, seed=0)
     states = {name: np.zeros((10, 8), np.float32) for name in ("h", "c")}
@@ -551,7 +551,7 @@ def test_sequences_have_priorities_of_their_own(unit: str):
     assert 1 <= np.count_nonzero(buffer.priorities(np.arange(200)) != before) <= 8
 
 
-def test_an_action_may_be_one_number_and_a_critic_one_layer():
+def test_sac_with_scalar_action_and_one_layer_works():
     one = spaces.Box(-1.0, 1.0, ())
     for kind in (SAC, ContinuousCQL):
         algorithm: SAC = kind(SACPolicy(OBSERVATIONS, one, hidden_sizes=(), generator=generator()))
@@ -564,7 +564,7 @@ def test_an_action_may_be_one_number_and_a_critic_one_layer():
         assert all(map(math.isfinite, algorithm.update_from(buffer, num_steps=2).values()))
 
 
-def test_a_space_of_choices_in_two_dimensions_is_stored_without_a_warning():
+def test_two_dimensional_multi_discrete_is_stored_silently():
     seen = spaces.MultiDiscrete(np.array([[2, 3], [2, 2]]))  # whose length, and so whose truth, Gymnasium warns of
     buffer = EpisodeReplayBuffer(100, seed=0)
     obs = np.ones((11, 2, 2), np.int64)

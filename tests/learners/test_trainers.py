@@ -114,7 +114,7 @@ MAKERS = {"PPO": ppo_trainer, "recurrent PPO": lstm_trainer, "DQN": dqn_trainer,
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_resumed_run_equals_the_one_that_was_not_interrupted(make, tmp_path: Path):
+def test_resumed_run_equals_uninterrupted_run(make, tmp_path: Path):
     whole, later = Notes(), Notes()
     config = {"max_epochs": 4, "checkpoint_every": 1}
     straight = make(config=config, folder=tmp_path / "a", hooks=[whole])
@@ -144,7 +144,7 @@ def test_a_resumed_run_equals_the_one_that_was_not_interrupted(make, tmp_path: P
 
 
 @pytest.mark.parametrize("make", [ppo_trainer, dqn_trainer], ids=["PPO", "DQN"])
-def test_the_curves_of_a_killed_run_lack_no_row_and_have_none_twice(make, tmp_path: Path):
+def test_curves_of_killed_run_have_each_row_once(make, tmp_path: Path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
 
@@ -179,7 +179,7 @@ def test_the_curves_of_a_killed_run_lack_no_row_and_have_none_twice(make, tmp_pa
         assert updates == sorted(set(updates))
 
 
-def test_what_is_told_of_a_collection_is_told_with_its_steps_counted(tmp_path: Path):
+def test_on_collect_sees_steps_of_its_collection(tmp_path: Path):
     with CSVLogger(tmp_path) as logger:
         trainer = ppo_trainer(config={"max_epochs": 2}, logger=logger)
         trainer.run()
@@ -190,7 +190,7 @@ def test_what_is_told_of_a_collection_is_told_with_its_steps_counted(tmp_path: P
     assert counted[-1] == trainer.num_steps
 
 
-def test_a_hook_that_raises_loses_no_row(tmp_path: Path):
+def test_hook_that_raises_loses_no_row(tmp_path: Path):
     class Breaks:
         def on_test(self, trainer, evaluation):
             raise ZeroDivisionError
@@ -203,7 +203,7 @@ def test_a_hook_that_raises_loses_no_row(tmp_path: Path):
     trainer.logger.close()
 
 
-def test_an_epoch_collects_updates_tests_and_tells_in_this_order(tmp_path: Path):
+def test_epoch_calls_hooks_in_order(tmp_path: Path):
     notes, best = Notes(), []
     with CSVLogger(tmp_path) as logger:
         trainer = ppo_trainer(config={"max_epochs": 2}, hooks=[notes], logger=logger, save_best_fn=best.append)
@@ -217,14 +217,14 @@ def test_an_epoch_collects_updates_tests_and_tells_in_this_order(tmp_path: Path)
     assert result.best_score >= result.last_test.mean_return
 
 
-def test_stop_fn_ends_a_run_with_the_test_that_is_enough():
+def test_stop_fn_ends_run_with_its_test():
     seen = []
     result = ppo_trainer(config={"max_epochs": 5}, stop_fn=lambda score: seen.append(score) or len(seen) == 2).run()
     assert (result.num_epochs, result.stopped_by) == (2, "stop_fn")
     assert max(seen) == result.best_score
 
 
-def test_ctrl_c_ends_a_run_with_what_there_is_and_it_can_go_on():
+def test_interrupted_run_continues_with_next_call():
     class Presses:
         def on_update(self, trainer, metrics):
             if trainer.num_updates == 3:
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_a_run_with_what_there_is_and_it_can_go_on():
     assert trainer.num_epochs == 3
 
 
-def test_offline_learning_goes_through_the_episodes_again_and_again():
+def test_offline_trainer_repeats_the_episodes():
     policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
     with SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=0) as runner:
         data = list(runner.sample(num_episodes=7))
@@ -258,7 +258,7 @@ def test_offline_learning_goes_through_the_episodes_again_and_again():
     assert result.last_test.num_episodes == 2
 
 
-def test_offline_learning_from_a_buffer_goes_on_from_a_checkpoint(tmp_path: Path):
+def test_offline_trainer_of_buffer_resumes(tmp_path: Path):
     def trainer(seed: int, max_epochs: int) -> OfflineTrainer:
         policy = QPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
         with SingleAgentEnvRunner(CARTPOLE, QPolicy(*spaces_of(CARTPOLE), generator=generator(0)), seed=0) as runner:
@@ -278,7 +278,7 @@ def test_offline_learning_from_a_buffer_goes_on_from_a_checkpoint(tmp_path: Path
     assert torch.equal(*vectors)
 
 
-def test_cloning_draws_from_a_buffer_and_others_are_refused_one():
+def test_offline_trainer_takes_buffer_only_for_replay():
     policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
     buffer = EpisodeReplayBuffer(500, seed=0)
     with SingleAgentEnvRunner(CARTPOLE, policy, seed=0) as runner:
@@ -297,7 +297,7 @@ def recorded(path: Path) -> EpisodeDataset:
 
 
 @pytest.mark.parametrize("algorithm", ["bc", "cql", "episodes"])
-def test_learning_from_disk_goes_on_from_a_checkpoint(algorithm: str, tmp_path: Path):
+def test_offline_trainer_of_data_set_resumes(algorithm: str, tmp_path: Path):
     dataset = recorded(tmp_path / "data")
 
     def trainer(seed: int, max_epochs: int) -> OfflineTrainer:
@@ -318,7 +318,7 @@ def test_learning_from_disk_goes_on_from_a_checkpoint(algorithm: str, tmp_path: 
     assert torch.equal(*(one.algorithm.optimizers["policy"].vector for one in (straight, resumed)))
 
 
-def test_cloning_from_disk_and_from_memory_is_the_same_through_any_pipeline(tmp_path: Path):
+def test_bc_from_disk_equals_bc_from_memory(tmp_path: Path):
     dataset = recorded(tmp_path)
     buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
     drawn = dataset.sampler(steps=1, order="drawn", seed=0)
@@ -339,7 +339,7 @@ class Doubled(ObservationRewriter):
         return observations * 2
 
 
-def test_who_learns_from_episodes_is_given_no_steps(tmp_path: Path):
+def test_offline_ppo_rejects_sampler_of_steps(tmp_path: Path):
     dataset = recorded(tmp_path)
     spaces = spaces_of(CARTPOLE)
     with pytest.raises(InvalidArgument, match="PPO learns from episodes"):
@@ -347,7 +347,7 @@ def test_who_learns_from_episodes_is_given_no_steps(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["steps", "buffer", "episodes"])
-def test_a_policy_with_a_memory_is_cloned_from_disk_and_from_memory(kind: str, tmp_path: Path):
+def test_recurrent_bc_from_disk_equals_bc_from_memory(kind: str, tmp_path: Path):
     dataset = recorded(tmp_path)
     policy = LSTMPolicy(*spaces_of(CARTPOLE), hidden_sizes=(4,), state_size=4, generator=generator(0))
     before = policy.actor.weight.clone()
@@ -361,7 +361,7 @@ def test_a_policy_with_a_memory_is_cloned_from_disk_and_from_memory(kind: str, t
     assert not torch.equal(before, policy.actor.weight)
 
 
-def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_found(tmp_path: Path):
+def test_resume_skips_damaged_and_foreign_checkpoints(tmp_path: Path):
     trainer = ppo_trainer(config={"max_epochs": 2, "checkpoint_every": 1}, folder=tmp_path)
     trainer.run()
     newest, older = sorted(tmp_path.glob("checkpoint-*.pt"), reverse=True)
@@ -395,7 +395,7 @@ def test_damaged_and_foreign_checkpoints_are_refused_and_the_last_good_one_is_fo
         ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path).resume()
 
 
-def test_a_checkpoint_with_any_bit_turned_is_refused_or_says_the_same(tmp_path: Path):
+def test_checkpoint_with_flipped_bit_is_equal_or_rejected(tmp_path: Path):
     path, damaged = tmp_path / "sound.pt", tmp_path / "damaged.pt"
     save_checkpoint(path, {"numbers": np.arange(5.0), "weights": torch.ones(3), "name": "x"})
     whole = path.read_bytes()
@@ -409,7 +409,7 @@ def test_a_checkpoint_with_any_bit_turned_is_refused_or_says_the_same(tmp_path: 
         assert (found["weights"].tolist(), found["name"]) == ([1.0, 1.0, 1.0], "x")
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_checkpoint_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -423,12 +423,12 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(tmp_path: Pat
 
 
 @pytest.mark.parametrize("wrong", [{"max_epochs": 0}, {"steps_per_collect": 1.5}, {"checkpoint_every": -1}], ids=str)
-def test_numbers_that_make_no_sense_are_refused(wrong):
+def test_invalid_settings_raise(wrong):
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         OnPolicyConfig(**wrong)
 
 
-def test_a_checkpoint_of_other_pipelines_is_refused_by_naming_the_piece(tmp_path: Path):
+def test_checkpoint_of_other_pipelines_names_the_connector(tmp_path: Path):
     ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
     other = ppo_trainer(folder=tmp_path)
     spaces = spaces_of(CARTPOLE)
@@ -439,19 +439,19 @@ def test_a_checkpoint_of_other_pipelines_is_refused_by_naming_the_piece(tmp_path
     assert other.num_epochs == 0
 
 
-def test_a_run_does_not_begin_where_the_checkpoints_of_another_are(tmp_path: Path):
+def test_new_run_in_used_folder_raises(tmp_path: Path):
     config = {"max_epochs": 1, "checkpoint_every": 1}
     ppo_trainer(config=config, folder=tmp_path).run()
     with pytest.raises(InvalidArgument, match="resume"):
         ppo_trainer(config=config, folder=tmp_path).run()
 
 
-def test_checkpoints_without_a_folder_are_refused_at_once():
+def test_checkpoints_without_folder_raise():
     with pytest.raises(InvalidArgument, match="no folder"):
         ppo_trainer(config={"checkpoint_every": 1})
 
 
-def test_progress_of_a_run_is_a_line_for_each_epoch(capsys):
+def test_progress_prints_a_line_per_epoch(capsys):
     ppo_trainer(config={"max_epochs": 3, "shows_progress": True}).run()
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
@@ -459,7 +459,7 @@ def test_progress_of_a_run_is_a_line_for_each_epoch(capsys):
         assert word in lines[-1], lines
 
 
-def test_a_hook_ends_a_run_at_once_and_the_epoch_is_counted():
+def test_stop_by_hook_counts_the_epoch():
     class Stops:
         def on_collect(self, trainer, pack):
             assert pack.num_steps >= 32
@@ -483,7 +483,7 @@ class Talks(gym.Wrapper):
         return (*told, {"speed": 0.5, "log": {"words": ["a", 1]}, **({"rare": np.arange(3)} if action else {})})
 
 
-def test_a_buffer_of_steps_with_infos_is_part_of_a_checkpoint(tmp_path: Path):
+def test_buffer_with_infos_is_part_of_checkpoint(tmp_path: Path):
     def trainer(seed: int, max_epochs: int, folder: str) -> Any:
         made: Any = dqn_trainer(seed, {"max_epochs": max_epochs, "checkpoint_every": 1}, folder=tmp_path / folder)
         policy = made.algorithm.policy
@@ -507,7 +507,7 @@ def assert_equal_weights(one: Any, other: Any) -> None:
     assert torch.equal(*vectors)
 
 
-def test_a_loss_that_is_no_number_stops_a_run_and_the_last_checkpoint_is_good(tmp_path: Path):
+def test_run_with_nan_loss_keeps_last_checkpoint(tmp_path: Path):
     trainer: Any = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
     sample = trainer.runner.sample
 
@@ -524,7 +524,7 @@ def test_a_loss_that_is_no_number_stops_a_run_and_the_last_checkpoint_is_good(tm
     assert again.run().num_epochs == 3
 
 
-def test_a_runner_with_another_policy_is_refused():
+def test_runner_with_another_policy_is_rejected():
     policies = [MLPPolicy(*spaces_of(CARTPOLE)) for _ in range(2)]
     for acting, said in ((policies[1], "another MLPPolicy"), (None, "no policy")):
         runner = SingleAgentEnvRunner(CARTPOLE, acting)
@@ -532,13 +532,13 @@ def test_a_runner_with_another_policy_is_refused():
             OnPolicyTrainer(PPO(policies[0]), runner)
 
 
-def test_what_is_asked_after_tests_needs_tests():
+def test_stop_fn_without_tests_raises():
     with pytest.raises(InvalidArgument, match="num_test_episodes is 0"):
         ppo_trainer(config={"num_test_episodes": 0}, stop_fn=lambda score: True)
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_episodes_without_a_step_are_passed_over_and_data_of_nothing_else_are_refused(most: int):
+def test_offline_trainer_skips_episodes_without_steps(most: int):
     policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))
     seen = np.zeros((4, 4), np.float32)
     empty = SingleAgentEpisode.from_arrays(seen[:1], np.zeros(0, int), np.zeros(0))
@@ -552,7 +552,7 @@ def test_episodes_without_a_step_are_passed_over_and_data_of_nothing_else_are_re
 
 
 @pytest.mark.parametrize("odd", [iter(()), {"a": 1}, 3], ids=["an iterator", "a dict", "a number"])
-def test_data_that_are_no_sequence_of_episodes_are_refused_before_anything_is_learned(odd: Any):
+def test_offline_trainer_rejects_other_data(odd: Any):
     with pytest.raises(InvalidArgument, match="give a list of episodes, a pack, a data set"):
         OfflineTrainer(BC(MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))), odd)
 
@@ -597,7 +597,7 @@ def changed_trainer(folder: Path, config: dict[str, Any], more: dict[str, Any]) 
 
 @pytest.mark.filterwarnings("ignore:.*out of date")
 @pytest.mark.parametrize("name", CHANGES)
-def test_changed_setting_is_refused_on_resume_unless_allowed(name: str, tmp_path: Path):
+def test_resume_with_changed_setting_needs_allow(name: str, tmp_path: Path):
     ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
     config, more = CHANGES[name]
     config = {"checkpoint_every": 1, "max_epochs": 2, "shows_progress": False, **config}
@@ -615,7 +615,7 @@ def test_changed_setting_is_refused_on_resume_unless_allowed(name: str, tmp_path
         other.resume(allow=[name])
 
 
-def test_unknown_or_fixed_names_are_not_allowed_to_change(tmp_path: Path):
+def test_allow_with_unknown_or_fixed_names_raises(tmp_path: Path):
     ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
     for name in ("learning_rate", "policy"):
         with pytest.raises(UnknownKey, match=name):

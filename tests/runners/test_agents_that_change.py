@@ -63,7 +63,7 @@ class First:
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_an_agent_has_the_spaces_of_its_episode_where_each_reset_makes_others(num_envs: int) -> None:
+def test_agents_have_the_spaces_of_their_episode(num_envs: int) -> None:
     Sized.num_made = 0
     with MultiAgentEnvRunner(Sized, num_envs=num_envs, seed=0) as runner:
         found = runner.sample(num_episodes=6, random_actions=True)
@@ -78,7 +78,7 @@ def test_an_agent_has_the_spaces_of_its_episode_where_each_reset_makes_others(nu
     assert sizes == {2, 3, 5}
 
 
-def test_random_actions_are_legal_where_a_real_environment_makes_its_spaces_anew() -> None:
+def test_random_actions_in_recreated_spaces_are_legal() -> None:
     with MultiAgentEnvRunner(
         lambda: generated_agents_env_action_mask_info_v0.raw_env(max_cycles=3), num_envs=2, seed=0
     ) as runner:
@@ -92,7 +92,7 @@ def test_random_actions_are_legal_where_a_real_environment_makes_its_spaces_anew
     assert legal == sum(len(own) for episode in episodes for own in episode.agent_episodes.values()) > 50
 
 
-def test_the_same_seed_draws_the_same_actions_also_in_spaces_made_anew() -> None:
+def test_random_actions_in_recreated_spaces_depend_on_seed() -> None:
     def drawn() -> list[Any]:
         Sized.num_made = 0
         with MultiAgentEnvRunner(Sized, num_envs=2, seed=3) as runner:
@@ -111,7 +111,7 @@ class Unlike(Sized):
         return 3 if agent == "b" else 2
 
 
-def test_agents_that_observe_unlike_things_are_named_where_one_module_is_to_act_for_both() -> None:
+def test_agents_of_one_module_with_other_shapes_are_named() -> None:
     told = r"module 'default_policy': agent 'b' observes arrays of shape \[3\], agent 'a' of \[2\]; map agents with"
     with MultiAgentEnvRunner(Unlike, First()) as runner, pytest.raises(ShapeMismatch, match=told):
         runner.sample(num_timesteps=2)
@@ -142,7 +142,7 @@ class NobodysTurn(AECEnv[str, np.ndarray, int]):
 
 
 @pytest.mark.parametrize("make", [Nobody, NobodysTurn])
-def test_an_environment_that_leaves_nobody_to_play_is_an_error_and_no_endless_loop(make: Any) -> None:
+def test_reset_without_agents_raises(make: Any) -> None:
     for asked in ({"num_episodes": 1}, {"num_timesteps": 3}):
         with pytest.raises(EpisodeStateError, match=r"env\.agents is empty"):
             MultiAgentEnvRunner(make).sample(random_actions=True, **asked)
@@ -161,7 +161,7 @@ class Spread(MultiAgentObservationPreprocessor):
         return observations
 
 
-def test_joint_preprocessors_get_their_spaces_anew_only_where_an_agent_brings_new_ones() -> None:
+def test_joint_preprocessor_gets_new_spaces_only_of_new_agents() -> None:
     Sized.num_made, counting = 0, Spread()
     with MultiAgentEnvRunner(lambda: Sized((4, 2, 2)), First()) as runner:
         episodes = runner.sample(num_episodes=2)

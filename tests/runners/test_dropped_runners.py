@@ -50,7 +50,7 @@ def policy_of(env: gym.Env) -> MLPPolicy:
 
 
 @pytest.mark.parametrize("use", ["nothing", "sample", "sample_into", "in an exception", "evaluate"])
-def test_dropped_runner_is_freed_at_once_and_closes_its_environments(use: str) -> None:
+def test_dropped_runner_closes_its_environments(use: str) -> None:
     Counted.num_open = 0
     runner = SingleAgentEnvRunner(Counted, Always(1), num_envs=2, seed=0)
     if use == "sample":
@@ -74,7 +74,7 @@ def test_dropped_runner_is_freed_at_once_and_closes_its_environments(use: str) -
     assert Counted.num_open == 0
 
 
-def test_dropped_runner_of_several_agents_closes_its_environments() -> None:
+def test_dropped_multi_agent_runner_closes_its_environments() -> None:
     CountedMeeting.num_open = 0
     runner = MultiAgentEnvRunner(CountedMeeting, Always(1), num_envs=2, seed=0)
     runner.sample(num_timesteps=9)
@@ -95,7 +95,7 @@ def test_closed_runner_closes_its_environments_once() -> None:
 
 
 @pytest.mark.slow
-def test_dropped_runner_with_processes_terminates_them_with_a_warning() -> None:
+def test_dropped_runner_with_processes_terminates_them() -> None:
     before = set(multiprocessing.active_children())
     runners = [SingleAgentEnvRunner("CartPole-v1", num_envs=2, vectorization="async", seed=0)]
     runners[0].sample(num_timesteps=9, random_actions=True)

@@ -251,7 +251,7 @@ def test_env_actions_of_hand_made_episodes_are_the_stored_ones() -> None:
         SingleAgentEpisode.from_arrays(np.zeros(2), np.zeros((1, 2)), np.ones(1)).with_policy_actions()
 
 
-def test_with_env_actions_leaves_out_what_belongs_to_the_policys_actions() -> None:
+def test_with_env_actions_drops_outputs_of_policy_actions() -> None:
     pack = walks(SPACES["dict"], num_timesteps=30)
     assert "action_logp" in pack.extra_model_outputs
     plain = pack.with_env_actions()

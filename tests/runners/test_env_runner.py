@@ -95,7 +95,7 @@ def check_steps(pack: EpisodePack) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_recorded_action_belongs_to_the_observation_that_the_policy_saw(mode):
+def test_recorded_action_belongs_to_its_observation(mode):
     runner = SingleAgentEnvRunner(counters(3, 5, 1, mode=mode), Halves(), seed=1)
     for count in (1, 7, 20, 1):
         pack = runner.sample(num_timesteps=count)
@@ -104,7 +104,7 @@ def test_every_recorded_action_belongs_to_the_observation_that_the_policy_saw(mo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_time_limit_keeps_its_true_last_observation(mode):
+def test_time_limit_records_true_last_observation(mode):
     runner = SingleAgentEnvRunner(counters(4, 4, mode=mode, truncates=True), Halves())
     pack = runner.sample(num_timesteps=40)
     ended = [episode for episode in pack if episode.is_done]
@@ -116,7 +116,7 @@ def test_a_time_limit_keeps_its_true_last_observation(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_episode_cut_by_sample_goes_on_with_its_id_and_its_lookback(mode):
+def test_cut_episode_continues_with_id_and_lookback(mode):
     runner = SingleAgentEnvRunner(counters(50, mode=mode), Halves(), len_lookback_buffer=2)
     first, second = runner.sample(num_timesteps=10)[0], runner.sample(num_timesteps=10)[0]
     assert (first.id_, first.t, first.is_done) == (second.id_, second.t_started, False)
@@ -127,7 +127,7 @@ def test_an_episode_cut_by_sample_goes_on_with_its_id_and_its_lookback(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_collecting_episodes_does_not_favour_short_ones(mode):
+def test_sample_episodes_does_not_favour_short_ones(mode):
     runner = SingleAgentEnvRunner(counters(2, 20, mode=mode), Halves())
     pack = runner.sample(num_episodes=10)
     assert sorted(pack.lengths.tolist()) == [2] * 5 + [20] * 5
@@ -138,7 +138,7 @@ def test_collecting_episodes_does_not_favour_short_ones(mode):
     assert [runner.sample(num_episodes=1).lengths.tolist() for _ in range(4)] == [[2], [20], [2], [20]]
 
 
-def test_the_number_of_episodes_is_exact_after_steps_were_sampled_too():
+def test_sample_episodes_after_steps_is_exact():
     runner = SingleAgentEnvRunner(counters(4, 6), Halves())
     runner.sample(num_timesteps=5)
     pack = runner.sample(num_episodes=1)
@@ -148,14 +148,14 @@ def test_the_number_of_episodes_is_exact_after_steps_were_sampled_too():
 
 
 @pytest.mark.parametrize("counts", [{}, {"num_timesteps": 5, "num_episodes": 5}, {"num_timesteps": 0}])
-def test_asking_for_both_counts_for_none_or_for_nothing_is_an_error(counts):
+def test_sample_with_both_counts_or_none_raises(counts):
     runner = SingleAgentEnvRunner(counters(3), Halves())
     with pytest.raises(InvalidArgument, match="sample"):
         runner.sample(**counts)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_lengths_and_returns_are_those_of_whole_episodes_however_they_were_cut(mode):
+def test_statistics_are_of_whole_episodes(mode):
     runner = SingleAgentEnvRunner(counters(7, 11, mode=mode), Halves())
     returns, lengths = [], []
     for _ in range(30):
@@ -168,7 +168,7 @@ def test_lengths_and_returns_are_those_of_whole_episodes_however_they_were_cut(m
     assert runner.metrics()["num_steps_total"] == runner.num_steps >= 90
 
 
-def test_a_reset_in_mid_episode_leaves_a_boundary():
+def test_reset_within_an_episode_cuts_it():
     runner = SingleAgentEnvRunner(counters(50), Halves())
     cut = runner.sample(num_timesteps=5)[0]
     fresh = runner.sample(num_timesteps=5, force_reset=True)[0]
@@ -179,14 +179,14 @@ def test_a_reset_in_mid_episode_leaves_a_boundary():
     assert runner.stats.num_episodes == 0
 
 
-def test_the_row_whose_action_is_ignored_is_no_step():
+def test_reset_row_is_not_a_step():
     runner = SingleAgentEnvRunner(counters(1, 1, 2), Halves())
     pack = runner.sample(num_timesteps=30)
     check_steps(pack)
     assert set(pack.lengths.tolist()) == {1, 2}
 
 
-def test_actions_are_recorded_as_the_policy_made_them_and_stepped_in_the_environments_units():
+def test_actions_are_recorded_in_policy_units():
     class Seen(Counter):
         taken: list[float] = []
 
@@ -200,7 +200,7 @@ def test_actions_are_recorded_as_the_policy_made_them_and_stepped_in_the_environ
     np.testing.assert_allclose(Seen.taken, 2 * recorded, rtol=1e-6)
 
 
-def test_random_actions_are_recorded_in_the_policys_units():
+def test_random_actions_are_recorded_in_policy_units():
     runner = SingleAgentEnvRunner(counters(50), None, seed=3)
     actions = runner.sample(num_timesteps=50, random_actions=True)[0].get_actions()
     assert np.abs(actions).max() <= 1
@@ -209,7 +209,7 @@ def test_random_actions_are_recorded_in_the_policys_units():
         runner.sample(num_timesteps=1)
 
 
-def test_after_random_actions_the_policys_outputs_may_begin_and_the_lookback_stays():
+def test_policy_outputs_may_start_after_random_actions():
     runner = SingleAgentEnvRunner(counters(50), Halves(), len_lookback_buffer=3)
     runner.sample(num_timesteps=5, random_actions=True)
     pack = runner.sample(num_timesteps=5)
@@ -218,7 +218,7 @@ def test_after_random_actions_the_policys_outputs_may_begin_and_the_lookback_sta
     assert not any(output[:3].any() for output in pack.extra_model_outputs.values())  # none are known of back then
 
 
-def test_a_learner_begins_with_the_initial_state_where_acting_did_so_after_random_steps():
+def test_learner_starts_with_initial_state_after_random_steps():
     policy = CountingFromSeven()
     runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0)
     runner.sample(num_timesteps=8, random_actions=True)
@@ -240,7 +240,7 @@ def test_explore_reaches_the_policy():
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_a_seed_decides_everything(num_envs):
+def test_equal_seeds_give_equal_samples(num_envs):
     def sampled(seed: int) -> EpisodePack:
         env = gym.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
         generator = torch.Generator().manual_seed(7)
@@ -257,7 +257,7 @@ def test_a_seed_decides_everything(num_envs):
     assert not set(first.ids) & set(other.ids)
 
 
-def test_hooks_see_each_step_and_the_whole_end_of_each_episode():
+def test_hooks_see_each_step_and_ended_episodes():
     class Watch(Hook):
         def __init__(self) -> None:
             self.steps, self.ends = 0, []
@@ -321,7 +321,7 @@ def told_of(env: int, lengths: tuple[int, ...], diary: Diary) -> None:
 
 @pytest.mark.parametrize("into_buffer", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_hooks_are_told_of_starts_all_steps_and_ends_in_this_order_and_what_they_write_arrives(mode, into_buffer):
+def test_hooks_are_called_in_order_and_custom_data_arrives(mode, into_buffer):
     diary, lengths = Diary(), (3, 4)
     runner = SingleAgentEnvRunner(counters(*lengths, mode=mode), Halves(), hooks=[diary])
     buffer, chunks = EpisodeReplayBuffer(1000), []
@@ -338,7 +338,7 @@ def test_hooks_are_told_of_starts_all_steps_and_ends_in_this_order_and_what_they
         assert chunk.custom_data == expected | ({"over": True} if chunk.is_done else {})
 
 
-def test_what_a_hook_wrote_goes_on_from_a_buffer_into_packs():
+def test_custom_data_of_hooks_continues_from_buffer_to_pack():
     diary = Diary()
     runner, buffer = SingleAgentEnvRunner(counters(50), Halves(), hooks=[diary]), EpisodeReplayBuffer(100)
     runner.sample_into(buffer, num_timesteps=5)
@@ -349,7 +349,7 @@ def test_what_a_hook_wrote_goes_on_from_a_buffer_into_packs():
 
 
 @pytest.mark.parametrize("when", ["on_episode_start", "on_step", "on_episode_end"])
-def test_what_a_hook_writes_and_nobody_would_see_is_an_error(when):
+def test_hook_writing_to_lost_data_raises(when):
     class Writes(Hook):
         def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
             if when == "on_episode_start":
@@ -379,7 +379,7 @@ class Doubled(ObservationRewriter):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_observation_is_rewritten_once_and_stored_so(mode):
+def test_each_observation_is_rewritten_once(mode):
     env = counters(3, 5, mode=mode)
     doubled = Doubled()
     pipeline = env_to_module_pipeline(env.single_observation_space, env.single_action_space, pieces=[doubled])
@@ -410,7 +410,7 @@ class Asking(ObservationPreprocessor):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_preprocessor_sees_the_episode_of_its_observation_with_the_action_that_led_to_it(mode):
+def test_preprocessor_sees_episode_with_last_action(mode):
     env, asking = counters(2, 3, mode=mode), Asking()
     pipeline = env_to_module_pipeline(env.single_observation_space, env.single_action_space, pieces=[asking])
     runner = SingleAgentEnvRunner(env, Halves(), env_to_module=pipeline)
@@ -422,7 +422,7 @@ def test_a_preprocessor_sees_the_episode_of_its_observation_with_the_action_that
     assert sorted(asking.told) == sorted([*expected, *just_reset])
 
 
-def test_frame_stacks_reach_over_the_end_of_a_sample():
+def test_frame_stacks_continue_across_samples():
     env = counters(50)
     spaces_ = (env.single_observation_space, env.single_action_space)
     pipeline = env_to_module_pipeline(*spaces_, pieces=[FrameStacking(num_frames=3)])
@@ -436,7 +436,7 @@ def test_frame_stacks_reach_over_the_end_of_a_sample():
     assert {3.0, 4.0, 5.0} <= set(seen[1].tolist())
 
 
-def test_a_recurrent_policy_goes_on_with_its_state_and_begins_anew_with_each_episode():
+def test_recurrent_state_continues_within_episodes():
     env = counters(5, 50)
     policy = LSTMPolicy(env.single_observation_space, env.single_action_space)
     runner = SingleAgentEnvRunner(env, policy, seed=0)
@@ -456,7 +456,7 @@ def test_a_recurrent_policy_goes_on_with_its_state_and_begins_anew_with_each_epi
                 torch.testing.assert_close(recorded, state["actor"]["h"][0])
 
 
-def test_a_filters_statistics_are_part_of_the_state():
+def test_runner_state_has_filter_statistics():
     def make() -> SingleAgentEnvRunner:
         env = counters(3, 5)
         pipeline = env_to_module_pipeline(
@@ -474,7 +474,7 @@ def test_a_filters_statistics_are_part_of_the_state():
     np.testing.assert_array_equal(a.observations[:, 1], b.observations[:, 1])
 
 
-def test_the_state_says_whose_turn_it_is_and_with_which_seed():
+def test_runner_state_has_quota_turn_and_seed():
     first, second = (SingleAgentEnvRunner(counters(2, 2, 2), Halves(), seed=seed) for seed in (3, 8))
     first.sample(num_episodes=4)
     second.set_state(first.get_state())
@@ -500,7 +500,7 @@ def test_state_from_before_the_first_sample_restores_the_seed(env_id: str, rando
     assert packs[0] == packs[1]
 
 
-def test_the_same_seed_gives_the_same_episode_ids_and_another_one_or_a_later_state_others():
+def test_episode_ids_depend_on_seed_and_state():
     runners = [SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=seed) for seed in (3, 3, 4)]
     ids = [set(r.sample(num_timesteps=90, random_actions=True).ids) for r in runners]
     assert ids[0] == ids[1]
@@ -510,7 +510,7 @@ def test_the_same_seed_gives_the_same_episode_ids_and_another_one_or_a_later_sta
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", CartPoleVectorEnv])
-def test_rewards_are_float32_unless_asked_otherwise(env):
+def test_rewards_are_float32_by_default(env):
     made = lambda: env if isinstance(env, str) else env(2)  # noqa: E731
     runner = SingleAgentEnvRunner(made())
     assert runner.sample(num_timesteps=9, random_actions=True).rewards.dtype == np.float32
@@ -524,7 +524,7 @@ def test_rewards_are_float32_unless_asked_otherwise(env):
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("into_buffer", [False, True])
-def test_the_statistics_of_an_episode_are_in_its_own_last_infos(mode, into_buffer):
+def test_last_infos_have_statistics_of_their_episode(mode, into_buffer):
     runner = SingleAgentEnvRunner(RecordEpisodeStatistics(counters(2, 3, 5, mode=mode)), Halves())
     if into_buffer:
         buffer = EpisodeReplayBuffer(100)
@@ -543,7 +543,7 @@ def test_the_statistics_of_an_episode_are_in_its_own_last_infos(mode, into_buffe
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_infos_as_a_list_of_dicts_are_refused_at_the_first_row(mode):
+def test_infos_as_list_of_dicts_raise_at_first_row(mode):
     runner = SingleAgentEnvRunner(DictInfoToList(counters(2, 3, mode=mode)), Halves())
     with pytest.raises(WrongType, match="infos is a list"):
         runner.sample(num_timesteps=1)
@@ -573,7 +573,7 @@ class Masked(gym.Env):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("flattened", [False, True])
-def test_random_actions_are_legal_ones_where_observations_have_a_mask(mode, flattened):
+def test_random_actions_respect_action_masks(mode, flattened):
     env = SyncVectorEnv([Masked] * 3, autoreset_mode=mode)
     spaces_ = (env.single_observation_space, env.single_action_space)
     pieces = [FlattenObservations()] if flattened else []
@@ -583,7 +583,7 @@ def test_random_actions_are_legal_ones_where_observations_have_a_mask(mode, flat
         assert (pack.rewards == 1).all()
 
 
-def test_an_error_in_a_policy_leaves_a_runner_that_goes_on():
+def test_runner_continues_after_an_error_of_its_policy():
     class Fails(Halves):
         calls = 0
 
@@ -614,7 +614,7 @@ class Interrupts(Hook):
 
 
 @pytest.mark.parametrize("counts", [{"num_timesteps": 5}, {"num_episodes": 2}])
-def test_what_was_recorded_before_ctrl_c_can_be_taken_and_is_not_in_the_next_sample(counts):
+def test_take_returns_interrupted_steps_and_next_sample_does_not(counts):
     runner = SingleAgentEnvRunner(counters(4), Halves(), hooks=[Interrupts(11)])
     with pytest.raises(KeyboardInterrupt):
         runner.sample(num_timesteps=5000)
@@ -652,7 +652,7 @@ class Dies(Counter):
 
 @pytest.mark.filterwarnings("ignore:.*Calling `close`")  # Gymnasium's, of a step that no longer answers
 @pytest.mark.parametrize(("env", "hooks", "num_steps"), [("CartPole-v1", [Kills(5)], 10), (Dies, [], 8)])
-def test_a_killed_worker_leaves_what_was_recorded_and_a_runner_that_can_be_closed(env, hooks, num_steps):
+def test_killed_environment_process_leaves_recorded_steps(env, hooks, num_steps):
     runner = SingleAgentEnvRunner(env, num_envs=2, vectorization="async", hooks=hooks)
     with pytest.raises((BrokenPipeError, ConnectionResetError, EOFError)):
         runner.sample(num_timesteps=100, random_actions=True)
@@ -662,19 +662,19 @@ def test_a_killed_worker_leaves_what_was_recorded_and_a_runner_that_can_be_close
     assert runner.take().num_steps == num_steps
 
 
-def test_a_policy_without_actions_is_told_what_it_gave():
+def test_policy_without_actions_raises_with_its_outputs():
     runner = SingleAgentEnvRunner(counters(3), lambda batch, explore: {"logits": batch["obs"]})
     with pytest.raises(UnknownKey, match="logits"):
         runner.sample(num_timesteps=1)
 
 
-def test_a_policy_that_loses_a_row_is_told_so():
+def test_policy_with_missing_row_raises():
     runner = SingleAgentEnvRunner(counters(3, 3), lambda batch, explore: {"actions": batch["obs"][:1, 1:]})
     with pytest.raises(ValueError, match="1 rows"):
         runner.sample(num_timesteps=1)
 
 
-def test_a_policy_that_returns_no_dict_is_told_so():
+def test_policy_without_dict_raises():
     runner = SingleAgentEnvRunner(counters(3, 3), lambda batch, explore: batch["obs"])
     with pytest.raises(WrongType, match="the policy returned a Tensor; it returns a dict with 'actions'"):
         runner.sample(num_timesteps=1)
@@ -694,7 +694,7 @@ class WholeNumbers(gym.Env):
         return np.zeros(3, np.float32), float(self.action_space.contains(action)), False, False, {}
 
 
-def test_fractions_for_a_box_of_whole_numbers_are_recorded_as_the_policy_made_them():
+def test_fractions_for_integer_box_are_recorded_unchanged():
     policy = lambda batch, explore: {"actions": np.full((len(batch["obs"]), 2), 0.3, np.float32)}  # noqa: E731
     runner = SingleAgentEnvRunner(WholeNumbers, policy, num_envs=2)
     pack = runner.sample(num_timesteps=6)
@@ -704,12 +704,12 @@ def test_fractions_for_a_box_of_whole_numbers_are_recorded_as_the_policy_made_th
     assert runner.sample(num_timesteps=6, random_actions=True).rewards.tolist() == [1.0] * 6
 
 
-def test_an_unknown_environment_id_is_an_error_that_names_it():
+def test_unknown_environment_id_is_named():
     with pytest.raises(InvalidArgument, match="NoSuchPole-v1"):
         SingleAgentEnvRunner("NoSuchPole-v1", Halves())
 
 
-def test_a_vector_environment_with_an_unknown_autoreset_mode_is_an_error():
+def test_unknown_autoreset_mode_raises():
     env = CartPoleVectorEnv(2)
     env.metadata = {**env.metadata, "autoreset_mode": "Sometimes"}
     with pytest.raises(InvalidArgument, match="'Sometimes' is not known; there are 'NextStep'"):
@@ -723,20 +723,20 @@ def test_a_vector_environment_with_an_unknown_autoreset_mode_is_an_error():
     )
 
 
-def test_environments_of_one_class_and_two_autoreset_modes_are_told_apart():
+def test_autoreset_mode_is_read_from_each_environment():
     same, other = counters(3, mode=AutoresetMode.SAME_STEP), counters(3, mode=AutoresetMode.DISABLED)
     assert SingleAgentEnvRunner(same).autoreset_mode is AutoresetMode.SAME_STEP
     assert SingleAgentEnvRunner(other).autoreset_mode is AutoresetMode.DISABLED
 
 
 @pytest.mark.parametrize("wrong", [{"num_envs": 3}, {"autoreset_mode": "SameStep"}])
-def test_arguments_that_a_vector_environment_contradicts_are_errors(wrong):
+def test_arguments_contradicting_vector_environment_raise(wrong):
     with pytest.raises(InvalidArgument):
         SingleAgentEnvRunner(counters(2, 2), Halves(), **wrong)
 
 
 @pytest.mark.parametrize("length", [-1, 0.5])
-def test_a_lookback_that_is_no_length_is_refused(length):
+def test_invalid_lookback_raises(length):
     with pytest.raises(InvalidArgument, match="len_lookback_buffer"):
         SingleAgentEnvRunner("CartPole-v1", len_lookback_buffer=length)
 
@@ -775,7 +775,7 @@ SAYINGS = [
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("space", "items"), SAYINGS)
-def test_texts_and_alternatives_are_flattened_alike_in_every_autoreset_mode(mode, space, items):
+def test_text_and_one_of_are_flattened_in_each_mode(mode, space, items):
     pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[FlattenObservations()])
     runner = SingleAgentEnvRunner(
         lambda: Sayings(space, items), zeros, num_envs=2, env_to_module=pipeline, autoreset_mode=mode
@@ -796,7 +796,7 @@ def test_texts_and_alternatives_are_flattened_alike_in_every_autoreset_mode(mode
         (spaces.Graph(spaces.Discrete(3), None), [spaces.GraphInstance(np.zeros(2, int), None, None)] * 4),
     ],
 )
-def test_items_without_a_shape_in_common_are_refused_and_told_how_to_get_one(mode, space, items):
+def test_items_of_other_shapes_raise_with_advice(mode, space, items):
     runner = SingleAgentEnvRunner(lambda: Sayings(space, items), num_envs=2, autoreset_mode=mode)
     with pytest.raises(ShapeMismatch, match=r"observations: items of a (Sequence|Graph) space .* ObservationPreproc"):
         runner.sample(num_timesteps=8, random_actions=True)
@@ -813,7 +813,7 @@ class Lengths(ObservationPreprocessor):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_preprocessor_gets_each_sequence_whole(mode):
+def test_preprocessor_gets_whole_sequences(mode):
     space, items = spaces.Sequence(spaces.Discrete(3)), [(0, 1), (), (2,), (0, 0, 0)]
     pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[Lengths()])
     runner = SingleAgentEnvRunner(
@@ -824,14 +824,14 @@ def test_a_preprocessor_gets_each_sequence_whole(mode):
 
 
 @pytest.mark.parametrize(("env", "error"), [(7, WrongType), (lambda: 7, WrongType)])
-def test_what_is_no_environment_is_an_error(env, error):
+def test_runner_with_other_object_as_environment_raises(env, error):
     with pytest.raises(error, match="int"):
         SingleAgentEnvRunner(env, Halves())
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_environments_are_made_from_ids_and_makers(mode, vectorization):
+def test_runner_makes_environments_from_ids_and_functions(mode, vectorization):
     with SingleAgentEnvRunner(
         "CartPole-v1", num_envs=2, seed=0, vectorization=vectorization, autoreset_mode=mode
     ) as runner:
@@ -847,7 +847,7 @@ def test_environments_are_made_from_ids_and_makers(mode, vectorization):
         runner.sample(num_timesteps=1)
 
 
-def test_cartpoles_own_vector_environment_is_sampled_whole():
+def test_cartpole_vector_environment_is_sampled():
     policy = MLPPolicy(CartPoleVectorEnv(1).single_observation_space, spaces.Discrete(2))
     runner = SingleAgentEnvRunner(CartPoleVectorEnv(64), policy, seed=0)
     pack = runner.sample(num_timesteps=6400)
@@ -856,7 +856,7 @@ def test_cartpoles_own_vector_environment_is_sampled_whole():
     assert {"action_dist_inputs", "action_logp"} <= set(pack.extra_model_outputs)
 
 
-def test_an_id_may_be_run_by_its_own_vector_environment():
+def test_environment_id_may_use_its_vector_entry_point():
     runner = SingleAgentEnvRunner("CartPole-v1", num_envs=16, vectorization="vector_entry_point", seed=0)
     assert isinstance(runner.env.unwrapped, CartPoleVectorEnv)
     assert runner.sample(num_timesteps=100, random_actions=True).num_steps >= 100
@@ -865,7 +865,7 @@ def test_an_id_may_be_run_by_its_own_vector_environment():
             SingleAgentEnvRunner(env, vectorization=vectorization)
 
 
-def test_a_module_to_env_pipeline_of_ones_own_is_used():
+def test_custom_module_to_env_pipeline_is_used():
     env = counters(3)
     pipeline = module_to_env_pipeline(env.single_observation_space, env.single_action_space, normalize_actions=False)
     runner = SingleAgentEnvRunner(env, Halves(), module_to_env=pipeline)
@@ -873,7 +873,7 @@ def test_a_module_to_env_pipeline_of_ones_own_is_used():
     assert runner.sample(num_timesteps=2).num_steps == 2
 
 
-def test_an_id_may_name_the_module_that_registers_it() -> None:
+def test_environment_id_may_name_its_module() -> None:
     with SingleAgentEnvRunner("episode_learners.environments:CartPoleWithoutVelocities-v1", seed=0) as runner:
         pack = runner.sample(num_timesteps=4, random_actions=True)
     assert pack.observations.shape[1:] == (2,)

@@ -69,7 +69,7 @@ SPOILT = {
 
 @pytest.mark.parametrize("at", [0, 3])
 @pytest.mark.parametrize("name", SPOILT)
-def test_an_observation_that_does_not_fit_is_named_by_environment_step_and_leaf(name: str, at: int) -> None:
+def test_invalid_observation_names_environment_step_and_leaf(name: str, at: int) -> None:
     spoil, message = SPOILT[name]
     with pytest.raises(TrackMismatch, match=rf"environment 1, step {at} of its episode: {message}"):
         runner_of(spoil, at).sample(num_timesteps=30, random_actions=True)
@@ -83,7 +83,7 @@ def test_an_observation_that_does_not_fit_is_named_by_environment_step_and_leaf(
         (lambda row: (row, "much", False, False, {}), "could not convert string to float.*; its step must return"),
     ],
 )
-def test_a_step_of_another_form_is_named_by_environment_and_step(spoil: Callable[..., Any], message: str) -> None:
+def test_malformed_step_names_environment_and_step(spoil: Callable[..., Any], message: str) -> None:
     with pytest.raises(TrackMismatch, match=f"environment 1, step 3 of its episode: .*{message}"):
         runner_of(spoil).sample(num_timesteps=30, random_actions=True)
 
@@ -94,13 +94,13 @@ def burning(row: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.filterwarnings("ignore")  # Gymnasium tells what its processes raised
-def test_an_error_of_the_environment_itself_stays_what_it_is_with_a_note_of_where(kind: Any) -> None:
+def test_environment_error_gets_a_note_of_its_place(kind: Any) -> None:
     with runner_of(burning, kind=kind) as runner, pytest.raises(ZeroDivisionError) as caught:
         runner.sample(num_timesteps=30, random_actions=True)
     assert "environment 1, step 3 of its episode" in caught.value.__notes__[0]
 
 
-def test_steps_are_counted_in_the_episode_and_what_came_before_can_be_taken() -> None:
+def test_error_note_counts_steps_within_the_episode() -> None:
     runner = runner_of(SPOILT["shape"][0], at=40)
     runner.sample(num_timesteps=90, random_actions=True)
     with pytest.raises(TrackMismatch, match="environment 1, step 40 of its episode"):
@@ -141,7 +141,7 @@ ROWS = {
 
 @pytest.mark.parametrize("into_replay", [False, True])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_that_does_not_fit_is_named_by_step_and_leaf(name: str, into_replay: bool) -> None:
+def test_invalid_row_names_step_and_leaf(name: str, into_replay: bool) -> None:
     spoil, message = ROWS[name]
     runner = SingleAgentEnvRunner(Rows(spoil), seed=0)
     buffer = EpisodeReplayBuffer(100)
@@ -150,7 +150,7 @@ def test_a_row_that_does_not_fit_is_named_by_step_and_leaf(name: str, into_repla
         run(num_timesteps=30, random_actions=True)
 
 
-def test_what_the_recorder_says_of_infos_gets_a_note_of_the_step() -> None:
+def test_error_of_infos_gets_a_note_of_the_step() -> None:
     runner = SingleAgentEnvRunner(Rows(lambda *row: (*row[:4], [{}, {}])), seed=0)
     with pytest.raises(WrongType, match="infos is a list") as caught:
         runner.sample(num_timesteps=30, random_actions=True)
@@ -169,7 +169,7 @@ class Blind(MLPPolicy):
         return super().forward(batch, explore)
 
 
-def test_errors_of_hooks_and_policies_are_left_alone() -> None:
+def test_errors_of_hooks_and_policies_get_no_note() -> None:
     env = Rows(lambda *row: row)
     with pytest.raises(KeyError, match="mine") as caught:
         SingleAgentEnvRunner(env, hooks=[Clumsy()]).sample(num_timesteps=2, random_actions=True)

@@ -32,7 +32,7 @@ def has_fallen(observation: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("limit", [1, 9, 12])
-def test_a_fall_in_the_very_step_of_the_time_limit_is_a_termination_too(limit: int) -> None:
+def test_envpool_termination_at_time_limit_is_both(limit: int) -> None:
     pack = SingleAgentEnvRunner(cartpole(64, max_episode_steps=limit), seed=0).sample(
         num_timesteps=64 * 60, random_actions=True
     )
@@ -43,7 +43,7 @@ def test_a_fall_in_the_very_step_of_the_time_limit_is_a_termination_too(limit: i
     assert all(len(episode) <= limit for episode in pack)
 
 
-def test_the_pool_itself_calls_such_a_fall_truncated_only() -> None:
+def test_bare_envpool_flags_such_a_step_truncated_only() -> None:
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=64, seed=0, max_episode_steps=12, num_threads=1)
     pool.reset()
     fell = 0
@@ -55,7 +55,7 @@ def test_the_pool_itself_calls_such_a_fall_truncated_only() -> None:
     pool.close()
 
 
-def test_episodes_are_those_of_a_plain_loop_over_the_pool() -> None:
+def test_envpool_episodes_equal_plain_loop() -> None:
     env = cartpole(4)
     rows: list[Any] = []
     step = env.step
@@ -73,7 +73,7 @@ def test_episodes_are_those_of_a_plain_loop_over_the_pool() -> None:
     assert [e.get_observations().tolist() for e in pack] == [one.tolist() for one in expected]
 
 
-def test_the_same_seed_gives_the_same_episodes_and_another_one_others() -> None:
+def test_envpool_episodes_depend_on_the_seed() -> None:
     first, same, other = (
         runner_of(cartpole(seed=None), seed).sample(num_timesteps=200, random_actions=True) for seed in (1, 1, 2)
     )
@@ -81,14 +81,14 @@ def test_the_same_seed_gives_the_same_episodes_and_another_one_others() -> None:
     assert not np.array_equal(first.observations[:8], other.observations[:8])
 
 
-def test_an_envpool_goes_through_replay_too() -> None:
+def test_envpool_samples_into_replay() -> None:
     buffer = EpisodeReplayBuffer(1000, seed=0)
     runner_of(cartpole(max_episode_steps=10)).sample_into(buffer, num_timesteps=600)
     batch = buffer.sample(64)
     assert batch["obs"].shape == (64, 4)
 
 
-def test_real_pong_is_sampled_with_the_infos_that_are_asked_for() -> None:
+def test_envpool_pong_has_requested_infos() -> None:
     env = EnvPoolVectorEnv("Pong-v5", 2, max_episode_steps=8, info_keys=("lives",), pool_kwargs=THREAD)
     with SingleAgentEnvRunner(env, seed=0) as runner:
         pack = runner.sample(num_timesteps=40, random_actions=True)
@@ -98,7 +98,7 @@ def test_real_pong_is_sampled_with_the_infos_that_are_asked_for() -> None:
     assert list(pack[0].get_infos(3)) == ["lives"]
 
 
-def test_environments_that_the_limit_stops_all_at_once_are_reset_together() -> None:
+def test_envpool_resets_environments_at_limit_together() -> None:
     env = cartpole(3, max_episode_steps=2)
     env.reset()
     for _ in range(2):
@@ -110,14 +110,14 @@ def test_environments_that_the_limit_stops_all_at_once_are_reset_together() -> N
 
 
 @pytest.mark.parametrize("actions", [np.zeros(9, int), np.zeros((8, 1), int), 0])
-def test_actions_of_another_shape_are_refused(actions: Any) -> None:
+def test_envpool_actions_of_other_shape_raise(actions: Any) -> None:
     env = cartpole()
     env.reset()
     with pytest.raises(ShapeMismatch, match=r"CartPole-v1: actions have shape .* give \(8,\)"):
         env.step(actions)
 
 
-def test_what_an_envpool_cannot_do_is_said() -> None:
+def test_envpool_unsupported_options_raise() -> None:
     with pytest.raises(EpisodeStateError, match="reset"):
         cartpole().step(np.zeros(8, int))
     with pytest.raises(InvalidArgument, match="EnvPool cannot make 'NoSuchTask-v0'"):
@@ -132,20 +132,20 @@ def test_what_an_envpool_cannot_do_is_said() -> None:
         cartpole(info_keys=("speed",)).reset()
 
 
-def test_a_missing_envpool_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_envpool_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
     with pytest.raises(MissingExtra, match=r"rl-episodes\[envpool\]"):
         cartpole()
 
 
-def test_a_bare_envpool_is_refused_by_naming_the_adapter() -> None:
+def test_bare_envpool_names_the_adapter() -> None:
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=2, seed=0, num_threads=1)
     with pytest.raises(InvalidArgument, match=r"EnvPoolVectorEnv\(task, num_envs\)"):
         SingleAgentEnvRunner(pool)
     pool.close()
 
 
-def test_evaluation_makes_pools_as_the_runners_was() -> None:
+def test_evaluate_makes_equal_envpool() -> None:
     runner = SingleAgentEnvRunner(cartpole(max_episode_steps=7, pool_kwargs={"num_threads": 1}), Under())
     found = evaluate(runner, num_episodes=6, seed=0)
     assert isinstance(runner.for_evaluation(3).env, EnvPoolVectorEnv)

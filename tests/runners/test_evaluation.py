@@ -70,7 +70,7 @@ def filtered_runner(**options: Any) -> SingleAgentEnvRunner:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_short_episodes_have_no_advantage(mode: AutoresetMode) -> None:
+def test_evaluate_does_not_favour_short_episodes(mode: AutoresetMode) -> None:
     env = SyncVectorEnv([partial(Counted, 2), partial(Counted, 30)], autoreset_mode=mode)
     found = evaluate(env, lambda batch, explore=None: {"actions": np.zeros(2, int)}, num_episodes=6)
     assert sorted(found.lengths.tolist()) == [2, 2, 2, 30, 30, 30]
@@ -81,7 +81,7 @@ def test_short_episodes_have_no_advantage(mode: AutoresetMode) -> None:
     assert repr(found) == "Evaluation(6 episodes, return 16 +- 14, length 16)"
 
 
-def test_training_goes_on_as_if_there_had_been_no_evaluation() -> None:
+def test_evaluate_does_not_change_training() -> None:
     def trained(evaluates: bool) -> Any:
         runner = filtered_runner()
         torch.manual_seed(5)
@@ -109,7 +109,7 @@ def test_evaluate_with_successive_seeds_shares_no_episode() -> None:
     assert results[3].episodes == results[0].episodes
 
 
-def test_the_filter_of_training_is_there_and_learns_nothing() -> None:
+def test_evaluate_uses_frozen_statistics() -> None:
     runner = filtered_runner()
     known = runner.env_to_module.get_state()["MeanStdFilter"]["own"][""]
     found = evaluate(runner, num_episodes=2, seed=7)
@@ -121,7 +121,7 @@ def test_the_filter_of_training_is_there_and_learns_nothing() -> None:
     assert runner.env_to_module.get_state()["MeanStdFilter"]["own"][""]["count"] == known["count"]
 
 
-def test_sampling_without_exploring_learns_nothing_either() -> None:
+def test_sample_without_exploration_leaves_statistics() -> None:
     runner = filtered_runner()
     count = lambda: runner.env_to_module.get_state()["MeanStdFilter"]["own"][""]["count"]  # noqa: E731
     before = count()
@@ -133,7 +133,7 @@ def test_sampling_without_exploring_learns_nothing_either() -> None:
     assert not filtered_runner(update_stats=False).env_to_module.get_state()["MeanStdFilter"]["own"]
 
 
-def test_a_module_is_in_evaluation_mode_and_then_in_the_modes_that_its_parts_were_in() -> None:
+def test_evaluate_restores_module_modes() -> None:
     class Normalized(MLPPolicy):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
@@ -152,7 +152,7 @@ def test_a_module_is_in_evaluation_mode_and_then_in_the_modes_that_its_parts_wer
     assert (policy.training, policy.norm.training, policy.frozen.training) == (True, True, False)
 
 
-def test_environments_are_its_own_and_closed_and_those_that_are_given_stay_open() -> None:
+def test_evaluate_closes_only_environments_it_made() -> None:
     act = lambda batch, explore=None: {"actions": np.zeros(len(batch["obs"]), int)}  # noqa: E731
     env = SyncVectorEnv([Counted] * 3)
     runner = SingleAgentEnvRunner(env, act)
@@ -180,7 +180,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("given", MADE.values(), ids=MADE)
-def test_environments_are_made_as_the_runners_were(given: Any) -> None:
+def test_evaluate_makes_environments_like_the_runner(given: Any) -> None:
     env = gym.make("CartPole-v1")
     runner = SingleAgentEnvRunner(given(), MLPPolicy(env.observation_space, env.action_space))
     mode = runner.autoreset_mode
@@ -198,19 +198,19 @@ def test_environments_are_made_as_the_runners_were(given: Any) -> None:
     ],
     ids=["wrapped", "one", "one as several"],
 )
-def test_environments_that_cannot_be_made_again_are_told_so(make: Any, told: str) -> None:
+def test_evaluate_with_given_environment_raises_with_advice(make: Any, told: str) -> None:
     runner = SingleAgentEnvRunner(make(), lambda batch, explore=None: {})
     with pytest.raises(InvalidArgument, match=told):
         evaluate(runner)
 
 
-def test_what_a_runner_has_is_not_given_twice() -> None:
+def test_evaluate_runner_rejects_repeated_arguments() -> None:
     runner = filtered_runner()
     with pytest.raises(InvalidArgument, match="takes the runner's policy and pipelines"):
         evaluate(runner, runner.policy)
 
 
-def test_a_piece_that_cannot_be_copied_is_named() -> None:
+def test_connector_that_cannot_be_copied_is_named() -> None:
     class Holds(Connector):
         def __init__(self) -> None:
             self.held = (number for number in (1, 2))
@@ -223,7 +223,7 @@ def test_a_piece_that_cannot_be_copied_is_named() -> None:
         evaluate(Counted, Actor(lambda batch, explore=None: {}, env_to_module=pipeline))
 
 
-def test_views_and_hooks_are_those_of_the_evaluation() -> None:
+def test_evaluate_uses_its_own_views_and_hooks() -> None:
     class Ends(Hook):
         ended = 0
 
@@ -249,7 +249,7 @@ class Uniform:
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 5)}
 
 
-def test_several_agents_are_evaluated_alike() -> None:
+def test_evaluate_several_agents_works() -> None:
     env = simple_spread_v3.parallel_env(N=2, max_cycles=4)
     observations, actions = ({"all": getattr(env, f"{kind}_space")("agent_0")} for kind in ("observation", "action"))
     pipelines = multi_agent_env_to_module(observations, actions, pieces=lambda: [MeanStdFilter()])

@@ -63,7 +63,7 @@ class Scale(ObservationPreprocessor):
     ],
     ids=["missing", "new", "other settings", "another order"],
 )
-def test_a_policy_is_refused_in_pipelines_that_it_was_not_trained_in(then: Any, now: Any, told: str) -> None:
+def test_policy_in_other_pipelines_is_rejected(then: Any, now: Any, told: str) -> None:
     policy = trained_in(*then)
     with pytest.raises(StateMismatch, match=f"MLPPolicy was trained in other pipelines: {told}.*check_pipeline=False"):
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(*now))
@@ -71,7 +71,7 @@ def test_a_policy_is_refused_in_pipelines_that_it_was_not_trained_in(then: Any, 
         evaluate("CartPole-v1", Actor(policy, env_to_module=pipeline(*now)))
 
 
-def test_who_knows_goes_on_and_then_the_policy_belongs_to_the_new_pipelines() -> None:
+def test_check_pipeline_false_stamps_new_pipelines() -> None:
     policy = trained_in(Scale())
     runner = SingleAgentEnvRunner("CartPole-v1", policy, check_pipeline=False)
     evaluate("CartPole-v1", policy, num_episodes=1, check_pipeline=False)
@@ -83,14 +83,14 @@ def test_who_knows_goes_on_and_then_the_policy_belongs_to_the_new_pipelines() ->
     SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(Scale()))
 
 
-def test_what_does_not_matter_to_a_policy_may_differ() -> None:
+def test_irrelevant_settings_may_differ() -> None:
     policy = trained_in(MeanStdFilter(), Scale(), seed=3)
     like = pipeline(MeanStdFilter(update_stats=False), Scale())
     actions = module_to_env_pipeline(*SPACES, seed=7, log_probs=True)
     SingleAgentEnvRunner("CartPole-v1", policy, num_envs=3, env_to_module=like, module_to_env=actions, seed=8)
 
 
-def test_a_policy_that_only_looked_was_not_trained() -> None:
+def test_policy_without_training_has_no_fingerprint() -> None:
     for use in ({"random_actions": True}, {"explore": False}):
         policy = trained_in(Scale(), sampled=False)
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(Scale())).sample(num_timesteps=2, **use)
@@ -98,7 +98,7 @@ def test_a_policy_that_only_looked_was_not_trained() -> None:
         assert policy.pipeline_fingerprint is None
 
 
-def test_actions_in_other_units_are_another_pipeline() -> None:
+def test_other_action_units_are_rejected() -> None:
     made = gym.make("Pendulum-v1")
     policy = MLPPolicy(made.observation_space, made.action_space)
     SingleAgentEnvRunner("Pendulum-v1", policy).sample(num_timesteps=2)
@@ -107,7 +107,7 @@ def test_actions_in_other_units_are_another_pipeline() -> None:
         SingleAgentEnvRunner("Pendulum-v1", policy, module_to_env=clipped)
 
 
-def test_a_fingerprint_goes_along_with_weights_copies_and_pickles(tmp_path: Any) -> None:
+def test_fingerprint_survives_state_dict_copy_and_pickle(tmp_path: Any) -> None:
     policy = trained_in(Scale(), FrameStacking(num_frames=2))
     torch.save(policy.state_dict(), tmp_path / "policy.pt")
     loaded = trained_in(Scale(), FrameStacking(num_frames=2), sampled=False)
@@ -124,7 +124,7 @@ def test_a_fingerprint_goes_along_with_weights_copies_and_pickles(tmp_path: Any)
     assert fresh.pipeline_fingerprint is None
 
 
-def test_several_agents_policies_are_checked_module_by_module() -> None:
+def test_fingerprints_are_checked_per_module() -> None:
     make = partial(simple_spread_v3.parallel_env, N=2, max_cycles=3)
     env = make()
     given = env.observation_space("agent_0"), env.action_space("agent_0")
@@ -142,14 +142,14 @@ def test_several_agents_policies_are_checked_module_by_module() -> None:
 
 
 @pytest.mark.parametrize("given", ["a ready pipeline", "the default one"])
-def test_a_policy_that_cannot_read_what_it_will_see_is_refused_when_the_runner_is_made(given: str) -> None:
+def test_policy_of_other_input_space_is_rejected_by_runner(given: str) -> None:
     policy = MLPPolicy(spaces.Box(-1, 1, (7,), np.float32), SPACES[1])
     made = pipeline(MeanStdFilter()) if given == "a ready pipeline" else None
     with pytest.raises(InvalidArgument, match=r"MLPPolicy.forward does not fit what the module sees"):
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=made)
 
 
-def test_settings_are_plain_values_of_what_an_object_was_made_with() -> None:
+def test_settings_are_plain_constructor_values() -> None:
     class Made:
         def __init__(self, number: Any, function: Any, array: Any, forgotten: int, seed: int) -> None:
             self.number, self.function, self.array, self.seed, self.count = number, function, array, seed, 0
@@ -203,7 +203,7 @@ class Mapped(ObservationPreprocessor):
 
 
 @pytest.mark.parametrize(("one", "other"), LAMBDAS.values(), ids=LAMBDAS)
-def test_two_lambdas_at_one_place_are_told_apart_by_what_they_do(one: Any, other: Any) -> None:
+def test_lambdas_are_compared_by_their_code(one: Any, other: Any) -> None:
     told = settings_of(Mapped(one))["function"]
     assert told != settings_of(Mapped(other))["function"]
     if isinstance(one, partial):
@@ -214,7 +214,7 @@ def test_two_lambdas_at_one_place_are_told_apart_by_what_they_do(one: Any, other
     assert " at 0x" not in told
 
 
-def test_functions_with_a_name_are_told_by_it_and_odd_closures_are_named() -> None:
+def test_functions_are_compared_by_name_and_closure() -> None:
     assert settings_of(Mapped(trained_in))["function"] == "trained_in"
     itself: dict[str, Any] = {}
     itself["f"] = scaled(itself)  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def one_of(*words: str) -> Any:
     return {"function": lambda x: scaled(2.0)(x) in {"left", "right", ("up", 1), "down"}, "words": set(words)}
 
 
-def test_what_a_lambda_does_is_told_in_the_same_words_by_another_process() -> None:
+def test_lambda_settings_are_equal_in_another_process() -> None:
     words = ("a", "b", "c", "d")
     told = [settings_of(Mapped(function))["function"] for function in (scaled(2.0), one_of(*words))]
     program = (
@@ -237,7 +237,7 @@ def test_what_a_lambda_does_is_told_in_the_same_words_by_another_process() -> No
     assert there.stdout.strip() == str(told)
 
 
-def test_settings_that_are_no_number_are_those_of_another_process() -> None:
+def test_nan_settings_are_equal_in_another_process() -> None:
     for setting in (float("nan"), np.float32("nan"), np.array([1.0, np.nan]), {"fill": [float("nan")]}):
         policy = trained_in(Scale(setting), sampled=False)
         here = {"pieces": [["Scale", settings_of(Scale(setting))]]}

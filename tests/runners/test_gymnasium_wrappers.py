@@ -29,7 +29,7 @@ def sampled(env: gym.vector.VectorEnv) -> EpisodePack:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rewards_are_those_that_a_wrapper_makes(mode: AutoresetMode) -> None:
+def test_rewards_of_wrappers_are_recorded(mode: AutoresetMode) -> None:
     clipped = wrappers.ClipReward(cartpoles(mode), -0.5, 0.5)
     assert set(sampled(clipped).rewards.tolist()) == {0.5}
     doubled = wrappers.TransformReward(cartpoles(mode), lambda rewards: 2 * rewards)
@@ -52,7 +52,7 @@ class Kept(VectorWrapper):
 
 
 @pytest.mark.parametrize("wrapper", [wrappers.NormalizeObservation, wrappers.FlattenObservation])
-def test_observations_are_those_that_a_wrapper_makes(wrapper: Any) -> None:
+def test_observations_of_wrappers_are_recorded(wrapper: Any) -> None:
     env = Kept(wrapper(cartpoles(AutoresetMode.NEXT_STEP)))  # with same-step autoreset Gymnasium refuses these two
     pack = sampled(env)
     given = [row.tobytes() for row in np.concatenate(env.rows)]  # each belongs to one episode
@@ -62,7 +62,7 @@ def test_observations_are_those_that_a_wrapper_makes(wrapper: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_last_infos_of_an_episode_have_its_statistics(mode: AutoresetMode) -> None:
+def test_last_infos_have_episode_statistics(mode: AutoresetMode) -> None:
     pack = sampled(wrappers.RecordEpisodeStatistics(cartpoles(mode)))
     seen = 0
     for episode in pack:
@@ -81,9 +81,7 @@ def test_the_last_infos_of_an_episode_have_its_statistics(mode: AutoresetMode) -
 
 @pytest.mark.parametrize("into_buffer", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_statistics_that_each_environment_keeps_are_in_the_last_infos_too(
-    mode: AutoresetMode, into_buffer: bool
-) -> None:
+def test_last_infos_have_statistics_of_inner_wrappers(mode: AutoresetMode, into_buffer: bool) -> None:
     make = partial(gym.make, "CartPole-v1", max_episode_steps=12)
     env = make_vector_env(lambda: RecordEpisodeStatistics(make()), 3, autoreset_mode=mode)
     episodes: Any = sampled(env)
@@ -118,7 +116,7 @@ class TellsOfItself(gym.Wrapper):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_episode_in_the_environments_own_infos_stays_at_its_step(mode: AutoresetMode) -> None:
+def test_info_named_episode_stays_at_its_step(mode: AutoresetMode) -> None:
     pack = sampled(make_vector_env(lambda: TellsOfItself(gym.make("CartPole-v1")), 3, autoreset_mode=mode))
     for episode in pack:
         told = [info["episode"]["l"] for info in episode.get_infos()]

@@ -25,7 +25,7 @@ class FailsOnce:
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("returns_interrupted", [False, True])
-def test_what_a_hook_failed_to_look_at_can_be_taken(error: type[BaseException], returns_interrupted: bool) -> None:
+def test_take_returns_steps_before_a_failing_hook(error: type[BaseException], returns_interrupted: bool) -> None:
     options: dict[str, Any] = {"seed": 0, "num_envs": 2}
     whole = SingleAgentEnvRunner("CartPole-v1", **options)
     expected = [whole.sample(num_timesteps=60, random_actions=True).observations for _ in range(3)]
@@ -41,7 +41,7 @@ def test_what_a_hook_failed_to_look_at_can_be_taken(error: type[BaseException], 
 
 
 @pytest.mark.parametrize("returns_interrupted", [False, True])
-def test_what_a_hook_of_several_agents_failed_to_look_at_can_be_taken(returns_interrupted: bool) -> None:
+def test_take_returns_multi_agent_steps_before_a_failing_hook(returns_interrupted: bool) -> None:
     hooks, make = [FailsOnce(RuntimeError)], simple_spread_v3.parallel_env
     runner = MultiAgentEnvRunner(make, num_envs=2, hooks=hooks, seed=0, returns_interrupted=returns_interrupted)
     runner.sample(num_timesteps=20, random_actions=True)

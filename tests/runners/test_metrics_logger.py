@@ -78,7 +78,7 @@ def test_options_of_another_reduction_raise(options):
         MetricsLogger().log_value("seen", 1, **options)
 
 
-def test_a_number_that_began_anew_is_not_there():
+def test_cleared_key_is_absent():
     logger = MetricsLogger()
     logger.log_value("seen", 1, reduce="sum")
     logger.reduce()
@@ -87,7 +87,7 @@ def test_a_number_that_began_anew_is_not_there():
     assert logger.peek("never") is None
 
 
-def test_a_mean_is_of_the_last_hundred_and_all_else_keeps_one_number():
+def test_mean_has_a_window_of_one_hundred():
     logger = MetricsLogger()
     for value in range(1000):
         logger.log_value("mean", value, reduce="mean")
@@ -104,7 +104,7 @@ def test_nested_dicts_are_logged_by_path():
 
 
 @pytest.mark.parametrize("other", ["games", ("games", "won", "twice")])
-def test_a_key_cannot_be_a_number_and_a_dict(other):
+def test_key_as_number_and_dict_raises(other):
     logger = MetricsLogger()
     logger.log_value(("games", "won"), 1)
     with pytest.raises(InvalidArgument, match="a key is a number or a dict"):
@@ -112,6 +112,6 @@ def test_a_key_cannot_be_a_number_and_a_dict(other):
     assert logger.peek() == {"games": {"won": 1}}
 
 
-def test_an_unknown_way_to_reduce_names_those_there_are():
+def test_unknown_reduction_lists_the_known_ones():
     with pytest.raises(InvalidArgument, match="give one of mean, ema, min"):
         MetricsLogger().log_value("seen", 1, reduce="median")

@@ -43,9 +43,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("outputs", "told"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("good_calls", [0, 4])
-def test_an_output_that_cannot_be_is_told_by_its_name_and_loses_nothing(
-    outputs: Any, told: str, good_calls: int
-) -> None:
+def test_invalid_output_is_named_and_loses_no_step(outputs: Any, told: str, good_calls: int) -> None:
     calls = 0
 
     def policy(batch: Any, explore: bool | None = None) -> Any:
@@ -64,7 +62,7 @@ def test_an_output_that_cannot_be_is_told_by_its_name_and_loses_nothing(
 
 
 @pytest.mark.parametrize("actions", [torch.zeros(2 * N + 1), torch.zeros(N, 3), torch.zeros(N, 1, 5)])
-def test_actions_of_a_box_that_have_another_shape_are_told_before_a_step(actions: Any) -> None:
+def test_box_actions_of_other_shape_raise_before_step(actions: Any) -> None:
     env = gym.make_vec("Pendulum-v1", N)
     env.single_action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     runner = SingleAgentEnvRunner(env, lambda batch, explore=None: {"actions": actions})
@@ -74,7 +72,7 @@ def test_actions_of_a_box_that_have_another_shape_are_told_before_a_step(actions
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16])
-def test_outputs_with_gradients_of_any_float_are_recorded(dtype: torch.dtype) -> None:
+def test_outputs_with_gradients_are_recorded(dtype: torch.dtype) -> None:
     def policy(batch: Any, explore: bool | None = None) -> Any:
         with torch.inference_mode(False), torch.enable_grad():
             return {"action_dist_inputs": logits() * WEIGHT, "x": (torch.ones(N, 2) * WEIGHT).to(dtype)}
@@ -83,7 +81,7 @@ def test_outputs_with_gradients_of_any_float_are_recorded(dtype: torch.dtype) ->
     assert outputs["x"].tolist() == np.ones((9, 2)).tolist()
 
 
-def test_a_policy_that_keeps_and_writes_to_what_it_was_given_changes_nothing_recorded() -> None:
+def test_policy_writing_to_its_batch_changes_no_record() -> None:
     def sampled(spoils: bool) -> Any:
         kept: list[Any] = []
 
@@ -104,7 +102,7 @@ def test_a_policy_that_keeps_and_writes_to_what_it_was_given_changes_nothing_rec
     assert sampled(True) == sampled(False)
 
 
-def test_a_policy_whose_outputs_are_one_buffer_has_each_step_recorded() -> None:
+def test_policy_reusing_output_tensors_is_recorded_right() -> None:
     buffer = torch.zeros(N)
 
     def policy(batch: Any, explore: bool | None = None) -> Any:
@@ -115,7 +113,7 @@ def test_a_policy_whose_outputs_are_one_buffer_has_each_step_recorded() -> None:
     assert pack[0].get_extra_model_outputs("count").tolist() == [1, 2, 3, 4]
 
 
-def test_a_piece_that_writes_back_another_shape_while_acting_is_told_where_that_belongs() -> None:
+def test_connector_changing_shape_while_acting_raises() -> None:
     class WritesBack(Connector):
         def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
             for episode in self.single_agent_episode_iterator(episodes):

@@ -78,7 +78,7 @@ class Asking(ObservationPreprocessor):
         return observation
 
 
-def test_a_preprocessor_sees_each_agents_episode_with_the_action_that_led_to_its_observation() -> None:
+def test_preprocessor_sees_agent_episode_with_last_action() -> None:
     asking = Asking()
     pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, pieces=[asking])
     runner = MultiAgentEnvRunner(Meeting, Numbered(), env_to_module=pipelines, num_envs=2)
@@ -105,7 +105,7 @@ class Twice(ObservationPreprocessor):
 
 
 @pytest.mark.parametrize("calls", [[100], [3, 4, 5, 9]])
-def test_a_preprocessor_may_change_shapes_and_chunks_go_on(calls: list[int]) -> None:
+def test_preprocessor_may_change_shapes_across_chunks(calls: list[int]) -> None:
     pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, pieces=[Twice()])
     runner = MultiAgentEnvRunner(partial(Meeting, 9), Numbered(), env_to_module=pipelines)
     chunks = [chunk for num_timesteps in calls for chunk in runner.sample(num_timesteps=num_timesteps)]
@@ -117,7 +117,7 @@ def test_a_preprocessor_may_change_shapes_and_chunks_go_on(calls: list[int]) -> 
             assert own.observation_space.shape == (2,)
 
 
-def test_an_agent_that_is_truncated_in_the_middle_of_a_step_repeats_what_was_stored() -> None:
+def test_agent_truncated_within_step_repeats_observation() -> None:
     class Cut(Meeting):
         def step(self, actions: Any) -> Any:
             observations, rewards, _, _, infos = super().step(actions)
@@ -147,7 +147,7 @@ SEEN = spaces.Box(-999, 999, (2,), np.float32)
 
 
 @pytest.mark.parametrize("num_timesteps", [4, 3])
-def test_a_joint_preprocessor_sees_all_agents_and_learning_sees_what_acting_saw(num_timesteps: int) -> None:
+def test_joint_preprocessor_sees_all_agents(num_timesteps: int) -> None:
     mapping = lambda agent_id, episode: agent_id  # noqa: E731
     seen, actions = dict.fromkeys(AGENTS, SEEN), dict.fromkeys(AGENTS, ACTIONS)
     policies = {agent: Numbered() for agent in AGENTS}
@@ -171,7 +171,7 @@ def test_a_joint_preprocessor_sees_all_agents_and_learning_sees_what_acting_saw(
     assert first.agent_episodes["p1"].observation_space == SEEN
 
 
-def test_a_joint_preprocessor_comes_before_the_modules_own_pieces_and_its_state_is_kept() -> None:
+def test_joint_preprocessor_runs_first_and_has_state() -> None:
     class Counting(Centered):
         count = 0
 
@@ -200,7 +200,7 @@ def test_a_joint_preprocessor_comes_before_the_modules_own_pieces_and_its_state_
     assert str(first.get_state()) == str(state)
 
 
-def test_a_joint_preprocessor_by_hand_rewrites_the_newest_observations_once() -> None:
+def test_joint_preprocessor_rewrites_newest_observations_once() -> None:
     episode, piece = MultiAgentEpisode(), Centered()
     episode.add_env_reset(observations={"a": np.array([1.0]), "b": np.array([3.0])})
     for _ in range(2):
@@ -212,7 +212,7 @@ GIVES = {"none": lambda observations: {}, "a list": list, "more": lambda observa
 
 
 @pytest.mark.parametrize("wrong", GIVES.values(), ids=GIVES)
-def test_a_joint_preprocessor_that_gives_other_agents_is_told_so(wrong: Any) -> None:
+def test_joint_preprocessor_with_other_agents_raises(wrong: Any) -> None:
     class Wrong(MultiAgentObservationPreprocessor):
         def preprocess(self, observations: Any, episode: Any) -> Any:
             return wrong(observations)
@@ -224,14 +224,14 @@ def test_a_joint_preprocessor_that_gives_other_agents_is_told_so(wrong: Any) -> 
     assert not runner.take()
 
 
-def test_agents_own_episodes_are_too_little_for_a_joint_preprocessor() -> None:
+def test_joint_preprocessor_of_agent_episodes_raises() -> None:
     (episode,) = MultiAgentEnvRunner(Meeting, Numbered()).sample(num_episodes=1)
     learner = multi_agent_learner({"default_policy": SEEN}, {"default_policy": ACTIONS}, joint=[Centered()])
     with pytest.raises(InvalidArgument, match="sees the observations of all agents at once"):
         learner(episodes=list(episode.agent_episodes.values()))
 
 
-def test_rewards_of_agents_are_float32_unless_asked_otherwise() -> None:
+def test_agent_rewards_are_float32_by_default() -> None:
     for dtype, found in ((np.float32, np.float32), (None, np.float64), (np.float64, np.float64)):
         runner = MultiAgentEnvRunner(Meeting, Numbered(), reward_dtype=dtype, len_lookback_buffer=2)
         for chunk in [*runner.sample(num_timesteps=3), *runner.sample(num_timesteps=3)]:
@@ -264,7 +264,7 @@ class Interrupts(Hook):
 
 @pytest.mark.parametrize(("when", "step"), [("step", 6), ("step", 4), ("end", 1), ("end", 2), ("start", 3)])
 @pytest.mark.parametrize("counts", [{"num_timesteps": 5}, {"num_episodes": 2}])
-def test_what_was_recorded_before_ctrl_c_can_be_taken_once(when: str, step: int, counts: dict[str, int]) -> None:
+def test_take_returns_interrupted_steps_once(when: str, step: int, counts: dict[str, int]) -> None:
     runner = MultiAgentEnvRunner(Meeting, Numbered(), num_envs=2, seed=0, hooks=[Interrupts(when, step)])
     with pytest.raises(KeyboardInterrupt):
         runner.sample(num_timesteps=500)
@@ -279,7 +279,7 @@ def test_what_was_recorded_before_ctrl_c_can_be_taken_once(when: str, step: int,
     assert runner.take() == []
 
 
-def test_an_interrupted_call_is_part_of_the_next_one_where_that_is_asked_for() -> None:
+def test_returns_interrupted_adds_steps_to_next_sample() -> None:
     runner = MultiAgentEnvRunner(Meeting, Numbered(), hooks=[Interrupts("step", 3)], returns_interrupted=True)
     with pytest.raises(KeyboardInterrupt):
         runner.sample(num_timesteps=500)
@@ -287,7 +287,7 @@ def test_an_interrupted_call_is_part_of_the_next_one_where_that_is_asked_for() -
     assert runner.take() == []
 
 
-def test_an_environment_that_breaks_leaves_whole_steps_and_all_others_are_closed() -> None:
+def test_broken_environment_leaves_whole_steps() -> None:
     made = iter([Meeting(9), Meeting(9, fails_at=3), Meeting(9)])
     runner = MultiAgentEnvRunner(lambda: next(made), Numbered(), num_envs=3)
     with pytest.raises(RuntimeError, match="the environment broke"):
@@ -308,7 +308,7 @@ def test_an_environment_that_breaks_leaves_whole_steps_and_all_others_are_closed
     runner.close()
 
 
-def test_a_preprocessor_that_fails_leaves_no_observation_half_rewritten() -> None:
+def test_failing_preprocessor_leaves_no_half_rewritten_rows() -> None:
     class Fails(Twice):
         asked = 0
 
@@ -327,7 +327,7 @@ def test_a_preprocessor_that_fails_leaves_no_observation_half_rewritten() -> Non
     assert left.agent_episodes["p0"].get_observations().tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_what_hooks_write_to_custom_data_arrives_also_over_cuts() -> None:
+def test_custom_data_of_hooks_survives_cuts() -> None:
     class Writes(Hook):
         def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
             episode.custom_data["env"] = env
@@ -378,7 +378,7 @@ class FirstLegal:
     [(partial(Meeting, 9), Putting), (partial(pettingzoo.make, "aec", "classic/connect_four_v3"), FirstLegal)],
     ids=["resting", "turns"],
 )
-def test_an_agent_whose_action_waits_may_be_taken_over_at_any_time(make: Any, policy: Any, lookback: int) -> None:
+def test_agent_with_pending_action_may_be_cut_anywhere(make: Any, policy: Any, lookback: int) -> None:
     runner = MultiAgentEnvRunner(make, policy(), seed=0, len_lookback_buffer=lookback)
     own_steps = 0
     for num_timesteps in (1, 3, 2, 1, 1, 2, 5):
@@ -394,7 +394,7 @@ def test_an_agent_whose_action_waits_may_be_taken_over_at_any_time(make: Any, po
     assert own_steps
 
 
-def test_what_a_policy_put_out_with_an_action_that_waits_is_kept_where_it_goes_on() -> None:
+def test_outputs_of_pending_action_survive_a_cut() -> None:
     runner = MultiAgentEnvRunner(partial(Meeting, 9), Putting(), seed=0)
     runner.sample(num_timesteps=1)  # p1 has acted, and waits
     chunk = runner.sample(num_timesteps=3, explore=False)[0].agent_episodes["p1"]
@@ -413,7 +413,7 @@ ODD_STEPS = {
 
 
 @pytest.mark.parametrize(("given", "told"), ODD_STEPS.values(), ids=ODD_STEPS)
-def test_a_step_of_several_agents_of_another_form_is_named_by_environment_and_step(given: Any, told: str) -> None:
+def test_malformed_multi_agent_step_names_environment_and_step(given: Any, told: str) -> None:
     class Odd(Meeting):
         def step(self, actions: Any) -> Any:
             step = super().step(actions)
@@ -427,7 +427,7 @@ def test_a_step_of_several_agents_of_another_form_is_named_by_environment_and_st
 
 
 @pytest.mark.parametrize("given", [{"p0": 0}, None, ([0], {})])
-def test_a_reset_of_several_agents_of_another_form_is_named(given: Any) -> None:
+def test_malformed_multi_agent_reset_is_named(given: Any) -> None:
     class Odd(Meeting):
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             return given
@@ -436,7 +436,7 @@ def test_a_reset_of_several_agents_of_another_form_is_named(given: Any) -> None:
         MultiAgentEnvRunner(Odd, seed=0).sample(num_timesteps=30, random_actions=True)
 
 
-def test_infos_that_an_environment_writes_to_again_are_recorded_as_they_were() -> None:
+def test_reused_infos_are_recorded_as_copies() -> None:
     class Counting(Meeting):
         def reset(self, **options: Any) -> Any:
             self.told: Any = {"p0": {"t": 0, "seen": [0], "at": np.zeros(1)}}

@@ -45,7 +45,7 @@ def whole_episode(make: Any, seed: int, chunk_size: int | None = None) -> MultiA
 
 @pytest.mark.parametrize("make", PARALLEL.values(), ids=PARALLEL)
 @pytest.mark.parametrize("chunk_size", [None, 7])
-def test_an_episode_of_a_parallel_environment_is_what_its_own_loop_gives(make, chunk_size):
+def test_parallel_environment_episode_equals_plain_loop(make, chunk_size):
     for seed in range(2):
         episode = whole_episode(make, seed, chunk_size)
         env = make()
@@ -64,7 +64,7 @@ def test_an_episode_of_a_parallel_environment_is_what_its_own_loop_gives(make, c
         assert episode.is_truncated != episode.is_terminated
 
 
-def test_the_same_seed_gives_the_same_ids_of_episodes_and_of_their_agents():
+def test_equal_seeds_give_equal_ids_of_agents():
     first, same, other = (whole_episode(PARALLEL["simple_spread"], seed) for seed in (1, 1, 2))
     assert first.id_ == same.id_ != other.id_
     assert [e.id_ for e in first.agent_episodes.values()] == [e.id_ for e in same.agent_episodes.values()]
@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_ids_of_episodes_and_of_their_agents():
 
 @pytest.mark.parametrize("make", TURN_BASED.values(), ids=TURN_BASED)
 @pytest.mark.parametrize("chunk_size", [None, 5])
-def test_an_episode_of_a_turn_based_environment_is_what_its_own_loop_gives(make, chunk_size):
+def test_turn_based_environment_episode_equals_plain_loop(make, chunk_size):
     for seed in range(3):
         episode = whole_episode(make, seed, chunk_size)
         actions = iter(episode.get_actions(return_list=True))
@@ -103,7 +103,7 @@ def rows(own: Any) -> list[Any]:
     return [plain(own.get_observations(i)) for i in range(len(own) + 1)]
 
 
-def test_agents_that_die_early_end_before_the_others():
+def test_agent_that_dies_early_ends_first():
     ends = set()
     for seed in range(3):
         episode = whole_episode(few_zombies, seed)
@@ -171,7 +171,7 @@ class CountingFromSeven(Counting):
         return {"count": np.full(1, 7, np.float32)}
 
 
-def test_random_steps_and_a_recurrent_policys_may_follow_each_other_with_a_lookback():
+def test_random_steps_may_alternate_with_recurrent_policy():
     policy = CountingFromSeven()
     runner = MultiAgentEnvRunner(lambda: Countdown((30, 40)), policy, num_envs=2, seed=0)
     runner.sample(num_timesteps=4, random_actions=True)
@@ -191,14 +191,14 @@ def test_random_steps_and_a_recurrent_policys_may_follow_each_other_with_a_lookb
     assert runner.sample(num_timesteps=4)[0].agent_episodes["p0"].get_extra_model_outputs("seen")[0].item() == 8
 
 
-def test_only_agents_that_must_act_are_asked_and_those_of_one_module_together():
+def test_policies_are_called_once_for_acting_agents():
     policy = Uniform()
     runner = MultiAgentEnvRunner(Countdown, policy, num_envs=3, seed=0)
     runner.sample(num_episodes=3)
     assert [len(rows) for rows in policy.asked] == [6, 6, 3, 3, 3]
 
 
-def test_each_module_acts_for_its_agents_and_its_outputs_are_recorded_with_their_actions():
+def test_outputs_of_each_module_are_recorded():
     policies = {"even": Uniform(), "odd": Uniform()}
     mapping = lambda agent, episode: "odd" if int(agent[1:]) % 2 else "even"  # noqa: E731
     env = lambda: Countdown((4, 3, 2, 1))  # noqa: E731
@@ -221,7 +221,7 @@ def test_each_module_acts_for_its_agents_and_its_outputs_are_recorded_with_their
     assert runner.metrics()["mean_return/agent/p1"] == 3
 
 
-def test_a_time_limit_of_the_environment_truncates_every_agent_that_goes_on():
+def test_time_limit_truncates_every_ongoing_agent():
     runner = MultiAgentEnvRunner(lambda: Countdown((2, 9, 9), time_limit=4), Uniform(), seed=0)
     (episode,) = runner.sample(num_episodes=1)
     assert episode.is_truncated
@@ -230,7 +230,7 @@ def test_a_time_limit_of_the_environment_truncates_every_agent_that_goes_on():
     assert episode.get_terminateds() == {"p0": True, "p1": False, "p2": False, "__all__": False}
 
 
-def test_chunks_go_on_in_the_next_call_and_statistics_are_of_whole_episodes():
+def test_chunks_continue_and_statistics_are_of_whole_episodes():
     runner = MultiAgentEnvRunner(lambda: Countdown((3, 7)), Uniform(), num_envs=2, seed=0)
     chunks = runner.sample(num_timesteps=8)
     assert [len(chunk) for chunk in chunks] == [4, 4]
@@ -247,14 +247,14 @@ def test_chunks_go_on_in_the_next_call_and_statistics_are_of_whole_episodes():
     assert runner.num_env_steps == 16
 
 
-def test_exactly_so_many_whole_episodes_come_from_every_copy_in_turn():
+def test_sample_episodes_is_exact_over_copies():
     runner = MultiAgentEnvRunner(Countdown, Uniform(), num_envs=2, seed=0)
     episodes = runner.sample(num_episodes=5)
     assert len(episodes) == 5
     assert all(episode.is_done and episode.is_numpy for episode in episodes)
 
 
-def test_a_recurrent_state_is_each_agents_own_and_goes_on_over_cuts():
+def test_recurrent_state_is_per_agent_and_survives_cuts():
     runner = MultiAgentEnvRunner(lambda: Countdown((9, 4)), Counting(), num_envs=2, seed=0)
     counts = defaultdict(list)
     for _ in range(9):
@@ -264,7 +264,7 @@ def test_a_recurrent_state_is_each_agents_own_and_goes_on_over_cuts():
     assert sorted(counts.values()) == [[1, 2, 3, 4]] * 2 + [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 2
 
 
-def test_a_chunk_brings_along_the_step_before_also_of_an_agent_that_waits_its_turn():
+def test_chunk_lookback_includes_waiting_agents():
     class InTurns(Countdown):
         def step(self, actions):
             self.t += 1
@@ -287,7 +287,7 @@ def test_a_chunk_brings_along_the_step_before_also_of_an_agent_that_waits_its_tu
                     assert before == own.t_started
 
 
-def test_filters_of_one_module_may_be_each_agents_own():
+def test_module_filter_may_be_per_agent():
     spaces = ({"default_policy": gym.spaces.Box(0, 99, (2,), np.float32)}, {"default_policy": gym.spaces.Discrete(3)})
     pipeline = multi_agent_env_to_module(*spaces, pieces=lambda: [ForEachAgent(MeanStdFilter)])
     runner = MultiAgentEnvRunner(lambda: Countdown((9, 4)), Uniform(), env_to_module=pipeline, seed=0)
@@ -340,7 +340,7 @@ def test_hooks_see_steps_and_whole_episodes():
     assert (watcher.steps, watcher.ended) == (10, 2)
 
 
-def test_hooks_are_told_of_a_start_then_of_steps_then_of_the_end():
+def test_hooks_are_called_for_start_steps_and_end():
     told = []
 
     class Watcher(Hook):
@@ -364,7 +364,7 @@ def test_hooks_are_told_of_a_start_then_of_steps_then_of_the_end():
     assert told == [*once, *once, "sampled"]
 
 
-def test_the_same_seed_gives_the_same_episodes():
+def test_equal_seeds_give_equal_episodes():
     first, second = (
         MultiAgentEnvRunner(simple_spread_v3.parallel_env, seed=3).sample(num_timesteps=60, random_actions=True)
         for _ in range(2)
@@ -374,7 +374,7 @@ def test_the_same_seed_gives_the_same_episodes():
         assert plain(a.get_actions()) == plain(b.get_actions())
 
 
-def test_an_environment_that_writes_to_the_same_arrays_again_loses_nothing():
+def test_environment_reusing_arrays_is_recorded_right():
     class Reusing(Countdown):
         rows = {f"p{i}": np.zeros(2, np.float32) for i in range(2)}
 
@@ -387,7 +387,7 @@ def test_an_environment_that_writes_to_the_same_arrays_again_loses_nothing():
     assert episode.get_observations(agent_ids="p1")["p1"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_random_actions_are_recorded_as_the_policy_would_have_made_them():
+def test_random_actions_of_agents_are_in_policy_units():
     class Continuous(Countdown):
         def __init__(self):
             super().__init__()
@@ -404,7 +404,7 @@ def test_random_actions_are_recorded_as_the_policy_would_have_made_them():
     assert actions.min() < 0
 
 
-def test_wrong_calls_say_what_is_wrong():
+def test_wrong_calls_raise_with_advice():
     runner = MultiAgentEnvRunner(Countdown, seed=0)
     with pytest.raises(InvalidArgument, match="exactly one"):
         runner.sample(num_timesteps=1, num_episodes=1)

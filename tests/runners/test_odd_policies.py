@@ -179,7 +179,7 @@ kinds = st.lists(st.sampled_from(GOOD), max_size=9).flatmap(
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @given(kinds=kinds, seed=st.integers(0, 2**16), into_buffer=st.booleans())
 @settings(max_examples=15)
-def test_what_any_policy_samples_is_right_or_an_error_loses_nothing(
+def test_any_policy_is_recorded_right_or_loses_no_step(
     mode: AutoresetMode, kinds: list[str], seed: int, into_buffer: bool
 ) -> None:
     envs = SyncVectorEnv([lambda i=i: Line(i) for i in range(N)], autoreset_mode=mode)
@@ -208,9 +208,7 @@ def test_what_any_policy_samples_is_right_or_an_error_loses_nothing(
 
 @given(kinds=kinds, seed=st.integers(0, 2**16))
 @settings(max_examples=15)
-def test_what_any_policy_of_several_agents_samples_is_right_or_an_error_loses_nothing(
-    kinds: list[str], seed: int
-) -> None:
+def test_any_multi_agent_policy_is_right_or_loses_no_step(kinds: list[str], seed: int) -> None:
     odd = any(kind in ODD for kind in kinds)
     runner = MultiAgentEnvRunner(Meeting, Odd(kinds, seed), num_envs=2, seed=seed)
     steps = 0

@@ -69,7 +69,7 @@ def runner_of(reward: Any, policy: Any = None) -> SingleAgentEnvRunner:
 
 
 @pytest.mark.parametrize("reward", [np.nan, None])  # Gymnasium's vector environments make NaN of None
-def test_a_reward_that_is_nan_is_kept_and_named_by_episode_and_step_when_learned_from(reward: Any) -> None:
+def test_nan_reward_is_recorded_and_named_by_learner(reward: Any) -> None:
     policy = MLPPolicy(Paying.observation_space, Paying.action_space)
     pack = runner_of(reward, policy).sample(num_timesteps=12)
     odd = [episode for episode in pack if np.isnan(episode.get_rewards()).any()]
@@ -103,14 +103,14 @@ def test_reward_none_of_a_made_environment_raises_as_by_hand(mode: AutoresetMode
 
 
 @pytest.mark.parametrize("reward", ["x", [1.0, 2.0], np.array([1.0, 2.0])])
-def test_a_reward_that_is_no_number_is_told_by_environment_and_step_and_loses_nothing(reward: Any) -> None:
+def test_invalid_reward_names_environment_and_step(reward: Any) -> None:
     runner = runner_of(reward)
     with pytest.raises(TrackMismatch, match="environment 1, step 3 of its episode"):
         runner.sample(num_timesteps=12, random_actions=True)
     assert runner.take().num_steps == 4
 
 
-def test_an_agents_reward_that_is_none_is_told_by_agent_and_step_and_one_that_is_nan_is_kept() -> None:
+def test_agent_reward_none_raises_and_nan_is_recorded() -> None:
     runner = MultiAgentEnvRunner(lambda: Two(None), seed=0)
     with pytest.raises(WrongType, match="agent 'b' at env step 3: the reward is a NoneType"):
         runner.sample(num_timesteps=6, random_actions=True)

@@ -209,7 +209,7 @@ def check_told(hook: Program, log: Log, done: set[str], failed: bool) -> None:
 @pytest.mark.parametrize("seed", range(9))
 @pytest.mark.parametrize("into_buffer", [False, True])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_what_hooks_do_arrives_once_and_loses_no_step(mode: AutoresetMode, into_buffer: bool, seed: int) -> None:
+def test_hook_programs_lose_no_step(mode: AutoresetMode, into_buffer: bool, seed: int) -> None:
     log: Log = {}
     rng, hook = program(seed, refused=True)
     envs = SyncVectorEnv([lambda i=i: Logged(i, log) for i in range(1 + seed % 4)], autoreset_mode=mode)
@@ -245,7 +245,7 @@ def test_what_hooks_do_arrives_once_and_loses_no_step(mode: AutoresetMode, into_
 
 @pytest.mark.parametrize("seed", range(9))
 @pytest.mark.parametrize("into_buffer", [False, True])
-def test_what_hooks_of_several_agents_do_arrives_once_and_loses_no_step(into_buffer: bool, seed: int) -> None:
+def test_multi_agent_hook_programs_lose_no_step(into_buffer: bool, seed: int) -> None:
     log: Log = {}
     numbers = iter(range(99))
     rng, hook = program(seed, refused=False)

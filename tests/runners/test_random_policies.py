@@ -147,7 +147,7 @@ def check_recorded(found: Any, said: list[Any], row: int) -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize("seeds", [range(40), range(40, 80)])
-def test_what_a_random_policy_puts_out_is_recorded_as_it_came_or_told(name: str, seeds: range) -> None:
+def test_random_outputs_are_recorded_or_raise(name: str, seeds: range) -> None:
     outcomes: set[str] = set()
     for seed in seeds:
         mode = MODES[seed % 2]

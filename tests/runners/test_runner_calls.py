@@ -42,7 +42,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", HOOKS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_hook_that_samples_with_its_own_runner_is_told_so_and_loses_nothing(name: str, call: str) -> None:
+def test_hook_sampling_with_its_runner_raises(name: str, call: str) -> None:
     runner = cartpoles(hooks=[Calling(name, CALLS[call])])
     with pytest.raises(EpisodeStateError, match=r"while this runner samples: a hook.*evaluate\(runner\)"):
         runner.sample(num_timesteps=60, random_actions=True)
@@ -53,14 +53,14 @@ def test_a_hook_that_samples_with_its_own_runner_is_told_so_and_loses_nothing(na
 
 @pytest.mark.parametrize("name", HOOKS)
 @pytest.mark.parametrize("call", ["sample", "take"])
-def test_a_hook_of_several_agents_that_samples_is_told_so(name: str, call: str) -> None:
+def test_hook_sampling_with_multi_agent_runner_raises(name: str, call: str) -> None:
     runner = MultiAgentEnvRunner(simple_spread_v3.parallel_env, hooks=[Calling(name, CALLS[call])], seed=0)
     with pytest.raises(EpisodeStateError, match="while this runner samples"):
         runner.sample(num_timesteps=30, random_actions=True)
     assert sum(map(len, runner.sample(num_timesteps=5, random_actions=True))) == 5
 
 
-def test_a_hook_may_evaluate() -> None:
+def test_hook_may_evaluate() -> None:
     found: list[Any] = []
     hook = Calling("on_step", lambda runner: found.append(evaluate(runner, num_episodes=2, seed=0)))
     policy = Still()
@@ -87,7 +87,7 @@ def rename(runner: Any) -> None:
 
 @pytest.mark.parametrize("into_replay", [False, True])
 @pytest.mark.parametrize("write", [replace_custom_data, rename])
-def test_what_a_hook_puts_in_place_of_custom_data_or_an_id_is_refused(write: Any, into_replay: bool) -> None:
+def test_hook_replacing_custom_data_or_id_raises(write: Any, into_replay: bool) -> None:
     runner = cartpoles(hooks=[Calling("on_step", write)])
     run = (lambda **k: runner.sample_into(EpisodeReplayBuffer(99), **k)) if into_replay else runner.sample
     with pytest.raises(InvalidArgument, match="another dict does not"):
@@ -96,14 +96,14 @@ def test_what_a_hook_puts_in_place_of_custom_data_or_an_id_is_refused(write: Any
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a", [3]])
 @pytest.mark.parametrize("kind", [SingleAgentEnvRunner, MultiAgentEnvRunner])
-def test_a_seed_that_is_none_is_refused_when_the_runner_is_made(kind: Any, seed: Any) -> None:
+def test_runner_with_invalid_seed_raises(kind: Any, seed: Any) -> None:
     env = "CartPole-v1" if kind is SingleAgentEnvRunner else simple_spread_v3.parallel_env
     with pytest.raises(InvalidArgument, match=r"seed=.*: give an int of at least 0"):
         kind(env, seed=seed)
 
 
 @pytest.mark.parametrize("seed", [np.int64(3), np.uint8(3)])
-def test_a_seed_of_numpy_is_the_number_that_it_is(seed: Any) -> None:
+def test_runner_with_numpy_seed_equals_int_seed(seed: Any) -> None:
     packs = [
         SingleAgentEnvRunner("CartPole-v1", seed=s).sample(num_timesteps=9, random_actions=True) for s in (3, seed)
     ]
@@ -113,7 +113,7 @@ def test_a_seed_of_numpy_is_the_number_that_it_is(seed: Any) -> None:
     assert first.equals(other)
 
 
-def test_what_is_no_count_of_steps_episodes_or_environments_is_refused() -> None:
+def test_invalid_counts_raise() -> None:
     for wrong in (True, 0, 2.0, "3"):
         with pytest.raises(InvalidArgument, match=r"num_timesteps=.*: give an int of at least 1"):
             cartpoles().sample(num_timesteps=wrong, random_actions=True)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_what_is_no_count_of_steps_episodes_or_environments_is_refused() -> None
             MultiAgentEnvRunner(simple_spread_v3.parallel_env, num_envs=num_envs)  # type: ignore[arg-type]
 
 
-def test_a_class_in_place_of_a_policy_or_a_hook_is_named() -> None:
+def test_class_as_policy_or_hook_is_named() -> None:
     with pytest.raises(WrongType, match=r"Still is a class, and a policy is an object: give Still\(...\)"):
         cartpoles(policy=Still)
     with pytest.raises(WrongType, match=r"Calling is a class: give Calling\(\)"):
@@ -132,7 +132,7 @@ def test_a_class_in_place_of_a_policy_or_a_hook_is_named() -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_flags_in_lists_end_episodes_in_every_mode(mode: AutoresetMode) -> None:
+def test_flags_in_lists_end_episodes(mode: AutoresetMode) -> None:
     runner = cartpoles(autoreset_mode=mode)
     expected = cartpoles(autoreset_mode=mode).sample(num_timesteps=80, random_actions=True)
     step = runner.env.step

@@ -141,7 +141,7 @@ def test_sample_into_keeps_all_steps_before_the_interrupt(place: str, num_timest
     buffer.sample(4)
 
 
-def test_interrupted_steps_are_returned_by_the_next_sample_if_asked() -> None:
+def test_returns_interrupted_adds_steps_to_next_sample() -> None:
     ctrl_c = CtrlC()
     runner = runner_with("step", ctrl_c, returns_interrupted=True)
     ctrl_c.arm(5, times=1)

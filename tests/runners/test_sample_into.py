@@ -79,7 +79,7 @@ def pipeline_with_stacks(env: gym.Env) -> Any:
 
 @pytest.mark.parametrize("policy", ["none", "MLP", "LSTM", "MLP on frame stacks"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_fed_buffer_holds_what_added_packs_hold(mode: AutoresetMode, policy: str) -> None:
+def test_sample_into_equals_adding_packs(mode: AutoresetMode, policy: str) -> None:
     def make() -> SingleAgentEnvRunner:
         torch.manual_seed(0)
         if policy == "none":
@@ -111,7 +111,7 @@ def test_a_fed_buffer_holds_what_added_packs_hold(mode: AutoresetMode, policy: s
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("mode", MODES)
-def test_row_by_row_steps_and_episodes_are_counted_as_in_one_call(mode: AutoresetMode, num_envs: int) -> None:
+def test_sample_into_counts_equal_those_of_one_call(mode: AutoresetMode, num_envs: int) -> None:
     by_row, at_once = (runner(mode, num_envs, policy=Halting()) for _ in range(2))
     buffer, rows = EpisodeReplayBuffer(500, seed=0), []
     for _ in range(90):
@@ -126,7 +126,7 @@ def test_row_by_row_steps_and_episodes_are_counted_as_in_one_call(mode: Autorese
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sampling_in_between_begins_new_episodes_and_loses_none(mode: AutoresetMode) -> None:
+def test_sample_between_sample_into_starts_new_episodes(mode: AutoresetMode) -> None:
     one = runner(mode)
     buffer, other = EpisodeReplayBuffer(500, seed=0), EpisodeReplayBuffer(500, seed=0)
     first = one.sample_into(buffer, num_timesteps=20, random_actions=True).num_steps
@@ -141,7 +141,7 @@ def test_sampling_in_between_begins_new_episodes_and_loses_none(mode: AutoresetM
         assert episode.t_started == 0
 
 
-def test_a_buffer_that_was_cleared_or_restored_is_fed_on_with_new_episodes() -> None:
+def test_sample_into_cleared_or_restored_buffer_starts_anew() -> None:
     one, buffer = runner(AutoresetMode.SAME_STEP), EpisodeReplayBuffer(100, seed=0)
     one.sample_into(buffer, num_timesteps=20, random_actions=True)
     state = buffer.get_state()
@@ -153,7 +153,7 @@ def test_a_buffer_that_was_cleared_or_restored_is_fed_on_with_new_episodes() -> 
     assert all(episode.t_started == 0 for episode in buffer.iter_episodes())
 
 
-def test_a_prioritized_buffer_can_be_fed() -> None:
+def test_sample_into_prioritized_buffer_works() -> None:
     buffer = PrioritizedEpisodeReplayBuffer(64, alpha=0.6, beta=0.4, seed=0)
     one = runner(AutoresetMode.NEXT_STEP)
     for _ in range(30):
@@ -163,7 +163,7 @@ def test_a_prioritized_buffer_can_be_fed() -> None:
     buffer.update_priorities(batch.indices, np.ones(32))
 
 
-def test_a_loop_may_begin_with_random_actions() -> None:
+def test_sample_into_may_start_with_random_actions() -> None:
     policy = MLPPolicy(Walk.observation_space, Walk.action_space)
     one, buffer = runner(AutoresetMode.SAME_STEP, policy=policy), EpisodeReplayBuffer(100, seed=0)
     one.sample_into(buffer, num_timesteps=10, random_actions=True)
@@ -175,7 +175,7 @@ def test_a_loop_may_begin_with_random_actions() -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("keys", [(), ("action_dist_inputs",)])
-def test_a_share_of_random_actions_is_the_policys_epsilon_whoever_draws_them(num_envs: int, keys: Any) -> None:
+def test_share_of_random_actions_is_epsilon(num_envs: int, keys: Any) -> None:
     asked = []
 
     class Asked(QPolicy):
@@ -201,7 +201,7 @@ def test_a_share_of_random_actions_is_the_policys_epsilon_whoever_draws_them(num
         assert (buffer.get_ring().track("actions")[:100] == 2).all()
 
 
-def test_a_policy_with_a_way_of_its_own_to_explore_is_always_asked() -> None:
+def test_policy_with_own_exploration_is_always_called() -> None:
     class Own(QPolicy):
         def epsilon_greedy(self, values: torch.Tensor) -> torch.Tensor:
             return super().epsilon_greedy(values)
@@ -214,7 +214,7 @@ def test_a_policy_with_a_way_of_its_own_to_explore_is_always_asked() -> None:
     ]
 
 
-def test_two_runners_of_different_size_may_feed_one_small_buffer() -> None:
+def test_two_runners_may_sample_into_one_buffer() -> None:
     few, many = runner(AutoresetMode.NEXT_STEP, num_envs=1), runner(AutoresetMode.NEXT_STEP, num_envs=8)
     buffer = EpisodeReplayBuffer(64, seed=0)
     for _ in range(30):
@@ -225,7 +225,7 @@ def test_two_runners_of_different_size_may_feed_one_small_buffer() -> None:
                 episode.validate()
 
 
-def test_a_call_that_failed_leaves_nothing_for_the_next_one() -> None:
+def test_failed_sample_into_leaves_nothing_for_next_call() -> None:
     class Fails(Halting):
         calls = 0
 
@@ -242,7 +242,7 @@ def test_a_call_that_failed_leaves_nothing_for_the_next_one() -> None:
     assert one.sample(num_timesteps=9).num_steps in range(9, 12)
 
 
-def test_what_a_policy_puts_out_is_stored_with_log_probabilities() -> None:
+def test_sample_into_stores_outputs_and_log_probs() -> None:
     policy = MLPPolicy(Walk.observation_space, Walk.action_space)
     buffer = EpisodeReplayBuffer(100, seed=0)
     one, keys = runner(AutoresetMode.NEXT_STEP, policy=policy), ["action_dist_inputs", "action_logp"]
@@ -253,7 +253,7 @@ def test_what_a_policy_puts_out_is_stored_with_log_probabilities() -> None:
     assert batch.action_logp == pytest.approx(expected[np.arange(20), batch.actions], abs=1e-5)
 
 
-def test_a_pack_with_more_outputs_than_a_fed_buffer_stores_is_refused_and_goes_in_without_them() -> None:
+def test_pack_with_more_outputs_than_buffer_is_rejected() -> None:
     sampling = runner(AutoresetMode.NEXT_STEP, policy=MLPPolicy(Walk.observation_space, Walk.action_space))
     buffer = EpisodeReplayBuffer(300)
     sampling.sample_into(buffer, num_timesteps=20)
@@ -266,7 +266,7 @@ def test_a_pack_with_more_outputs_than_a_fed_buffer_stores_is_refused_and_goes_i
     assert len(buffer) == num_before + pack.num_steps
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_sample_into_wrong_arguments_raise() -> None:
     one = runner(AutoresetMode.NEXT_STEP, num_envs=8)
     with pytest.raises(InvalidArgument, match="at most half the buffer's capacity"):
         one.sample_into(EpisodeReplayBuffer(10), num_timesteps=8)
@@ -296,9 +296,7 @@ def all_of(episode: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55])
 @pytest.mark.parametrize("lookback", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_recorder_goes_on_with_the_episodes_of_a_buffers_as_if_it_had_seen_them(
-    mode: AutoresetMode, lookback: int, num_rows: int
-) -> None:
+def test_pack_recorder_continues_episodes_of_replay_recorder(mode: AutoresetMode, lookback: int, num_rows: int) -> None:
     envs, rng = SyncVectorEnv([Walk for _ in range(4)], autoreset_mode=mode), np.random.default_rng(num_rows)
     saw_all, goes_on = (VectorRecorder(4, autoreset_mode=mode, len_lookback_buffer=lookback) for _ in range(2))
     buffer = EpisodeReplayBuffer(100, seed=0)
@@ -343,7 +341,7 @@ def test_a_recorder_goes_on_with_the_episodes_of_a_buffers_as_if_it_had_seen_the
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_ongoing_and_ended_episodes_of_a_buffers_recorder_are_those_of_a_pack_recorder(mode: AutoresetMode) -> None:
+def test_replay_recorder_episodes_equal_pack_recorder_episodes(mode: AutoresetMode) -> None:
     envs, rng = SyncVectorEnv([Walk for _ in range(3)], autoreset_mode=mode), np.random.default_rng(0)
     buffer = EpisodeReplayBuffer(500, seed=0)
     packs, straight = VectorRecorder(3, autoreset_mode=mode), buffer.recorder(3, autoreset_mode=mode, keys=())
@@ -389,7 +387,7 @@ def ids_in(buffer: EpisodeReplayBuffer) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_ids_follow_from_the_seed_whoever_looks_and_whatever_was_evicted(mode: AutoresetMode) -> None:
+def test_episode_ids_depend_on_seed_only(mode: AutoresetMode) -> None:
     one, other, small = EpisodeReplayBuffer(400), EpisodeReplayBuffer(400), EpisodeReplayBuffer(60)
     with sampler(mode) as first, sampler(mode) as second, sampler(mode) as third:
         for _ in range(4):
@@ -402,7 +400,7 @@ def test_ids_follow_from_the_seed_whoever_looks_and_whatever_was_evicted(mode: A
     assert set(ids_in(small)) < set(ids_in(one))
 
 
-def test_without_a_seed_ids_are_random() -> None:
+def test_episode_ids_without_seed_are_random() -> None:
     one, other = EpisodeReplayBuffer(100), EpisodeReplayBuffer(100)
     for buffer in (one, other):
         with SingleAgentEnvRunner(SyncVectorEnv([Walk, Walk]), Halting()) as unseeded:
@@ -410,7 +408,7 @@ def test_without_a_seed_ids_are_random() -> None:
     assert not set(ids_in(one)) & set(ids_in(other))
 
 
-def test_one_runner_gives_no_id_twice() -> None:
+def test_episode_ids_of_a_runner_are_unique() -> None:
     buffers = [EpisodeReplayBuffer(200) for _ in range(3)]
     with sampler() as sampling:
         ids = [id_ for _ in range(2) for id_ in sampling.sample(num_timesteps=30, force_reset=True).ids]
@@ -422,7 +420,7 @@ def test_one_runner_gives_no_id_twice() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_ids_go_on_alike_in_a_run_that_goes_on_and_in_one_that_is_resumed() -> None:
+def test_episode_ids_of_resumed_run_are_equal() -> None:
     def sampled(run: SingleAgentEnvRunner, buffer: EpisodeReplayBuffer, state: Any) -> list[str]:
         run.set_state(state[0])
         buffer.set_state(state[1])

@@ -67,7 +67,7 @@ ACTIONS = (spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float64), spaces.Tuple
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("action_space", ACTIONS, ids=lambda space: type(space).__name__)
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_rows_and_infos_are_those_of_gymnasiums_sync_environments(space, action_space, mode, num_envs):
+def test_serial_rows_equal_sync_vector_env_rows(space, action_space, mode, num_envs):
     makers = [lambda: Odd(space, action_space)] * num_envs
     pair = [kind(makers, autoreset_mode=mode) for kind in (SyncVectorEnv, SerialVectorEnv)]
     pair[0].action_space.seed(0)
@@ -82,7 +82,7 @@ def test_rows_and_infos_are_those_of_gymnasiums_sync_environments(space, action_
         assert same(ours, theirs)
 
 
-def test_a_row_that_is_reset_by_a_mask_goes_on_as_gymnasiums_does():
+def test_serial_reset_by_mask_equals_sync_vector_env():
     makers = [lambda: Odd(BOX, ACTIONS[0])] * 2
     pair = [kind(makers) for kind in (SyncVectorEnv, SerialVectorEnv)]
     for env in pair:
@@ -95,7 +95,7 @@ def test_a_row_that_is_reset_by_a_mask_goes_on_as_gymnasiums_does():
         assert same(masked[1], masked[0])
 
 
-def test_environments_made_here_are_stepped_that_way():
+def test_make_vector_env_returns_serial_env():
     env = make_vector_env("CartPole-v1", 2)
     assert type(env) is SerialVectorEnv
     assert isinstance(env, SyncVectorEnv)

@@ -64,7 +64,7 @@ def runner_of(env: TorchVectorEnv) -> SingleAgentEnvRunner:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_episodes_are_what_happened_in_the_simulator(device: str) -> None:
+def test_simulator_episodes_equal_its_log(device: str) -> None:
     simulator = Watched(16, device, limit=15)
     pack = runner_of(adapted(simulator)).sample(num_timesteps=16 * 50)
     told = simulator.episodes()
@@ -77,7 +77,7 @@ def test_episodes_are_what_happened_in_the_simulator(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_rollout_that_never_leaves_the_device_holds_what_happened_there(device: str) -> None:
+def test_fill_rollout_equals_log_of_simulator(device: str) -> None:
     simulator = Watched(16, device, limit=15)
     env, policy = adapted(simulator), MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE).to(device)
     buffer, edge, chunks = RolloutBuffer(16, 25, 4, 1, device), BlockEdge(16, "SameStep"), []
@@ -96,7 +96,7 @@ def test_a_rollout_that_never_leaves_the_device_holds_what_happened_there(device
         assert flags == (episode.is_terminated, episode.is_truncated)
 
 
-def test_a_rollout_without_last_observations_repeats_the_ones_before() -> None:
+def test_fill_rollout_without_last_observations_repeats() -> None:
     env = adapted(TorchCartPole(4, limit=5, gives_final=False), missing_final_observation="repeat")
     rollout = fill_rollout(
         env, MLPPolicy(OBSERVATION_SPACE, ACTION_SPACE), RolloutBuffer(4, 12, 4, 1, "cpu").start_rollout()
@@ -108,7 +108,7 @@ def test_a_rollout_without_last_observations_repeats_the_ones_before() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows_that_were_handed_out_stay_though_the_simulator_writes_over_its_tensors(device: str) -> None:
+def test_returned_rows_survive_reused_tensors(device: str) -> None:
     env = adapted(TorchCartPole(4, device, limit=3), info_keys=("log", "time_outs"))
     first, _ = env.reset(seed=0)
     kept = first.copy()
@@ -118,13 +118,13 @@ def test_rows_that_were_handed_out_stay_though_the_simulator_writes_over_its_ten
     assert [row[3].any() for row in rows] == [False, False, True]
 
 
-def test_a_simulator_without_last_observations_is_refused_unless_it_is_said() -> None:
+def test_simulator_without_last_observations_raises() -> None:
     runner = runner_of(adapted(TorchCartPole(4, limit=5, gives_final=False)))
     with pytest.raises(TrackMismatch, match=r"no 'final_obs' \(it has .*'log'.*missing_final_observation=\"repeat\""):
         runner.sample(num_timesteps=100)
 
 
-def test_last_observations_that_are_none_are_missing() -> None:
+def test_last_observations_of_none_are_missing() -> None:
     class Nothing(TorchCartPole):
         def step(self, actions: torch.Tensor) -> Any:
             *row, extras = super().step(actions)
@@ -134,7 +134,7 @@ def test_last_observations_that_are_none_are_missing() -> None:
         runner_of(adapted(Nothing(4))).sample(num_timesteps=400)
 
 
-def test_rows_of_bfloat16_are_recorded_as_floats() -> None:
+def test_bfloat16_rows_are_recorded_as_float32() -> None:
     class Short(TorchCartPole):
         def step(self, actions: torch.Tensor) -> Any:
             observations, rewards, *rest = super().step(actions)
@@ -143,7 +143,7 @@ def test_rows_of_bfloat16_are_recorded_as_floats() -> None:
     assert set(runner_of(adapted(Short(4))).sample(num_timesteps=400).rewards.tolist()) == {1.0}
 
 
-def test_a_missing_last_observation_is_the_one_before_where_that_is_asked_for() -> None:
+def test_missing_last_observation_repeats_if_asked() -> None:
     simulator = TorchCartPole(4, limit=5, gives_final=False)
     pack = runner_of(adapted(simulator, missing_final_observation="repeat")).sample(num_timesteps=100)
     for episode in pack:
@@ -151,13 +151,13 @@ def test_a_missing_last_observation_is_the_one_before_where_that_is_asked_for() 
         assert np.array_equal(last, before) == episode.is_done
 
 
-def test_infos_of_a_step_belong_to_the_episode_that_ended_with_it() -> None:
+def test_infos_of_last_step_belong_to_ended_episode() -> None:
     pack = runner_of(adapted(TorchCartPole(4, limit=5), info_keys=("log",))).sample(num_timesteps=100)
     for episode in pack:
         assert [("log" in info) for info in episode.get_infos()] == [False] + [True] * len(episode)
 
 
-def test_a_simulator_may_go_on_outside_of_the_runner() -> None:
+def test_simulator_may_be_stepped_outside_of_runner() -> None:
     simulator = TorchCartPole(4)
     runner_of(adapted(simulator)).sample(num_timesteps=8)
     simulator.state.add_(1)
@@ -180,7 +180,7 @@ class FiveFold:
         return grouped, rewards, dones & ~late, late.int(), {"before_reset": {"policy": extras["final_obs"]}}
 
 
-def test_groups_of_observations_and_five_results_are_taken_too() -> None:
+def test_simulator_with_five_results_and_groups_works() -> None:
     simulator = FiveFold(TorchCartPole(4, limit=5))
     names = {"observation_key": "policy", "final_observations": "before_reset"}
     check_vector_env(adapted(simulator, num_envs=4, **names), num_steps=40, reproducible=False)
@@ -190,7 +190,7 @@ def test_groups_of_observations_and_five_results_are_taken_too() -> None:
         adapted(simulator)
 
 
-def test_what_a_simulator_lacks_is_said() -> None:
+def test_incomplete_simulator_raises() -> None:
     simulator = TorchCartPole(4)
     with pytest.raises(InvalidArgument, match='give "raise" or "repeat"'):
         adapted(simulator, missing_final_observation="previous")
@@ -205,14 +205,14 @@ def test_what_a_simulator_lacks_is_said() -> None:
         env.step(np.zeros(4, int))
 
 
-def test_what_is_no_vector_environment_is_refused_by_naming_what_takes_it() -> None:
+def test_foreign_vector_environment_names_its_adapter() -> None:
     with pytest.raises(WrongType, match=r"TorchCartPole steps 4 environments .* give TorchVectorEnv\(simulator, "):
         SingleAgentEnvRunner(TorchCartPole(4))
     with pytest.raises(WrongType, match="several agents: give it to a MultiAgentEnvRunner"):
         SingleAgentEnvRunner(simple_spread_v3.parallel_env())
 
 
-def test_continuous_actions_arrive_with_the_dtype_of_their_space() -> None:
+def test_simulator_gets_actions_in_dtype_of_space() -> None:
     class Pushed(TorchCartPole):
         def step(self, actions: torch.Tensor) -> Any:
             assert actions.dtype == torch.float32

@@ -45,7 +45,7 @@ def update(runner: Any, policies: list[Versioned]) -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_the_version_of_each_step_is_that_of_the_policy_that_made_it(mode: AutoresetMode) -> None:
+def test_step_has_the_version_of_its_policy(mode: AutoresetMode) -> None:
     policy = Versioned()
     hook = Updates([policy], np.random.default_rng(0))
     with SingleAgentEnvRunner(
@@ -69,7 +69,7 @@ def test_the_version_of_each_step_is_that_of_the_policy_that_made_it(mode: Autor
     assert joined.get_policy_versions().max() > 20
 
 
-def test_random_actions_are_of_no_version_and_nothing_is_said_unless_told() -> None:
+def test_random_actions_have_no_policy_version() -> None:
     with SingleAgentEnvRunner("CartPole-v1", Versioned(), num_envs=2, seed=0) as runner:
         assert runner.policy_version is None
         assert runner.sample(num_timesteps=10).policy_versions is None
@@ -99,7 +99,7 @@ class InTurns:
         return seen, dict.fromkeys(seen, 1.0), {"__all__": over}, {"__all__": False}, {}
 
 
-def test_a_step_that_waited_while_the_policy_changed_is_of_the_version_that_acted() -> None:
+def test_pending_action_has_the_version_that_acted() -> None:
     policies = {"m": Versioned(), "n": Versioned()}
     both = list(policies.values())
     hook = Updates(both, np.random.default_rng(1))
@@ -121,7 +121,7 @@ def test_a_step_that_waited_while_the_policy_changed_is_of_the_version_that_acte
     assert steps > 60
 
 
-def test_modules_have_versions_of_their_own() -> None:
+def test_modules_have_separate_policy_versions() -> None:
     mapping = {"a": "m", "b": "n"}
     policies = {"m": Versioned(), "n": Versioned()}
     with MultiAgentEnvRunner(
@@ -136,7 +136,7 @@ def test_modules_have_versions_of_their_own() -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_what_is_drawn_from_replay_says_which_version_made_it(mode: AutoresetMode, num_envs: int) -> None:
+def test_replay_samples_have_policy_versions(mode: AutoresetMode, num_envs: int) -> None:
     policy, rng = Versioned(), np.random.default_rng(0)
     hook = Updates([policy], rng)
     buffer = EpisodeReplayBuffer(150, seed=0)
@@ -164,7 +164,7 @@ def test_what_is_drawn_from_replay_says_which_version_made_it(mode: AutoresetMod
             assert stored.get_policy_versions().tolist() == stored.extra_model_outputs["version"].tolist()
 
 
-def test_a_buffer_that_nobody_told_of_versions_keeps_none_and_learns_of_them_later() -> None:
+def test_buffer_without_versions_accepts_later_versions() -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     with SingleAgentEnvRunner("CartPole-v1", Versioned(), num_envs=2, seed=0) as runner:
         runner.sample_into(buffer, num_timesteps=20)
@@ -178,7 +178,7 @@ def test_a_buffer_that_nobody_told_of_versions_keeps_none_and_learns_of_them_lat
 
 
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
-def test_draws_of_young_steps_are_as_young_as_asked_and_as_likely_as_each_other(kind: Any) -> None:
+def test_max_age_samples_recent_steps_uniformly(kind: Any) -> None:
     buffer, policy = kind(300, seed=0), Versioned()
     with SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0) as runner:
         with pytest.raises(EpisodeStateError, match="nothing is stored"):
@@ -200,7 +200,7 @@ def test_draws_of_young_steps_are_as_young_as_asked_and_as_likely_as_each_other(
             buffer.sample(4, max_age=wrong)
 
 
-def test_a_learner_batch_says_of_each_row_which_version_made_it_and_how_old_that_is() -> None:
+def test_learner_batch_has_policy_versions_and_ages() -> None:
     policy = Versioned()
     with SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0) as runner:
         packs = [runner.sample(num_timesteps=10)]
