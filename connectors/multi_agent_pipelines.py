@@ -297,8 +297,10 @@ def _policy_of(policies: Any, module_id: Any) -> Any:
     Raises:
         UnknownKey: there is no policy of the module.
     """
+    if policies is None:
+        return None
     try:
-        return None if policies is None else policies[module_id]
+        return policies[module_id]
     except KeyError:
         raise UnknownKey(
             f"agents are mapped to module {module_id!r}, for which there is no policy; there are {list(policies)}. If "
