@@ -318,7 +318,7 @@ def _marks(episode: Any) -> dict[str, dict[int, list[tuple[int, str]]]]:
         tracks["actions"] = (episode.get_actions, episode.action_space)
     for name, (get, space) in tracks.items():
         for place in islice(outside_bounds(get(), space, name) if space is not None else (), MOST_MARKS):
-            column = int(np.ravel_multi_index(place.index, place.shape)) if place.index else 0
+            column = int(np.ravel_multi_index(place.indices, place.shape)) if place.indices else 0
             result.setdefault(place.path, {}).setdefault(column, []).append((place.step, place.bounds))
     return result
 

@@ -102,7 +102,7 @@ class Scan:
     def _check_bounds(self, items: Any, space: Any, kind: str, id_: Any) -> None:
         name = "action" if kind == "action_outside_space" else "observation"
         for place in islice(outside_bounds(items, space, name), MOST_PLACES):
-            label = f"{place.path}{list(place.index)}" if place.index else place.path
+            label = f"{place.path}{list(place.indices)}" if place.indices else place.path
             self._note(kind, id_, place.step, f"{label} is {place.number}, {place.bounds}")
 
 
@@ -111,7 +111,7 @@ class OutsideBounds(NamedTuple):
 
     path: str  # of the leaf, such as "observation/speed"
     step: int
-    index: tuple[int, ...]  # in the item
+    indices: tuple[int, ...]  # in the item
     shape: tuple[int, ...]  # of the item
     number: Any
     bounds: str
