@@ -1,4 +1,4 @@
-"""Every figure of the README: our side, a peer's or a bare loop's, measured together and held against a bar.
+"""Benchmarks of the library against other libraries and plain loops, both measured together in one run.
 
 Run `python -m benchmarks` (all), `python -m benchmarks growing replay/uniform` (some) or `--list`.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...] [--quick] [--json FILE] [--list]`."""
+"""Command line of the benchmarks: `python -m benchmarks [NAME ...] [--quick] [--json FILE] [--list]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.measure import FULL, QUICK, Effort, Row, failure, measure
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what was asked for; 0, or 1 when a figure could not be measured."""
+    """Run the benchmarks of the command line. Return 1 if a benchmark failed, 2 for an unknown name, else 0."""
     options = parsed(arguments)
     try:
         figures = all_figures.chosen(options.names)
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a room (growing) or a figure (replay/uniform)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
@@ -48,7 +48,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def measured(figures: list[Figure], effort: Effort) -> list[Row]:
-    """The rows, each printed as soon as it is known."""
+    """Run the benchmarks one after another, and print the result of each at once."""
     width = table.name_width(figures)
     print(table.header(width), flush=True)
     rows = []
@@ -61,7 +61,7 @@ def measured(figures: list[Figure], effort: Effort) -> list[Row]:
 
 
 def one(figure: Figure, effort: Effort) -> Row:
-    """A row, also of a figure that fails: the others go on, and the traceback goes to stderr."""
+    """Run one benchmark. If it raises, print the traceback to stderr and return a result row with the error."""
     try:
         return measure(figure, effort)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Ray: packs through the object store, and runners in actors beside one in this process and beside RLlib's group.
+"""Ray benchmarks: packs through the object store, and env runners in actors against one runner and RLlib's.
 
 Ray is started once, on 127.0.0.1 alone, and ends with this process. Actors end with the sides that have them.
 """
@@ -25,7 +25,7 @@ NUM_CPUS = 2 * ACTORS + 1  # both sides' actors, and what is asked for between t
 
 
 def started_ray() -> Any:
-    """Ray, running."""
+    """Start Ray once in this process, and return the module `ray`."""
     import ray
 
     from episode_runners import start_ray
@@ -42,7 +42,7 @@ def started_ray() -> Any:
 
 
 def stored(make: Callable[[int], Any]) -> Callable[[Size], Timed]:
-    """`ray.put` and `ray.get` of what is made of so many episodes."""
+    """Time `ray.put` and `ray.get` of the object that `make` creates for 100 episodes."""
 
     def prepare(size: Size) -> Timed:
         ray, episodes = started_ray(), make(size(EPISODES))
@@ -58,7 +58,7 @@ def our_pack(num: int) -> Any:
 
 
 def rllib_list(num: int) -> list[Any]:
-    """Finalized, as RLlib's runners send them."""
+    """Return `num` finalized RLlib episodes, which is the type that RLlib's runners send."""
     return [rllib_episode(steps(LENGTH, i)) for i in range(num)]
 
 
@@ -66,14 +66,14 @@ def rllib_list(num: int) -> list[Any]:
 
 
 def cpu_of_all() -> float:
-    """The CPU seconds of this process and of all that it has started, which still run."""
+    """Return the CPU seconds of this process and of all child processes that still run."""
     import psutil
 
     return time.process_time() + sum(cpu_of(child) for child in psutil.Process().children(recursive=True))
 
 
 def cpu_of(process: Any) -> float:
-    """The CPU seconds of another process: of its own clock on Linux, where others tell them in hundredths."""
+    """Return the CPU seconds of another process, from its CPU clock on Linux, else in steps of 10 ms."""
     if sys.platform == "linux":
         return time.clock_gettime(~process.pid << 3 | 2)  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) makes it
     times = process.cpu_times()
@@ -107,7 +107,7 @@ def one_runner(clock: Callable[[], float]) -> Callable[[Size], Timed]:
 
 
 def rllib_group(size: Size) -> Timed:
-    """RLlib's `EnvRunnerGroup`: the same environments and network, as many runners."""
+    """Time RLlib's `EnvRunnerGroup` with the same environments and network, and as many runners."""
     started_ray()
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig

@@ -1,4 +1,4 @@
-"""All figures, room by room."""
+"""List of all benchmarks, in the order of the table."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ FIGURES: tuple[Figure, ...] = (
 
 
 def chosen(names: list[str]) -> list[Figure]:
-    """The figures of the given names (`replay`, `replay/uniform`, or a whole name); all of them without a name.
+    """Return the benchmarks whose name or leading part (`replay`, `replay/uniform`) is given, by default all.
 
-    Raises ValueError for a name that is none.
+    Raises:
+        ValueError: there is no benchmark of that name.
     """
     if not names:
         return list(FIGURES)
@@ -73,5 +74,5 @@ def chosen(names: list[str]) -> list[Figure]:
 
 
 def goes_by(figure: Figure, name: str) -> bool:
-    """Whether a name is the figure's, or a leading part of it."""
+    """Return True if a name is the name of the benchmark, or a leading part of the name."""
     return figure.name == name or figure.name.startswith((f"{name}/", f"{name} "))

@@ -1,4 +1,4 @@
-"""A PPO train batch of 4,000 steps in 38 episodes, with and without advantages."""
+"""PPO train batch of 4,000 steps in 38 episodes, with and without advantages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EXTRAS = ("action_dist_inputs", "action_logp")
 
 
 def ppo_steps(size: Size) -> list[Steps]:
-    """4,000 steps in 38 episodes, the last one cut."""
+    """Return 38 episodes with 4,000 steps, of which the last one is cut."""
     return train_steps(size(4000), size(38) if size.most is None else 3, EXTRAS)
 
 
 def our_batch(*, packed: bool, gae: bool = False) -> Callable[[Size], Timed]:
-    """Our learner pipeline on a list of finalized episodes, or on a pack of them."""
+    """Time this library's learner pipeline on a list of finalized episodes, or on a pack of the episodes."""
 
     def prepare(size: Size) -> Timed:
         from connectors import learner_pipeline
@@ -39,7 +39,7 @@ def our_batch(*, packed: bool, gae: bool = False) -> Callable[[Size], Timed]:
 
 
 class ReadyValues:
-    """A policy whose value function answers at once, so that a figure shows the pipeline alone."""
+    """Policy whose value function returns zeros at once, to measure the pipeline without a network."""
 
     is_stateful = False
 
@@ -51,7 +51,7 @@ class ReadyValues:
 
 
 def bare_concatenation(size: Size) -> Timed:
-    """One `np.concatenate` a column over the finalized episodes' arrays, and `torch.from_numpy` of each."""
+    """Time one `np.concatenate` and `torch.from_numpy` for each array of the train batch."""
     data = ppo_steps(size)
 
     def run() -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Number of library functions that one operation calls. Each call costs about 0.1 us and a jump for the reader."""
+"""Number of library functions that one operation calls. Each call costs about 0.1 us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compare_commit COMMIT [NAME ...]`: cost of our side of each figure, at a commit and now.
+"""Speed of this library at a commit and at present: `python -m benchmarks.compare_commit COMMIT [NAME ...]`.
 
 The benchmarks are the commit's own for both, so that both do the same work; a figure whose benchmark does not run on
 this tree's library (a module has moved) is measured by this tree's benchmark of that name, and says so. Two processes,
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long to measure: so many rounds for each side in each of so many pairs of processes, so many seconds each."""
+    """Duration of a measurement: rounds for each side, pairs of processes, and seconds of a round."""
 
     rounds: int
     pairs: int
@@ -37,21 +37,21 @@ class Pace:
 
 
 class CannotMeasure(Exception):
-    """A tree cannot do what a figure asks for; the message is its error."""
+    """Raised if the code of a commit cannot run a benchmark. The message is the error of the benchmark."""
 
 
 class Tree:
-    """A process that has the library and the benchmarks of the given folders."""
+    """Worker process that runs benchmarks with the code in the given folders."""
 
-    def __init__(self, folders: Sequence[Path], most: int | None) -> None:
-        command = [sys.executable, str(ROOT / "benchmarks" / "worker.py"), json.dumps(most), *map(str, folders)]
+    def __init__(self, folders: Sequence[Path], max_size: int | None) -> None:
+        command = [sys.executable, str(ROOT / "benchmarks" / "worker.py"), json.dumps(max_size), *map(str, folders)]
         self._process = subprocess.Popen(
             command, cwd=folders[-1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._answers: Any = self._process.stdout
 
     def ask(self, command: str, argument: Any = None) -> Any:
-        """The answer to a command. Raises CannotMeasure."""
+        """Send a command to the worker process, and return the answer. Raise `CannotMeasure` for an error."""
         print(json.dumps([command, argument]), file=self._process.stdin, flush=True)
         answer = json.loads(self._answers.readline() or '{"error": "its process has ended"}')
         if "error" in answer:
@@ -65,7 +65,7 @@ class Tree:
 
 @dataclass(slots=True)
 class Compared:
-    """Our costs per item, before and now, round by round."""
+    """Costs of this library per item, at the commit and now, for each round."""
 
     names: list[str]  # of the figures whose side this is
     before: list[float] = field(default_factory=list)
@@ -74,18 +74,18 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """How many times the cost before the cost now is: the median over the rounds' own ratios."""
+        """Median over all rounds of (cost now / cost at the commit)."""
         return median(now / before for before, now in zip(self.before, self.now, strict=True))
 
     @property
     def ratio_of_minima(self) -> float:
-        """The same of the fastest rounds."""
+        """Lowest cost of all rounds now, divided by the lowest cost at the commit."""
         return min(self.now) / min(self.before)
 
 
 @contextmanager
 def library_of(commit: str) -> Iterator[Path]:
-    """A folder with the tree of a commit."""
+    """Extract a commit to a temporary folder, and yield the folder."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
@@ -94,7 +94,7 @@ def library_of(commit: str) -> Iterator[Path]:
 
 
 def compare(before: Path, now: Path, chosen: list[str], pace: Pace) -> list[Compared]:
-    """Each side of the chosen figures (all without a name) of the tree before, in both trees."""
+    """Measure the chosen benchmarks of the old commit with the old code and the new code."""
     rows: dict[str, Compared] = {}
     for _ in range(pace.pairs):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as trees:
@@ -115,7 +115,7 @@ def compare(before: Path, now: Path, chosen: list[str], pace: Pace) -> list[Comp
 
 
 def sides_of(tree: Tree, chosen: list[str]) -> list[list[str]]:
-    """The figures' names, those of one side together."""
+    """Return lists of benchmark names that share one measurement of this library."""
     together: dict[int, list[str]] = {}
     for name, side in tree.ask("names").items():
         if not chosen or any(name.startswith(start) for start in chosen):
@@ -124,7 +124,7 @@ def sides_of(tree: Tree, chosen: list[str]) -> list[list[str]]:
 
 
 def measure(row: Compared, old: Tree, now: list[Callable[[], Tree]], pace: Pace) -> None:
-    """More rounds for a row; or a note of why there are none.
+    """Measure more rounds for a result row, or write the reason into the row's note if that is impossible.
 
     Args:
         now: gives processes of this tree: with the benchmarks of the other one, and with its own.
@@ -152,7 +152,7 @@ def measure(row: Compared, old: Tree, now: list[Callable[[], Tree]], pace: Pace)
 
 
 def formatted(row: Compared) -> str:
-    """A row of the table: costs per item in microseconds (or bytes), medians, and both ratios."""
+    """Return a row of the Markdown table: median costs per item in microseconds (or bytes), and both ratios."""
     head = f"| {row.names[0]}{f' (and {len(row.names) - 1} more)' if row.names[1:] else ''} |"
     if not row.now:
         return f"{head} - | - | - | - | {row.note} |"
@@ -162,7 +162,7 @@ def formatted(row: Compared) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; the rows as they come go to stderr."""
+    """Run the comparison, and print the table. Single results are printed to stderr as they arrive."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_commit", description=__doc__)
     parser.add_argument("commit", help="what to compare with, as git knows it")
     parser.add_argument("names", nargs="*", metavar="NAME", help="how figures' names begin: growing, replay/uniform")

@@ -1,4 +1,4 @@
-"""Connector pieces: recurrent batches, actions for the environment, frame stacks, the mean-std filter."""
+"""Connector benchmarks: recurrent batches, actions for the environment, frame stacks, the mean-std filter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STACK = 4
 
 
 class ReadyRecurrentValues(ReadyValues):
-    """The same for a recurrent policy: values [B, T]."""
+    """Recurrent policy whose value function returns zeros [B, T] at once, to measure the pipeline without a network."""
 
     is_stateful = True
     max_seq_len = 20
@@ -32,7 +32,7 @@ class ReadyRecurrentValues(ReadyValues):
 
 
 def recurrent_batch(size: Size) -> Timed:
-    """4,000 steps in 38 episodes with recorded states of 64 + 64, cut into sequences of 20, with advantages."""
+    """Time a recurrent train batch: 4,000 steps with LSTM states, cut into sequences of 20, with advantages."""
     from connectors import learner_pipeline
     from connectors.learner import GeneralizedAdvantageEstimation
 
@@ -44,7 +44,7 @@ def recurrent_batch(size: Size) -> Timed:
 
 
 def actions_for_environment(num_envs: int) -> Any:
-    """From distribution inputs [N, 2] to actions drawn, their log-probabilities, and what the environment gets."""
+    """Time the conversion of distribution inputs [N, 2] to sampled actions, log-probabilities and env actions."""
 
     def prepare(size: Size) -> Timed:
         from connectors import module_to_env_pipeline
@@ -61,7 +61,7 @@ def actions_for_environment(num_envs: int) -> Any:
 
 
 def filtered(size: Size) -> Timed:
-    """A row [64, 376] through the filter: statistics updated, observations rewritten."""
+    """Time `MeanStdFilter` on a batch of observations [64, 376]: update the statistics and normalize."""
     from connectors.env_to_module import MeanStdFilter
 
     space = gym.spaces.Box(-np.inf, np.inf, (376,), np.float32)
@@ -71,12 +71,12 @@ def filtered(size: Size) -> Timed:
 
 
 def frames(count: int) -> np.ndarray:
-    """Frames [count, 84, 84, 1]."""
+    """Return random frames [count, 84, 84, 1]."""
     return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
 
 
 def stacked_frames(size: Size) -> Timed:
-    """Observations and next observations of 32 steps of Atari-like frames, each a stack of 4, out of a pack."""
+    """Time a batch of 32 transitions whose observations are stacks of 4 Atari-like frames, from a pack."""
     from connectors.env_to_module import FrameStacking
     from connectors.learner import AddNextObservations, AddObservations, LearnerPipeline
     from episodes import EpisodePack, SingleAgentEpisode
@@ -93,7 +93,7 @@ def stacked_frames(size: Size) -> Timed:
 
 
 def gathered_frames(size: Size) -> Timed:
-    """The same stacks [32, 84, 84, 4]: a gather of rows for each end, zeros before the start, the last axis a view."""
+    """Time the same stacks [32, 84, 84, 4] with numpy: one indexing operation for each of the two observations."""
     steps = size(32)
     rows = frames(steps + 1)
     before = np.arange(STACK - 1, -1, -1)

@@ -1,4 +1,4 @@
-"""The data both sides of a figure work on: CartPole-like steps, the same arrays for everybody."""
+"""CartPole-like episodes of random numbers, the same arrays for both sides of a benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACTION_SPACE = spaces.Discrete(2)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """One episode's arrays: T + 1 observations, T of all else."""
+    """Arrays of one episode: T + 1 observations, T actions, rewards and extra outputs."""
 
     observations: np.ndarray  # [T + 1, ...]
     actions: np.ndarray  # [T]
@@ -30,12 +30,12 @@ class Steps:
         return len(self.actions)
 
     def with_states_as_extras(self, states: dict[str, np.ndarray] | None = None) -> Steps:
-        """The states (or the given ones) as one more extra output, `state_out`, a dict of arrays."""
+        """Return the episode with the recurrent states (or the given states) as the extra output `state_out`."""
         return replace(self, extras={**self.extras, "state_out": states or self.states})
 
 
 def steps(length: int, seed: int = 0, *, extras: tuple[str, ...] = (), terminated: bool = True) -> Steps:
-    """An episode of random numbers with the shapes of CartPole and the named outputs of a policy."""
+    """Return an episode of random numbers with the shapes of CartPole and the named outputs of a policy."""
     rng = np.random.default_rng(seed)
     outputs = {
         "action_dist_inputs": rng.standard_normal((length, 2), np.float32),
@@ -53,29 +53,29 @@ def steps(length: int, seed: int = 0, *, extras: tuple[str, ...] = (), terminate
 
 
 def train_steps(total: int, count: int, extras: tuple[str, ...]) -> list[Steps]:
-    """`count` episodes of uneven length, `total` steps together; the last one is cut."""
+    """Return `count` episodes of different lengths with `total` steps in all. The last episode is cut."""
     rng = np.random.default_rng(7)
     shares = rng.multinomial(total - count, rng.dirichlet(np.full(count, 4.0))) + 1
     last = count - 1
     return [steps(int(n), i, extras=extras, terminated=i != last) for i, n in enumerate(shares)]
 
 
-def our_episode(data: Steps, lookback: int = 0, **more: Any) -> SingleAgentEpisode:
-    """Ours, finalized, with the first `lookback` steps before its step 0."""
+def our_episode(data: Steps, lookback: int = 0, **options: Any) -> SingleAgentEpisode:
+    """Convert the arrays to a finalized episode of this library, with the first `lookback` steps as lookback."""
     from episodes import SingleAgentEpisode
 
-    return SingleAgentEpisode(**rllib_arguments(data, lookback), **more).to_numpy()
+    return SingleAgentEpisode(**rllib_arguments(data, lookback), **options).to_numpy()
 
 
-def rllib_episode(data: Steps, lookback: int = 0, **more: Any) -> Any:
-    """RLlib's, finalized."""
+def rllib_episode(data: Steps, lookback: int = 0, **options: Any) -> Any:
+    """Convert the arrays to a finalized episode of RLlib, with the first `lookback` steps as lookback."""
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-    return SingleAgentEpisode(**rllib_arguments(data, lookback), **more).to_numpy()
+    return SingleAgentEpisode(**rllib_arguments(data, lookback), **options).to_numpy()
 
 
 def rllib_arguments(data: Steps, lookback: int) -> dict[str, Any]:
-    """The constructor's arguments, which both libraries share."""
+    """Return the arguments of the episode constructor, which are the same in both libraries."""
     return {
         "observations": list(data.observations),
         "actions": list(data.actions),
@@ -89,7 +89,7 @@ def rllib_arguments(data: Steps, lookback: int) -> dict[str, Any]:
 
 
 def items(values: Any) -> list[Any]:
-    """A track as one item a step; of a dict of arrays, one dict a step."""
+    """Convert an array to a list of items, or a dict of arrays to a list of dicts."""
     if not isinstance(values, dict):
         return list(values)
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""What soundness costs, opening, compaction, and recording while an environment is stepped."""
+"""Data set benchmarks: checksums, opening, compaction, queries, and recording of an environment."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUERY = 'select episode, t from steps where "observations/2" > 0.999 and actions
 
 
 def without_sums(prepare: Prepare) -> Prepare:
-    """The same writing, with one sum that nobody computed for each record batch."""
+    """Time writing with a constant in place of each checksum."""
 
     def prepared(size: Size) -> Timed:
         timed, none = prepare(size), np.zeros(1, np.uint64)
@@ -57,12 +57,12 @@ def without_sums(prepare: Prepare) -> Prepare:
 
 @cache
 def short_pack(num: int) -> Any:
-    """Episodes of a few steps, as a pack."""
+    """Return a pack of `num` short CartPole-like episodes."""
     return our_pack(cartpoles(min(num, 1000))).select(np.arange(num) % min(num, 1000))
 
 
 def opening(size: Size) -> Timed:
-    """A data set, opened, and the table of its episodes."""
+    """Time opening a data set and reading the metadata table of its episodes."""
     from episodes.storage import EpisodeDataset
 
     scratch = Scratch()
@@ -71,7 +71,7 @@ def opening(size: Size) -> Timed:
 
 
 def bare_opening(size: Size) -> Timed:
-    """The file, mapped, and its four columns that are no tracks."""
+    """Time opening a memory-mapped Arrow file and reading its four metadata columns with pyarrow."""
     scratch = Scratch()
     file = bare_file(scratch.root / "data", [short_pack(size(MANY))])
 
@@ -84,7 +84,7 @@ def bare_opening(size: Size) -> Timed:
 
 
 def packing(*, commits: bool) -> Prepare:
-    """All episodes of a data set as one pack: of one commit, or of as many commits as episodes, compacted."""
+    """Time loading a data set into one pack, written in one commit, or in one commit per episode and compacted."""
 
     def prepare(size: Size) -> Timed:
         from episodes.storage import EpisodeDataset, EpisodeWriter, compact
@@ -105,7 +105,7 @@ def packing(*, commits: bool) -> Prepare:
 
 @cache
 def searched(num: int) -> tuple[Scratch, Any]:
-    """A data set of so many steps, open."""
+    """Return an open data set with `num` steps for queries."""
     from episodes.storage import EpisodeDataset, EpisodeWriter
 
     scratch, rng = Scratch(), np.random.default_rng(0)
@@ -121,13 +121,13 @@ def searched(num: int) -> tuple[Scratch, Any]:
 
 
 def querying(size: Size) -> Timed:
-    """Steps found by a query over the mapped shards."""
+    """Time a query for single steps over the memory-mapped files of a data set."""
     _, dataset = searched(size(SEARCHED))
     return Timed(lambda: dataset.sql(QUERY).table)
 
 
 def flat_querying(size: Size) -> Timed:
-    """The same by DuckDB, over one flat Arrow table in memory that has these columns."""
+    """Time the same query with DuckDB over one flat Arrow table in memory."""
     import duckdb
 
     _, dataset = searched(size(SEARCHED))
@@ -138,7 +138,7 @@ def flat_querying(size: Size) -> Timed:
 
 
 def written(prepare: Prepare) -> Callable[[Size], Counted]:
-    """The bytes of the files that a piece of work writes."""
+    """Count the bytes of the files that a writing benchmark creates."""
 
     def counted(size: Size) -> Counted:
         work = prepare(size)
@@ -151,7 +151,7 @@ def written(prepare: Prepare) -> Callable[[Size], Counted]:
 
 
 class Still(gym.Env):
-    """An environment that costs nothing; episodes of 200 steps."""
+    """Environment without any work in `step`, with episodes of 200 steps."""
 
     observation_space, action_space = OBSERVATION_SPACE, ACTION_SPACE
 
@@ -172,7 +172,7 @@ def stepped(env: gym.Env, num_steps: int) -> None:
 
 
 def recording(size: Size, clock: Callable[[], float] = time.perf_counter) -> Timed:
-    """Steps of a recorded environment, its own included, which cost little; episodes go to disk as they end."""
+    """Time the steps of an environment inside `RecordEpisodes`, which writes episodes to disk as they end."""
     from episodes.storage import RecordEpisodes
 
     scratch = Scratch()
@@ -181,12 +181,12 @@ def recording(size: Size, clock: Callable[[], float] = time.perf_counter) -> Tim
 
 
 def recording_alone(size: Size) -> Timed:
-    """The same, in seconds of this process."""
+    """Time the steps of an environment inside `RecordEpisodes`, in CPU seconds of this process."""
     return recording(size, cpu_seconds)
 
 
 def minari_recording(size: Size) -> Timed:
-    """Steps of the same environment in Minari's collector, with its defaults: episodes go to a directory of its own."""
+    """Time the steps of the same environment in Minari's `DataCollector` with default settings."""
     import minari
 
     env, num = minari.DataCollector(Still()), size(STEPS)

@@ -1,4 +1,4 @@
-"""Draws straight from the files of a data set, beside draws from memory and the ways of others.
+"""Sampling benchmarks from the files of a data set, against sampling from memory and other libraries.
 
 A batch of ours has what the default draw of a replay buffer has: of 256 single steps or [64, 32] windows the
 observations, those after, actions, rewards, both endings, where they came from, weights, and masks of windows. All
@@ -31,7 +31,7 @@ AROUND = {key: [*range(WINDOWS[1])] for key in ("observation.state", "action", "
 
 @cache
 def vectors(num: int) -> tuple[Scratch, Any]:
-    """A data set of CartPole's shapes, of 2.2 million steps."""
+    """Return a data set of `num` CartPole-like episodes (20,000 have 2.2 million steps), and its directory."""
     scratch, pack = Scratch(), our_pack(cartpoles(min(num, 1000)))
     return scratch, our_dataset(scratch.root / "data", pack.select(np.arange(num) % len(pack)))
 
@@ -84,7 +84,7 @@ def in_memory(dataset: Any) -> Any:
 
 
 def shuffled_frames(size: Size) -> Timed:
-    """Batches of an epoch of compressed frames, on average: one call draws a whole one."""
+    """Time the batches of one shuffled epoch over compressed frames, on average."""
     from episodes.storage.sampling import StepBatches
 
     _, dataset = stored(size, frames=True)
@@ -98,7 +98,7 @@ def shuffled_frames(size: Size) -> Timed:
 
 
 def torchrl(*, windows: bool) -> Prepare:
-    """TorchRL's sampler over a memory-mapped storage of the same transitions.
+    """Time TorchRL's sampler over a memory-mapped storage of the same transitions.
 
     Its batch has the same columns (observations and those after, which it stores twice, actions, rewards, three
     endings) as tensors, and their numbers.
@@ -126,7 +126,7 @@ def torchrl(*, windows: bool) -> Prepare:
 
 
 def minari(num: int, length: int) -> Prepare:
-    """Minari draws whole episodes; steps or windows are cut out of them, one of each. They are not stacked."""
+    """Time Minari's sampler of whole episodes, from each of which one step or window is cut."""
 
     def prepare(size: Size) -> Timed:
         scratch, data = Scratch(), cartpoles(size(1000))
@@ -146,7 +146,7 @@ def minari(num: int, length: int) -> Prepare:
 
 
 def lerobot(num: int, deltas: dict[str, list[int]]) -> Prepare:
-    """LeRobot's way, see `FramesByNumber`: 300 episodes in its layout. Its batches are tensors.
+    """Time batches in LeRobot's manner (`FramesByNumber`) from 300 episodes in LeRobot's layout.
 
     Single steps come without `delta_timestamps`, which is the cheapest there is, and so without the observations after
     them, which ours have.

@@ -1,4 +1,4 @@
-"""What a figure is: our side, the other side, and the bar that their ratio is held against."""
+"""Definition of a benchmark: this library's side, the other side, and the required ratio of their costs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 class NotHere(Exception):
-    """Raised by a side that this machine cannot measure; the row says why."""
+    """Raised by a side that cannot run on this machine. The message is printed in the result row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much work a side prepares: `size(100_000)` is 100,000 in a benchmark and at most `most` in a test."""
+    """Workload size of a side: `size(100_000)` is 100,000 in a benchmark, and at most `most` in a test."""
 
     most: int | None = None
 
@@ -25,7 +25,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Work under the clock: one call of `run` does `items` of what the figure counts.
+    """Workload to be timed. One call of `run` does `items` units of work.
 
     With `fresh`, every call gets an input of its own, made off the clock: `run(fresh())`. `clock` is read before and
     after: seconds of the wall, or `cpu_seconds` of this process, which others on the machine do not lengthen.
@@ -42,14 +42,14 @@ cpu_seconds = time.process_time
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A cost that needs no clock: bytes per transition, or the seconds that a bar names."""
+    """Cost that is counted, not timed, such as bytes per transition."""
 
     amount: float
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a figure. `prepare` builds and warms everything; `needs` are the modules it imports."""
+    """A side of a benchmark. `prepare` builds and warms up the workload, `needs` lists required modules."""
 
     name: str
     prepare: Callable[[Size], Timed | Counted]
@@ -57,7 +57,7 @@ class Side:
 
 
 class Direction(Enum):
-    """Which way a ratio is read."""
+    """Meaning of a ratio: how many times faster this library is, or how many times its cost is the other's."""
 
     FASTER = "at least"  # ratio = the other side's cost / ours
     COST = "at most"  # ratio = our cost / the other side's
@@ -65,17 +65,17 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The limit of a ratio."""
+    """Required ratio of the costs of both sides."""
 
     sense: Direction
     limit: float
 
-    def ratio(self, ours: float, other: float) -> float:
-        """How many times faster we are, or how many times the other side's cost ours is."""
-        return float(other / ours if self.sense is Direction.FASTER else ours / other)
+    def ratio(self, ours: float, reference: float) -> float:
+        """Return the speedup of this library, or its cost divided by the other side's cost, as `sense` requires."""
+        return float(reference / ours if self.sense is Direction.FASTER else ours / reference)
 
     def holds(self, ratio: float) -> bool:
-        """Whether a ratio is on the right side of the limit."""
+        """Return True if the ratio meets the required limit."""
         return ratio >= self.limit if self.sense is Direction.FASTER else ratio <= self.limit
 
     def __str__(self) -> str:
@@ -83,23 +83,23 @@ class Bar:
 
 
 def at_least(times: float) -> Bar:
-    """We are at least this many times as fast."""
+    """Require that this library is at least `times` times as fast as the other side."""
     return Bar(Direction.FASTER, times)
 
 
 def at_most(times: float) -> Bar:
-    """We cost at most this many times what the other side costs."""
+    """Require that this library costs at most `times` times as much as the other side."""
     return Bar(Direction.COST, times)
 
 
 def limit(name: str, amount: float) -> Side:
-    """A side that is no competitor but a number: what one item may cost."""
+    """Create a side that is a fixed cost per item instead of another library."""
     return Side(name, lambda size: Counted(amount))
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the table. `unit` is what costs are shown in: see `benchmarks.table.UNITS`."""
+    """Definition of one benchmark: name, both sides, required ratio, and the unit of costs in the table."""
 
     name: str
     ours: Side

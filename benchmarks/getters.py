@@ -1,4 +1,4 @@
-"""Reading a finalized episode: slices, fills, sub-episodes."""
+"""Benchmarks of reading a finalized episode: slices, fill values, sub-episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Read = Callable[[Any], Callable[[], object]]  # from an episode to the call that
 
 
 def reading(make: Callable[[Steps, int], Any], read: Read, lookback: int) -> Callable[[Size], Timed]:
-    """Reads one thing of an episode of 200 steps after some of lookback."""
+    """Time one kind of read from an episode of 200 steps, after `lookback` steps of lookback."""
 
     def prepare(size: Size) -> Timed:
         episode = make(steps(200 + lookback, extras=("action_logp", "vf_preds")), lookback)
@@ -34,7 +34,7 @@ def a_fill(episode: Any) -> Callable[[], object]:
 
 
 def filling_while_growing(length: int) -> Callable[[Size], Timed]:
-    """Reads past both ends of an episode of so many steps that still grows. Each item was looked at once, before."""
+    """Time reads past both ends of a growing episode of `length` steps."""
 
     def prepare(size: Size) -> Timed:
         from episodes import SingleAgentEpisode
@@ -56,8 +56,8 @@ def a_sub_episode(episode: Any) -> Callable[[], object]:
 
 def against_rllib(name: str, read: Read, lookback: int, times: float) -> Figure:
     ours = Side("ours", reading(our_episode, read, lookback))
-    other = Side("RLlib", reading(rllib_episode, read, lookback), RLLIB)
-    return Figure(f"getters/{name}", ours, other, at_least(times), "us")
+    rllib = Side("RLlib", reading(rllib_episode, read, lookback), RLLIB)
+    return Figure(f"getters/{name}", ours, rllib, at_least(times), "us")
 
 
 FIGURES = (

@@ -1,4 +1,4 @@
-"""Batches on their way to the GPU. Without one, the rows say so."""
+"""GPU benchmarks: copying batches to the GPU. Without a GPU the result rows have a note."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FRAME = (84, 84)
 
 
 def cuda() -> torch.device:
-    """The GPU; NotHere when there is none."""
+    """Return the GPU device. Raise `NotHere` if the machine has none."""
     if not torch.cuda.is_available():
         raise NotHere("no GPU here")
     return torch.device("cuda")
 
 
 def columns(rows: int) -> dict[str, np.ndarray]:
-    """A train batch with frames."""
+    """Return a train batch of random numbers with frames as observations."""
     rng = np.random.default_rng(0)
     return {
         "obs": rng.integers(0, 256, (rows, *FRAME), np.uint8),
@@ -35,7 +35,7 @@ def columns(rows: int) -> dict[str, np.ndarray]:
 
 
 def staged_copy(size: Size) -> Timed:
-    """`NumpyToTensor` to the GPU and until the batch is there; per byte."""
+    """Time the copy of a batch to the GPU by `NumpyToTensor`, per byte."""
     from connectors import NumpyToTensor
 
     piece = NumpyToTensor(device=cuda())
@@ -49,7 +49,7 @@ def staged_copy(size: Size) -> Timed:
 
 
 def pinned_copy(size: Size) -> Timed:
-    """As many bytes from ordinary memory into a page-locked buffer and on to the GPU, in one piece."""
+    """Time the copy of as many bytes from ordinary memory to a pinned buffer and to the GPU, per byte."""
     device = cuda()
     num_bytes = sum(column.nbytes for column in columns(size(ROWS)).values())
     source = torch.zeros(num_bytes, dtype=torch.uint8)
@@ -65,7 +65,7 @@ def pinned_copy(size: Size) -> Timed:
 
 
 def our_batch(size: Size) -> Timed:
-    """The PPO batch of 4,000 steps, on the GPU."""
+    """Time this library's PPO train batch of 4,000 steps, with tensors on the GPU."""
     from connectors import learner_pipeline
 
     episodes = [our_episode(steps) for steps in ppo_steps(size)]
@@ -81,7 +81,7 @@ def our_batch(size: Size) -> Timed:
 
 
 def rllib_batch(size: Size) -> Timed:
-    """The same by RLlib."""
+    """Time RLlib's PPO train batch of 4,000 steps, with tensors on the GPU."""
     return pipelines.train_batch(ppo_steps, device=cuda())(size)
 
 

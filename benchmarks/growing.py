@@ -1,4 +1,4 @@
-"""Growing an episode step by step, and finalizing it."""
+"""Benchmarks of growing an episode step by step, and of finalizing the episode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG, SHORT = 500, 20  # steps of an episode
 
 
 def grower(episode_class: Callable[..., Any], data: Steps) -> Callable[[], Any]:
-    """A function that grows one episode of the data, item by item, as a loop around an environment does."""
+    """Return a function that adds all steps of `data` to a new episode, in a loop."""
     observations, actions, rewards = list(data.observations), data.actions.tolist(), data.rewards.tolist()
     outputs = [{key: values[t] for key, values in data.extras.items()} for t in range(len(data))]
     infos: list[dict[str, Any]] = [{} for _ in observations]
@@ -72,7 +72,7 @@ def growing_and_finalizing(episode_class: Callable[[], Callable[..., Any]], leng
 
 
 def bare_arrays(size: Size) -> Timed:
-    """`np.array` of each of the five tracks."""
+    """Time `np.array` of the five lists of an episode."""
     data = steps(size(LONG), extras=EXTRAS)
     tracks = [list(data.observations), data.actions.tolist(), data.rewards.tolist()]
     tracks += [list(values) for values in data.extras.values()]
@@ -88,8 +88,8 @@ Work = Callable[[Callable[[], Callable[..., Any]], int], Callable[[Size], Timed]
 
 
 def against_rllib(name: str, work: Work, length: int, times: float) -> Figure:
-    ours, other = Side("ours", work(our_class, length)), Side("RLlib", work(rllib_class, length), RLLIB)
-    return Figure(f"growing/{name}", ours, other, at_least(times), "us")
+    ours, rllib = Side("ours", work(our_class, length)), Side("RLlib", work(rllib_class, length), RLLIB)
+    return Figure(f"growing/{name}", ours, rllib, at_least(times), "us")
 
 
 FIGURES = (

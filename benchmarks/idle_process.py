@@ -1,4 +1,4 @@
-"""A process that does nothing but what is measured."""
+"""Preparations of the process before a measurement: silent libraries and a settled memory allocator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def hush() -> None:
-    """Keep the peers' warnings and logs out of the table."""
+    """Switch off warnings and logs of other libraries."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 

@@ -1,4 +1,4 @@
-"""Four numbers of infos each step, beside none: 64 environments, 200 steps, recorded, moved, kept and read."""
+"""Info benchmarks: each operation with four numbers of infos per step, against the operation without infos."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEYS = ("energy", "speed", "height", "contact")
 Work = Callable[[Any], Timed]  # of a pack
 
 
-def vector_rows(num_envs: int, *, told: bool) -> list[tuple[Any, ...]]:
-    """What a vector environment's steps give, with infos of four numbers or none."""
+def vector_rows(num_envs: int, *, with_infos: bool) -> list[tuple[Any, ...]]:
+    """Return 200 random steps of a vector environment, with infos of four numbers or without infos."""
     rng, everyone = np.random.default_rng(0), np.ones(num_envs, bool)
     rows = []
     for _ in range(ROWS):
@@ -28,7 +28,7 @@ def vector_rows(num_envs: int, *, told: bool) -> list[tuple[Any, ...]]:
         observations, actions = rng.standard_normal((num_envs, 4), np.float32), rng.integers(0, 2, num_envs)
         ended = rng.random(num_envs) < 0.02
         flags = (ended, np.zeros(num_envs, bool))
-        rows.append((observations, actions, np.ones(num_envs, np.float32), *flags, infos if told else {}))
+        rows.append((observations, actions, np.ones(num_envs, np.float32), *flags, infos if with_infos else {}))
     return rows
 
 
@@ -42,21 +42,21 @@ def recorded(rows: list[tuple[Any, ...]], num_envs: int) -> Any:
     return recorder.take()
 
 
-def recording(*, told: bool) -> Callable[[Size], Timed]:
-    """Every row recorded, and taken as a pack."""
+def recording(*, with_infos: bool) -> Callable[[Size], Timed]:
+    """Time recording of 200 vector steps and taking the result as a pack."""
 
     def prepare(size: Size) -> Timed:
         num_envs = size(NUM_ENVS)
-        rows = vector_rows(num_envs, told=told)
+        rows = vector_rows(num_envs, with_infos=with_infos)
         return Timed(lambda: recorded(rows, num_envs))
 
     return prepare
 
 
-def working(work: Work, *, told: bool) -> Callable[[Size], Timed]:
+def working(work: Work, *, with_infos: bool) -> Callable[[Size], Timed]:
     def prepare(size: Size) -> Timed:
         num_envs = size(NUM_ENVS)
-        return work(recorded(vector_rows(num_envs, told=told), num_envs))
+        return work(recorded(vector_rows(num_envs, with_infos=with_infos), num_envs))
 
     return prepare
 
@@ -79,8 +79,8 @@ def packing(pack: Any) -> Timed:
 
 
 def selecting(pack: Any) -> Timed:
-    which = np.arange(0, len(pack), 2)
-    return Timed(lambda: pack.select(which))
+    even = np.arange(0, len(pack), 2)
+    return Timed(lambda: pack.select(even))
 
 
 def getting(pack: Any) -> Timed:
@@ -113,30 +113,32 @@ def reading(pack: Any) -> Timed:
     return Timed(lambda: (scratch, EpisodeDataset(path).pack()))
 
 
-def drawing(*, told: bool) -> Callable[[Size], Timed]:
-    """256 transitions, with their infos as columns."""
+def drawing(*, with_infos: bool) -> Callable[[Size], Timed]:
+    """Time a sample of 256 transitions, with their infos as columns or without infos."""
 
     def prepare(size: Size) -> Timed:
         from episodes.replay import EpisodeReplayBuffer
 
         num_envs = size(NUM_ENVS)
-        pack = recorded(vector_rows(num_envs, told=True), num_envs)
+        pack = recorded(vector_rows(num_envs, with_infos=True), num_envs)
         buffer = EpisodeReplayBuffer(pack.num_steps, seed=0)
         buffer.add(pack)
-        return Timed(lambda: buffer.sample(BATCH, include_infos="columns" if told else False))
+        return Timed(lambda: buffer.sample(BATCH, include_infos="columns" if with_infos else False))
 
     return prepare
 
 
-def growing(*, told: bool) -> Callable[[Size], Timed]:
-    """An episode of 200 steps grown by hand, finished and pickled."""
+def growing(*, with_infos: bool) -> Callable[[Size], Timed]:
+    """Time an episode of 200 steps that is grown step by step, finalized and pickled."""
 
     def prepare(size: Size) -> Timed:
         from episodes import SingleAgentEpisode
 
         rng, steps = np.random.default_rng(0), size(ROWS)
         observations = list(rng.standard_normal((steps + 1, 4), np.float32))
-        infos = [dict(zip(KEYS, rng.random(len(KEYS)).tolist(), strict=True)) if told else {} for _ in observations]
+        infos = [
+            dict(zip(KEYS, rng.random(len(KEYS)).tolist(), strict=True)) if with_infos else {} for _ in observations
+        ]
 
         def run() -> list[Any]:
             episode = SingleAgentEpisode()
@@ -152,14 +154,14 @@ def growing(*, told: bool) -> Callable[[Size], Timed]:
     return prepare
 
 
-def figure(name: str, work: Work, most: float, unit: str = "ms") -> Figure:
-    return beside(name, partial(working, work), most, unit)
+def figure(name: str, work: Work, max_ratio: float, unit: str = "ms") -> Figure:
+    return beside(name, partial(working, work), max_ratio, unit)
 
 
-def beside(name: str, prepared: Callable[..., Callable[[Size], Timed]], most: float, unit: str) -> Figure:
-    """What is prepared with infos that tell something beside what is prepared without."""
-    sides = (Side("ours", prepared(told=True)), Side("without", prepared(told=False)))
-    return Figure(f"infos/{name}", *sides, at_most(most), unit)
+def beside(name: str, prepared: Callable[..., Callable[[Size], Timed]], max_ratio: float, unit: str) -> Figure:
+    """Compare a workload with infos to the same workload without infos."""
+    sides = (Side("ours", prepared(with_infos=True)), Side("without", prepared(with_infos=False)))
+    return Figure(f"infos/{name}", *sides, at_most(max_ratio), unit)
 
 
 FIGURES = (

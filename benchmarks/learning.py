@@ -1,4 +1,4 @@
-"""Sampling and learning together, by trainers, beside bare loops and peers; and the demo from nothing to its goal."""
+"""Training benchmarks: sampling and learning by trainers against plain loops and other libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_SECONDS = 30.0  # a newcomer's patience with `make demo`
 
 
 def ppo(size: Size, num_envs: int = NUM_ENVS) -> Timed:
-    """A sample and an update of PPO by its trainer; per step of an environment."""
+    """Time one sampling phase and one update of PPO by its trainer, per environment step."""
     from episode_learners import PPO, PPOConfig
     from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 
@@ -37,7 +37,7 @@ def ppo(size: Size, num_envs: int = NUM_ENVS) -> Timed:
 
 
 def multi_agent_ppo(size: Size) -> Counted:
-    """PPO of one module for the four agents of two CartPoles, by its trainer; CPU seconds per agent step."""
+    """Measure the CPU seconds of multi-agent PPO per agent step: four agents, one policy."""
     from benchmarks.peers.multi_agent_cartpole import MultiAgentCartPole
     from episode_learners import PPO, MultiAgentAlgorithm, PPOConfig
     from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
@@ -53,13 +53,13 @@ def multi_agent_ppo(size: Size) -> Counted:
 
 
 def as_many_single_steps(size: Size) -> Counted:
-    """PPO of one agent with as many steps and policy calls as `multi_agent_ppo`, with 5 of 8 agents on average."""
+    """Measure the CPU seconds per step of single-agent PPO with as many steps and policy calls as `multi_agent_ppo`."""
     timed = ppo(size, num_envs=5)
     return per_agent_step(timed.run, lambda: int(timed.items))
 
 
 def per_agent_step(learn: Callable[[], object], num_steps: Callable[[], int]) -> Counted:
-    """CPU seconds per agent step of some updates after the first one."""
+    """Return the CPU seconds per agent step of four updates after a first update."""
     learn()
     began, steps = cpu_seconds(), 0
     for _ in range(4):
@@ -69,7 +69,7 @@ def per_agent_step(learn: Callable[[], object], num_steps: Callable[[], int]) ->
 
 
 def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
-    """Steps of one environment and a gradient step of DQN, by its trainer."""
+    """Time DQN by its trainer: `every` steps of one environment and one gradient step."""
 
     def prepare(size: Size) -> Timed:
         from episode_learners import DQN, DQNConfig, QPolicy
@@ -88,7 +88,7 @@ def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
 
 
 def sac(size: Size) -> Timed:
-    """A step of one environment and a gradient step of SAC, by its trainer."""
+    """Time SAC by its trainer: one environment step and one gradient step."""
     from episode_learners import SAC, SACConfig, SACPolicy
     from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer
     from episode_runners import SingleAgentEnvRunner, make_vector_env
@@ -103,14 +103,14 @@ def sac(size: Size) -> Timed:
 
 
 def many(trainer: Any, size: Size) -> Timed:
-    """Some updates of a trainer that is past its warm-up; per update."""
+    """Time several updates of a trainer after its warm-up, per update."""
     trainer.step()
     count = size(UPDATES)
     return Timed(lambda: [trainer.step() for _ in range(count)], count, clock=cpu_seconds)
 
 
 def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) -> Callable[[Size], Timed]:
-    """Some updates of a bare loop."""
+    """Time several updates of a plain training loop."""
 
     def prepare(size: Size) -> Timed:
         loop, count = make(), size(updates)
@@ -121,7 +121,7 @@ def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) ->
 
 
 def demo(size: Size) -> Counted:
-    """Seconds of the demo, which ends when CartPole is solved."""
+    """Measure the seconds of the demo, which ends when CartPole is solved."""
     from episode_learners.demo import Demo
 
     run = Demo(num_steps=size(100_000))
@@ -131,7 +131,7 @@ def demo(size: Size) -> Counted:
 
 
 def ppo_operations(size: Size) -> Counted:
-    """Operations of a minibatch of PPO, metrics included: what an epoch more of two minibatches takes."""
+    """Count the torch operations of one PPO minibatch, as half the difference between 3 and 2 epochs."""
     from episode_learners import PPO, PPOConfig
 
     def of(epochs: int) -> int:
@@ -145,7 +145,7 @@ def ppo_operations(size: Size) -> Counted:
 
 
 def bare_ppo_operations(size: Size) -> Counted:
-    """Likewise of the bare loop."""
+    """Count the torch operations of one PPO minibatch in the plain loop."""
 
     def of(epochs: int) -> int:
         loop = bare_ppo.learning(2, MINIBATCH, epochs, MINIBATCH)
@@ -162,15 +162,15 @@ SAC_TIANSHOU = Side("Tianshou", trainers.tianshou_sac(HIDDEN, 256, UPDATES), TIA
 
 
 def dqn_beside_peers(every: int, batch: int, sb3: float, tianshou: float) -> tuple[Figure, Figure]:
-    """Plain DQN with the same share of chance, as SB3 has it, beside both."""
+    """Compare DQN to Stable-Baselines3 and Tianshou, with the same share of random actions."""
     name = "learning/DQN every step" if every == 1 else f"learning/DQN every {every}"
     chance = {"epsilon_start": trainers.CHANCE, "epsilon_end": trainers.CHANCE}
     ours = Side("ours", dqn(every, batch, double=False, **chance))
-    theirs = Side("SB3", trainers.sb3_dqn(every, batch, UPDATES), SB3)
-    other = Side("Tianshou", trainers.tianshou_dqn(every, batch, UPDATES), TIANSHOU)
+    sb3_side = Side("SB3", trainers.sb3_dqn(every, batch, UPDATES), SB3)
+    tianshou_side = Side("Tianshou", trainers.tianshou_dqn(every, batch, UPDATES), TIANSHOU)
     return (
-        Figure(f"{name} SB3", ours, theirs, at_least(sb3), "us"),
-        Figure(f"{name} Tianshou", ours, other, at_least(tianshou), "us"),
+        Figure(f"{name} SB3", ours, sb3_side, at_least(sb3), "us"),
+        Figure(f"{name} Tianshou", ours, tianshou_side, at_least(tianshou), "us"),
     )
 
 

@@ -28,7 +28,7 @@ def episode(steps: int):
 
 
 def drawing(steps: int) -> Callable[[Size], Timed]:
-    """Draws an episode of so many steps."""
+    """Time the HTML view of an episode of `steps` steps."""
 
     def prepare(size: Size) -> Timed:
         return Timed(episode(size(steps))._repr_html_, clock=cpu_seconds)
@@ -37,7 +37,7 @@ def drawing(steps: int) -> Callable[[Size], Timed]:
 
 
 def weighing(steps: int) -> Callable[[Size], Counted]:
-    """The bytes of its HTML."""
+    """Count the bytes of the HTML view of an episode of `steps` steps."""
 
     def prepare(size: Size) -> Counted:
         return Counted(len(episode(size(steps))._repr_html_().encode()))
@@ -53,7 +53,7 @@ IMPORT = "import time; began = time.process_time(); import {}; print(time.proces
 
 
 class Imports:
-    """Modules imported by fresh interpreters, compiled once, and the CPU seconds that they told of."""
+    """Imports of modules in new Python processes, with the total of their CPU seconds."""
 
     def __init__(self, modules: str) -> None:
         self.script, self.seconds = IMPORT.format(modules), 0.0
@@ -61,8 +61,8 @@ class Imports:
 
     def once(self) -> None:
         command = [sys.executable, "-c", self.script]
-        told = subprocess.run(command, capture_output=True, text=True, check=True, env=self.env)
-        self.seconds += float(told.stdout)
+        process = subprocess.run(command, capture_output=True, text=True, check=True, env=self.env)
+        self.seconds += float(process.stdout)
 
 
 def importing(modules: str) -> Callable[[Size], Timed]:
@@ -74,7 +74,7 @@ def importing(modules: str) -> Callable[[Size], Timed]:
 
 
 class Help:
-    """Help of a command in fresh interpreters, and their CPU seconds."""
+    """Runs of a help command in new Python processes, with the total of their CPU seconds."""
 
     def __init__(self, *words: str) -> None:
         self.words, self.seconds = words, 0.0
@@ -87,7 +87,7 @@ class Help:
 
 
 def helping(*words: str) -> Callable[[Size], Timed]:
-    """Starts an interpreter with these arguments."""
+    """Time a Python process with these arguments, such as `--help` of a command."""
 
     def prepare(size: Size) -> Timed:
         command = Help(*words)
@@ -100,7 +100,7 @@ def helping(*words: str) -> Callable[[Size], Timed]:
 
 
 def logging_rows(size: Size) -> Timed:
-    """Writes a row of 12 numbers, which `episodes watch` reads at once."""
+    """Time writing a row of 12 numbers to the CSV file that `episodes watch` reads."""
     from episode_learners.loggers import CSVLogger
 
     logger, steps = CSVLogger(tempfile.mkdtemp()), iter(range(10**9))
@@ -206,7 +206,7 @@ def watching(is_watched: bool) -> Callable[[Size], Timed]:
 
 
 def filled(size: Size, lineage: int | None = None):
-    """A replay buffer of steps."""
+    """Return a replay buffer full of random steps."""
     from episodes.replay import EpisodeReplayBuffer
 
     buffer = EpisodeReplayBuffer(size(100_000), seed=0, lineage=lineage)
@@ -215,7 +215,7 @@ def filled(size: Size, lineage: int | None = None):
 
 
 def drawing_rows(knows: bool) -> Callable[[Size], Timed]:
-    """Draws 256 transitions, and looks where they came from."""
+    """Time a sample of 256 transitions, with or without the origin of each row."""
 
     def prepare(size: Size) -> Timed:
         buffer = filled(size)
@@ -226,7 +226,7 @@ def drawing_rows(knows: bool) -> Callable[[Size], Timed]:
 
 
 def adding_rows(knows: bool) -> Callable[[Size], Timed]:
-    """Adds packs of 5,000 steps to a full buffer."""
+    """Time adding packs of 5,000 steps to a full buffer, with or without a log of the added episodes."""
 
     def prepare(size: Size) -> Timed:
         from episodes import EpisodePack
@@ -240,7 +240,7 @@ def adding_rows(knows: bool) -> Callable[[Size], Timed]:
 
 
 def noting(size: Size) -> Counted:
-    """Bytes of a ledger for each row of updates of 256."""
+    """Measure the bytes per row of a `Ledger` that stores updates of 256 rows."""
     from episodes.storage.ledger import Ledger
 
     buffer, updates = filled(size), size(400)

@@ -1,4 +1,4 @@
-"""Two sides measured in one interleaved run: A B, B A, A B, ... and the medians of the rounds."""
+"""Measurement of both sides in alternating rounds (A B, B A, A B, ...), with medians over the rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.figure import Counted, Figure, NotHere, Side, Size, Timed
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: so many rounds of at least so many seconds for each side."""
+    """Duration of a measurement: number of rounds, and minimal seconds of a round."""
 
     rounds: int
     seconds: float
@@ -25,7 +25,7 @@ QUICK = Effort(rounds=5, seconds=0.006)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came out: medians over the rounds. None where nothing was measured, and `note` says why.
+    """Result of one benchmark: medians over the rounds, or a note with the reason for a missing result.
 
     The ratio is the median of the rounds' own ratios, so that a disturbance that both sides share falls out.
     """
@@ -38,12 +38,12 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the bar holds; None when there was nothing to compare with."""
+        """True if the required ratio is met. None without a comparison."""
         return None if self.ratio is None else self.figure.bar.holds(self.ratio)
 
 
 def measure(figure: Figure, effort: Effort, size: Size | None = None) -> Row:
-    """One row. What this machine cannot measure, or a peer that is not installed, is a row that says so."""
+    """Measure one benchmark. If a side cannot run on this machine, the result has a note."""
     size = size or Size()
     missing = [module for module in figure.other.needs if not installed(module)]
     sides = [figure.ours] if missing else [figure.ours, figure.other]
@@ -59,12 +59,12 @@ def measure(figure: Figure, effort: Effort, size: Size | None = None) -> Row:
 
 
 def failure(figure: Figure, error: Exception) -> Row:
-    """The row of a figure whose measurement raised."""
+    """Return the result row of a benchmark that raised an error."""
     return Row(figure, note=traceback.format_exception_only(error)[-1].strip().splitlines()[0])
 
 
 def installed(module: str) -> bool:
-    """Whether a module can be imported (it is not imported)."""
+    """Return True if a module can be imported. The module is not imported."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
@@ -72,7 +72,7 @@ def installed(module: str) -> bool:
 
 
 def interleaved(works: list[Timed | Counted], effort: Effort) -> list[list[float]]:
-    """Costs per item of each piece of work, one for each round; the sides take turns in going first."""
+    """Return the costs per item of each workload for each round. The workloads alternate in going first."""
     gc.collect()
     gc.freeze()
     try:
@@ -89,7 +89,7 @@ def interleaved(works: list[Timed | Counted], effort: Effort) -> list[list[float
 
 
 def enough_calls(work: Timed | Counted, seconds: float) -> int:
-    """How many calls a round needs; finding out also warms the work. The first one, which may import, tells nothing."""
+    """Warm up the workload, and return how many calls take at least `seconds`."""
     calls = 1
     if isinstance(work, Timed):
         cost(work, calls)
@@ -102,7 +102,7 @@ def enough_calls(work: Timed | Counted, seconds: float) -> int:
 
 
 def cost(work: Timed | Counted, calls: int) -> float:
-    """Seconds per item of so many calls in a row, without pauses of the garbage collector."""
+    """Return the seconds per item of `calls` calls in a row, with the garbage collector off."""
     if isinstance(work, Counted):
         return work.amount
     run = work.run
@@ -123,5 +123,5 @@ def cost(work: Timed | Counted, calls: int) -> float:
 
 
 def try_once(side: Side, size: Size) -> float:
-    """Cost per item of one small call: whether a side works at all."""
+    """Return the cost per item of one small call, to check that a side works at all."""
     return cost(side.prepare(size), 1)

@@ -1,4 +1,4 @@
-"""Bytes per stored transition, counted by tracemalloc, against buffers that store what ours does not."""
+"""Memory benchmarks: bytes per stored transition, measured by tracemalloc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCALARS = 8 + 4 + 1 + 1  # action, reward, two endings
 
 
 def allocated(make: Callable[[], Any]) -> tuple[int, Any]:
-    """Bytes that a call leaves behind, and what it made; called twice, so that imports are not counted."""
+    """Return the bytes that a call leaves allocated, and the created object. The call is made once before."""
     make()
     gc.collect()
     tracemalloc.start()
@@ -35,7 +35,7 @@ def allocated(make: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def buffer_of(observations: np.ndarray, episode_length: int) -> Any:
-    """Our buffer with these observations in it, as episodes of one length."""
+    """Return this library's buffer with the observations, stored as episodes of one length."""
     from episodes import SingleAgentEpisode
     from episodes.replay import EpisodeReplayBuffer
 
@@ -52,14 +52,14 @@ def buffer_of(observations: np.ndarray, episode_length: int) -> Any:
 
 
 def whole_episodes(size: Size) -> Counted:
-    """Episodes of 200 steps, added whole."""
+    """Measure the bytes per transition of episodes of 200 steps that are added whole."""
     observations = np.zeros((size(STORED) + 1, WIDTH), np.float32)
     spent, buffer = allocated(lambda: buffer_of(observations, 200))
     return Counted(spent / len(buffer))
 
 
 def step_by_step(size: Size) -> Counted:
-    """64 environments that add one step at a time."""
+    """Measure the bytes per transition of 64 environments that add one step at a time."""
     from episodes.replay import EpisodeReplayBuffer
 
     stored = size(STORED)
@@ -80,31 +80,31 @@ def step_by_step(size: Size) -> Counted:
 
 
 def frames(size: Size) -> Counted:
-    """Frames stored once, to be drawn as stacks of 4."""
+    """Measure the bytes per transition of frames that are stored once and sampled as stacks of 4."""
     rows = np.zeros((size(NUM_FRAMES) + 1, *FRAME), np.uint8)
     spent, buffer = allocated(lambda: buffer_of(rows, size(NUM_FRAMES)))
     return Counted(spent / len(buffer))
 
 
 def both_observations(size: Size) -> Counted:
-    """Rows with both observations."""
+    """Compute the bytes per transition of a buffer that stores both observations."""
     return Counted(2 * 4 * WIDTH + SCALARS)
 
 
 def stacks_twice(size: Size) -> Counted:
-    """Rows with both observations, each a stack of 4 frames."""
+    """Compute the bytes per transition of a buffer that stores both observations as stacks of 4 frames."""
     return Counted(2 * STACK * FRAME[0] * FRAME[1] + SCALARS)
 
 
 def drawn_episodes(size: Size) -> Counted:
-    """What drawing 16 episodes allocates."""
+    """Measure the bytes that sampling of 16 episodes allocates, per episode."""
     buffer = buffer_of(np.zeros((size(STORED) + 1, WIDTH), np.float32), 200)
     buffer.sample_episodes(16)
     return Counted(allocated(lambda: buffer.sample_episodes(16))[0] / 16)
 
 
 def copied_episodes(size: Size) -> Counted:
-    """What copies of 16 such episodes would take."""
+    """Compute the bytes of a copied episode."""
     length = min(200, size(STORED))
     return Counted(length * (4 * WIDTH + SCALARS))
 

@@ -1,4 +1,4 @@
-"""Multi-agent episodes: growing, reading, slicing, and a runner on a CartPole with four agents."""
+"""Multi-agent benchmarks: growing, reading, slicing, and a runner on CartPole with four agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read = Callable[[Any], Callable[[], object]]  # from an episode to the call that
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """What an environment says from the reset on."""
+    """Reset observations and all steps of a multi-agent environment."""
 
     agents: list[str]
     first: dict[str, Any]  # observations of the reset
@@ -34,7 +34,7 @@ class Game:
 
 
 def all_step(num_agents: int, num_steps: int) -> Game:
-    """Every agent acts all the time. Rows repeat after 100 steps, so that a long game is not one of cold memory."""
+    """Return a game in which every agent acts at every step. Observations repeat after 100 steps."""
     names = [f"agent_{i}" for i in range(num_agents)]
     rows = np.random.default_rng(0).standard_normal((PERIOD, num_agents, 4), np.float32)
     actions, rewards = dict.fromkeys(names, 1), dict.fromkeys(names, 0.5)
@@ -43,7 +43,7 @@ def all_step(num_agents: int, num_steps: int) -> Game:
 
 
 def in_turns(num_agents: int, num_steps: int) -> Game:
-    """One agent acts at a time, and the next one observes what came of it."""
+    """Return a game in which one agent acts at a time, and the next agent gets the observation."""
     names = [f"agent_{i}" for i in range(num_agents)]
     rows = np.random.default_rng(0).standard_normal((PERIOD, 4), np.float32)
     turns = [(names[t % num_agents], names[(t + 1) % num_agents]) for t in range(PERIOD)]
@@ -64,7 +64,7 @@ def rllib_class() -> Callable[..., Any]:
 
 
 def grower(episode_class: Callable[..., Any], game: Game) -> Callable[[], Any]:
-    """A function that grows an episode of the game."""
+    """Return a function that adds all steps of the game to a new episode."""
     observation_space = gym.spaces.Dict(dict.fromkeys(game.agents, OBSERVATION_SPACE))
     action_space = gym.spaces.Dict(dict.fromkeys(game.agents, ACTION_SPACE))
 
@@ -80,7 +80,7 @@ def grower(episode_class: Callable[..., Any], game: Game) -> Callable[[], Any]:
 
 
 def growing(library: Callable[[], Any], make_game: Callable[[int, int], Game], num_agents: int, num_steps: int) -> Side:
-    """Growing an episode; the cost of one agent's step."""
+    """Time growing a multi-agent episode, per agent step."""
 
     def prepare(size: Size) -> Timed:
         game = make_game(num_agents, size(num_steps))
@@ -90,7 +90,7 @@ def growing(library: Callable[[], Any], make_game: Callable[[int, int], Game], n
 
 
 def reading(library: Callable[[], Any], read: Read, num_agents: int, *, finalized: bool) -> Side:
-    """Reading an episode of 100 env steps in which every agent acts all the time."""
+    """Time one kind of read from an episode of 100 env steps in which every agent acts at every step."""
 
     def prepare(size: Size) -> Timed:
         episode = grower(library(), all_step(num_agents, 100))()
@@ -118,28 +118,28 @@ def all_rewards(episode: Any) -> Callable[[], object]:
 
 
 def reading_figure(name: str, num_agents: int, read: Read, times: float) -> Figure:
-    """Ours against RLlib's; the newest observations are read while the episode grows, all else when it is finished."""
-    ours, other = (
+    """Compare reads to RLlib: the newest observations from a growing episode, all else from a finalized one."""
+    ours, rllib = (
         reading(library, read, num_agents, finalized=read is not newest_observations)
         for library in (our_class, rllib_class)
     )
-    return Figure(f"multi_agent/{name}, {num_agents} agents", ours, other, at_least(times), "us")
+    return Figure(f"multi_agent/{name}, {num_agents} agents", ours, rllib, at_least(times), "us")
 
 
 def growing_figure(name: str, game: Callable[[int, int], Game], num_agents: int, times: float) -> Figure:
-    """Ours against RLlib's over 1,000 env steps."""
-    ours, other = (growing(library, game, num_agents, 1000) for library in (our_class, rllib_class))
-    return Figure(f"multi_agent/{name}, {num_agents} agents", ours, other, at_least(times), "us")
+    """Compare growing an episode of 1,000 env steps to RLlib."""
+    ours, rllib = (growing(library, game, num_agents, 1000) for library in (our_class, rllib_class))
+    return Figure(f"multi_agent/{name}, {num_agents} agents", ours, rllib, at_least(times), "us")
 
 
 def flat_figure(name: str, game: Callable[[int, int], Game], num_agents: int) -> Figure:
-    """A step's cost in a long episode against the same in a short one."""
+    """Compare the cost of a step in an episode of 10,000 env steps to an episode of 100."""
     short = Side("ours, 100 steps", growing(our_class, game, num_agents, 100).prepare)
     return Figure(f"multi_agent/{name}", growing(our_class, game, num_agents, 10_000), short, at_most(1.3), "us")
 
 
 def sampling(size: Size) -> Timed:
-    """Our runner on a CartPole of four agents that share a policy; per env step."""
+    """Time this library's runner on CartPole with four agents that share a policy, per env step."""
     from episode_learners import MLPPolicy
     from episode_runners.multi_agent import MultiAgentEnvRunner
 

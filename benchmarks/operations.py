@@ -1,4 +1,4 @@
-"""Operations of torch counted: what an update of small networks costs, whatever else the machine is doing."""
+"""Count of torch operations: the cost of an update of small networks, independent of the machine's load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equa
 
 
 class Operations(TorchDispatchMode):
-    """Counts what runs under it, and what the host would have to wait for, had it been on a device.
+    """Context manager that counts torch operations, and reads of values that would wait for a GPU.
 
     >>> with Operations() as counted:
     ...     _ = (torch.ones(3) + 1).sum().item()
@@ -36,18 +36,18 @@ class Operations(TorchDispatchMode):
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """Number of all operations."""
         return self.counts.total()
 
 
 def _picks_by_mask(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether how much is picked depends on the numbers of a mask."""
+    """Return True if the operation selects by a boolean mask, so that the size of the result depends on values."""
     picked = args[1] if name in ("index", "index_put", "index_put_") else ()
-    return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in picked)
+    return any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in picked)
 
 
 def operations_of(run: Callable[[], object]) -> Operations:
-    """What is counted while `run` runs."""
+    """Run a function, and return the counted torch operations."""
     with Operations() as counted:
         run()
     return counted

@@ -1,4 +1,4 @@
-"""The recorder alone: rows of a vector environment in, a pack out."""
+"""Benchmark of `VectorRecorder`: steps of a vector environment to a pack of episodes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ NUM_TRACKS = 5  # of what a step gives, infos aside
 
 
 def rollout(num_envs: int, rows: int) -> tuple[Any, Any, list[tuple[Any, ...]]]:
-    """CartPole's own vector environment under random actions: itself, what its reset gave, and what each step gave."""
+    """Step CartPole's vector environment with random actions, and return it with the reset and step results."""
     envs = gym.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
     envs.action_space.seed(0)
     first = envs.reset(seed=0)
     steps = []
     for _ in range(rows):
         actions = envs.action_space.sample()
-        observations, *rest = envs.step(actions)
-        steps.append((np.array(observations), actions, *rest))
+        observations, *results = envs.step(actions)
+        steps.append((np.array(observations), actions, *results))
     return envs, first, steps
 
 
 def vector_steps(num_envs: int) -> list[tuple[np.ndarray, ...]]:
-    """The same as rows for buffers of transitions: observations, next ones, actions, rewards, both endings."""
+    """Return vector steps as transitions: observations, actions, rewards, next observations, both flags."""
     _, (before, _), steps = rollout(num_envs, ROWS)
     rows = []
     for observations, actions, rewards, terminateds, truncateds, _ in steps:
@@ -38,7 +38,7 @@ def vector_steps(num_envs: int) -> list[tuple[np.ndarray, ...]]:
 
 
 def ours(size: Size) -> Timed:
-    """Reset, step after step, and one take; per real step of an environment."""
+    """Time `VectorRecorder`: a reset, 64 vector steps and `take`, per environment step."""
     from episodes import VectorRecorder
 
     envs, (observations, infos), steps = rollout(size(NUM_ENVS), ROWS)
@@ -56,7 +56,7 @@ def ours(size: Size) -> Timed:
 
 
 def bare_arrays(size: Size) -> Timed:
-    """Each row copied into blocks [64, 4096, ...], and each block laid out environment by environment."""
+    """Time numpy copies of each vector step into arrays [64, 4096, ...], which are then transposed."""
     _, _, steps = rollout(size(NUM_ENVS), ROWS)
     rows = [step[:NUM_TRACKS] for step in steps]
     blocks = [np.empty((ROWS, *part.shape), part.dtype) for part in rows[0]]

@@ -1,4 +1,4 @@
-"""Replay: drawing transitions, sequences and frame stacks, by priority too, and adding while sampling."""
+"""Replay benchmarks: sampling of transitions, sequences and frame stacks, priorities, and adding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Prepare = Callable[[Size], Timed]
 
 
 def stored_pack(num_steps: int) -> Any:
-    """The stored episodes as one pack."""
+    """Return terminated episodes with `num_steps` steps in all, as one pack."""
     from episodes import EpisodePack
 
     length = min(LENGTH, num_steps)
@@ -52,7 +52,7 @@ def stored_pack(num_steps: int) -> Any:
 
 
 def filled(num_steps: int) -> Any:
-    """Our uniform buffer, full."""
+    """Return this library's uniform replay buffer, filled with `num_steps` steps."""
     from episodes.replay import EpisodeReplayBuffer
 
     pack = stored_pack(num_steps)
@@ -70,7 +70,7 @@ def uniform(stored: int = STORED, n_step: int = 1) -> Prepare:
 
 
 def bare_gather(gather: Callable[[np.ndarray, np.ndarray], np.ndarray], stored: int = STORED) -> Prepare:
-    """Index draw and one gather of each column, rows of both observations stored."""
+    """Time random indices and one numpy indexing operation for each column of stored transitions."""
 
     def prepare(size: Size) -> Timed:
         data = transitions(size(stored))
@@ -123,7 +123,7 @@ def sequences(batch_size: int, length: int, stored: int = STORED) -> Prepare:
 
 
 def fed_by(num_envs: int) -> Prepare:
-    """A uniform draw from a buffer that so many environments have filled, a vector step at a time."""
+    """Time a uniform sample from a buffer that `num_envs` environments have filled step by step."""
 
     def prepare(size: Size) -> Timed:
         stored = size(STORED)
@@ -136,23 +136,23 @@ def fed_by(num_envs: int) -> Prepare:
 
 
 def fed_buffer(num_envs: int, capacity: int) -> tuple[Any, Callable[[], None]]:
-    """An empty buffer, and what records one more vector step of CartPole into it."""
+    """Return an empty buffer, and a function that records one more vector step of CartPole into the buffer."""
     from episodes.replay import EpisodeReplayBuffer
 
     envs, (observations, infos), rows = rollout(num_envs, ROWS)
     buffer = EpisodeReplayBuffer(capacity, seed=0)
     recorder = buffer.recorder(num_envs, autoreset_mode=envs.metadata["autoreset_mode"])
     recorder.reset(observations, infos)
-    again = cycle(rows)
+    endless_rows = cycle(rows)
 
     def step() -> None:
-        recorder.step(*next(again))
+        recorder.step(*next(endless_rows))
 
     return buffer, step
 
 
 def adding(size: Size) -> Timed:
-    """One vector step recorded into a full buffer; the cost of one environment's step."""
+    """Time recording of one vector step into a full buffer, per environment step."""
     count = size(ADDING_ENVS)
     buffer, step = fed_buffer(count, 2 * size(STORED))
     while len(buffer) < buffer.capacity:
@@ -161,21 +161,21 @@ def adding(size: Size) -> Timed:
 
 
 class _NoLock:
-    """A lock that nobody holds: to enter it and to leave it takes a call of C each, which does nothing."""
+    """Lock without any effect, of which entering and leaving takes one C call each."""
 
     __enter__ = int
     __exit__ = slice
 
 
 def unlocked(size: Size) -> Timed:
-    """A uniform draw without the lock that every call of a buffer holds."""
+    """Time a uniform sample without the lock that every call of a buffer acquires."""
     buffer: Any = filled(size(STORED))
     buffer.lock = _NoLock()
     return Timed(lambda: buffer.sample(BATCH))
 
 
 def prefetched(size: Size) -> Counted:
-    """How long a learner waits for its batch, of which the median is told: 2 ms of learning, then the next one."""
+    """Measure the median seconds that a learner waits for its next batch after 2 ms of learning."""
     from connectors.prefetch import Prefetch
 
     buffer = filled(size(STORED))
@@ -190,7 +190,7 @@ def prefetched(size: Size) -> Counted:
 
 
 def library_calls(act: Callable[[Any, Callable[[], None]], None]) -> Callable[[Size], Counted]:
-    """Count the calls of functions of this library in one `act(buffer, step)` on a buffer that 8 environments fill."""
+    """Count the library functions that `act(buffer, step)` calls, on a buffer that 8 environments fill."""
 
     def prepare(size: Size) -> Counted:
         buffer, step = fed_buffer(8, 2 * size(STORED))
@@ -223,18 +223,18 @@ def step_and_draw(buffer: Any, step: Callable[[], None]) -> None:
 
 
 def bare_adding(size: Size) -> Timed:
-    """One assignment of a vector step's rows to each column that our buffer keeps, those that link steps too."""
+    """Time one numpy assignment per column for a vector step, with the link columns of this library's buffer."""
     count = size(ADDING_ENVS)
     capacity = 2 * size(STORED)
     rows = vector_steps(count)
     columns = [np.zeros((capacity, *part.shape[1:]), part.dtype) for part in rows[0]]
     links = [np.zeros(capacity, dtype) for dtype in LINKS]
-    envs, again, head = np.arange(count), cycle(rows), 0
+    envs, endless_rows, head = np.arange(count), cycle(rows), 0
 
     def step() -> None:
         nonlocal head
         slots = (envs + head) % capacity
-        for column, values in zip(columns, next(again), strict=True):
+        for column, values in zip(columns, next(endless_rows), strict=True):
             column[slots] = values
         for column in links:
             column[slots] = slots
@@ -244,12 +244,12 @@ def bare_adding(size: Size) -> Timed:
 
 
 def frame_rows(count: int) -> np.ndarray:
-    """Frames [count, 84, 84, 1]."""
+    """Return random frames [count, 84, 84, 1]."""
     return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
 
 
 def drawn_stacks(size: Size) -> Timed:
-    """32 transitions whose observations are stacks of 4 frames, at both ends."""
+    """Time a sample of 32 transitions whose observations and next observations are stacks of 4 frames."""
     from connectors.env_to_module import FrameStacking
     from connectors.views import Views
     from episodes import EpisodePack, SingleAgentEpisode
@@ -267,7 +267,7 @@ def drawn_stacks(size: Size) -> Timed:
 
 
 def gathered_stacks(size: Size) -> Timed:
-    """The same stacks [32, 84, 84, 4] by one gather of rows for each end; the last axis is a view."""
+    """Time the same stacks [32, 84, 84, 4] with numpy, by one indexing operation for each observation."""
     steps = size(FRAMES)
     rows = frame_rows(steps + 1)
     rng = np.random.default_rng(0)
@@ -288,8 +288,8 @@ DRAW_AND_UPDATE = Side("ours", prioritized(update=True))
 
 
 def against_peers() -> tuple[Figure, ...]:
-    """Uniform draws against the floor and every library."""
-    others = (
+    """Compare uniform samples to numpy and to every other library."""
+    peers = (
         (Side("numpy", bare_gather(indexed)), at_most(1.6)),
         (Side("take", bare_gather(taken)), at_most(1.6)),
         (Side("cpprb", replays.cpprb_uniform, CPPRB), at_least(1)),
@@ -298,11 +298,11 @@ def against_peers() -> tuple[Figure, ...]:
         (Side("TorchRL", replays.torchrl_uniform, TORCHRL), at_least(1)),
         (Side("RLlib", replays.rllib_uniform, RLLIB), at_least(100)),
     )
-    return tuple(Figure(f"replay/uniform {other.name}", UNIFORM, other, bar, "us") for other, bar in others)
+    return tuple(Figure(f"replay/uniform {peer.name}", UNIFORM, peer, bar, "us") for peer, bar in peers)
 
 
 def prioritized_figures() -> tuple[Figure, ...]:
-    """Draws by priority, alone and with the update of what was drawn."""
+    """Compare samples by priority to other libraries, with and without an update of the priorities."""
     figures = []
     for name, ours, update in (("draw", DRAW, False), ("draw and update", DRAW_AND_UPDATE, True)):
         cpprb = Side("cpprb", replays.cpprb_prioritized(update=update), CPPRB)
@@ -315,7 +315,7 @@ def prioritized_figures() -> tuple[Figure, ...]:
 
 
 def sequence_figures() -> tuple[Figure, ...]:
-    """Sequences against TorchRL and RLlib, and against themselves with less stored."""
+    """Compare sequences to TorchRL and RLlib, and a large buffer to a small buffer."""
     figures = []
     for shape in SHAPES:
         ours = Side("ours", sequences(*shape))
@@ -332,19 +332,19 @@ def sequence_figures() -> tuple[Figure, ...]:
 
 
 def adding_figures() -> tuple[Figure, ...]:
-    """A vector step of 64 environments, added to ours, to bare columns and to every library's buffer.
+    """Compare adding a vector step of 64 environments to numpy and to every other library.
 
     SB3 and cpprb copy the rows as they are: to them a step belongs to no episode, and both its observations are stored.
     """
     ours = Side("ours", adding)
-    others = (
+    peers = (
         (Side("numpy", bare_adding), at_most(4)),
         (Side("cpprb", replays.cpprb_adding(ADDING_ENVS), CPPRB), at_least(2)),
         (Side("SB3", replays.sb3_adding(ADDING_ENVS), SB3), at_least(2)),
         (Side("Tianshou", replays.tianshou_adding(ADDING_ENVS), TIANSHOU), at_least(2)),
         (Side("TorchRL", replays.torchrl_adding(ADDING_ENVS), TORCHRL), at_least(2)),
     )
-    return tuple(Figure(f"replay/add, 64 envs {other.name}", ours, other, bar, "us") for other, bar in others)
+    return tuple(Figure(f"replay/add, 64 envs {peer.name}", ours, peer, bar, "us") for peer, bar in peers)
 
 
 FIGURES = (

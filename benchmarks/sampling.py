@@ -1,4 +1,4 @@
-"""Sampling CartPole: the same 64-64 tanh MLP and the same number of environments on both sides.
+"""Sampling benchmarks on CartPole, with the same 64-64 tanh MLP and number of environments on both sides.
 
 The bare loop is the least that can be done with the very policy object that ours samples with: call it as the module
 that it is, sample from its distribution, step, store nothing. Every peer is used as its documentation says, warm, and
@@ -41,7 +41,7 @@ def environments(num_envs: int) -> gym.vector.VectorEnv:
 
 
 def envpool(num_envs: int) -> Any:
-    """EnvPool as it comes, one thread."""
+    """Return EnvPool's vector environment with one thread, without an adapter."""
     from envpool import make_gymnasium
 
     pool = make_gymnasium(ENVIRONMENT, num_envs=num_envs, num_threads=1, seed=0)
@@ -59,7 +59,7 @@ def adapted_envpool(num_envs: int) -> gym.vector.VectorEnv:
 
 @cache
 def policy() -> MLPPolicy:
-    """The policy of both sides."""
+    """Return the policy that both sides use."""
     return new_policy()
 
 
@@ -72,12 +72,12 @@ def new_policy() -> MLPPolicy:
 
 
 def rows_of(num_envs: int) -> int:
-    """Vector steps of one call of so many environments."""
+    """Return the number of vector steps in one call for `num_envs` environments."""
     return min(ROWS, MANY // num_envs)
 
 
 def bare_loop(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed]:
-    """Forward, sample, step.
+    """Time a loop that evaluates the policy, samples actions and steps the environments.
 
     Only steps are counted: a row after an ending is a reset, which takes its time and is no step.
     """
@@ -122,7 +122,7 @@ def ours(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed
 
 
 def into_replay(num_envs: int) -> Callable[[Size], Timed]:
-    """The same, into a buffer that is full."""
+    """Time the runner's `sample_into` a full replay buffer."""
 
     def prepare(size: Size) -> Timed:
         from episodes.replay import EpisodeReplayBuffer
@@ -137,7 +137,7 @@ def into_replay(num_envs: int) -> Callable[[Size], Timed]:
 
 
 def row_into_replay(num_envs: int) -> Callable[[Size], Timed]:
-    """One vector row a call, as off-policy loops sample; rows are counted, for those of resets are stepped too."""
+    """Time `sample_into` with one vector step per call, as off-policy algorithms sample."""
 
     def prepare(size: Size) -> Timed:
         from episodes.replay import EpisodeReplayBuffer
@@ -166,26 +166,26 @@ def row_into_replay(num_envs: int) -> Callable[[Size], Timed]:
 
 
 def bare_row(num_envs: int) -> Callable[[Size], Timed]:
-    """The bare loop, its rows counted."""
+    """Time the plain loop, per vector step."""
     return lambda size: replace(bare_loop(num_envs)(size), items=size(ROWS))
 
 
 def figures(num_envs: int) -> tuple[Figure, ...]:
-    """Ours against the bare loop and each peer, at one number of environments."""
+    """Compare this library's runner to the plain loop and other libraries, for `num_envs` environments."""
     side = Side("ours", ours(num_envs))
-    others = (
+    peers = (
         (Side("bare loop", bare_loop(num_envs)), BARE[num_envs]),
         (Side("RLlib", samplers.rllib(num_envs, ROWS), RLLIB), 3.0),
         (Side("Tianshou", samplers.tianshou(num_envs, ROWS), TIANSHOU), 2.5),
         (Side("SB3", samplers.sb3(num_envs, ROWS), SB3), 1.3),
     )
     return tuple(
-        Figure(f"sampling/{num_envs} {other.name}", side, other, at_least(times), "steps/s") for other, times in others
+        Figure(f"sampling/{num_envs} {peer.name}", side, peer, at_least(times), "steps/s") for peer, times in peers
     )
 
 
 def envpool_figures() -> tuple[Figure, ...]:
-    """Ours over EnvPool against a bare loop over it, and against ours over Gymnasium's environments.
+    """Compare this library's runner on EnvPool to a plain loop, and to Gymnasium's environments.
 
     The policy is on both sides, so no library gets much further from Gymnasium's environments than a bare loop does:
     "ceiling" is that, without anything of ours.
@@ -193,8 +193,8 @@ def envpool_figures() -> tuple[Figure, ...]:
     sides = {num_envs: Side("ours", ours(num_envs, adapted_envpool)) for num_envs in ENVPOOL_BARE}
     bare = {num_envs: Side("bare loop", bare_loop(num_envs, envpool)) for num_envs in ENVPOOL_BARE}
 
-    def row(name: str, side: Side, other: Side, times: float) -> Figure:
-        return Figure(f"sampling/EnvPool {name}", side, other, at_least(times), "steps/s")
+    def row(name: str, side: Side, reference: Side, times: float) -> Figure:
+        return Figure(f"sampling/EnvPool {name}", side, reference, at_least(times), "steps/s")
 
     return (
         *(row(f"{n} bare loop", sides[n], bare[n], times) for n, times in ENVPOOL_BARE.items()),
@@ -204,7 +204,7 @@ def envpool_figures() -> tuple[Figure, ...]:
 
 
 def torch_bare_loop(size: Size) -> Timed:
-    """The policy and the simulator, tensors in and out. Every row is a step of every environment."""
+    """Time a loop over a simulator in torch, with tensors as observations and actions."""
     from benchmarks.torch_cartpole import TorchCartPole
 
     simulator, module, rows = TorchCartPole(size(WIDE)), policy(), size(WIDE_ROWS)

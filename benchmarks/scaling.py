@@ -1,4 +1,4 @@
-"""What 10, 100 and 1,000 workers would do: a simulation whose parameters are measured on one machine.
+"""Simulation of training with 10, 100 and 1,000 workers, with costs measured on one machine.
 
     python -m benchmarks.scaling            measures, simulates, and prints both
     python -m benchmarks.scaling --frames   the same for observations of 84 x 84 bytes
@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from benchmarks.idle_process import hush
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of one core, and what a link carries."""
+    """Measured costs: seconds of one CPU core for each kind of work, and the network's bandwidth."""
 
     step: float  # sampling one step, in a worker
     take: float  # taking one message, and
@@ -42,7 +43,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who is there."""
+    """Setting of a simulation: number of workers and relays, and sizes of messages and batches."""
 
     workers: int
     relays: int = 0
@@ -55,7 +56,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """Result of a simulation: steps per second, and how busy workers, learner and network were."""
 
     steps_per_second: float  # that were learned from
     sampling: float  # the share of their time that workers sampled
@@ -67,7 +68,7 @@ class Outcome:
 
 
 class Clock:
-    """What happens when."""
+    """Event queue of the simulation: calls functions at simulated times."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -85,7 +86,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Server:
-    """Does one thing at a time, in the order in which it is asked; what is urgent goes first."""
+    """Simulated process that does one task at a time, in order of arrival. Urgent tasks go first."""
 
     clock: Clock
     busy: dict[str, float] = field(default_factory=dict)  # seconds by kind of work
@@ -111,7 +112,7 @@ class Server:
 
 
 class Simulation:
-    """A plan with its costs, going on."""
+    """Discrete-event simulation of workers, relays and a learner."""
 
     def __init__(self, plan: Plan, costs: Costs, seed: int = 0) -> None:
         self.plan, self.costs = plan, costs
@@ -165,8 +166,8 @@ class Simulation:
     def _to_learner(self, message: list[tuple[int, int]]) -> None:
         nbytes = len(message) * self._nbytes()
         carry = lambda: self.thread.ask("carrying", nbytes * self.costs.carry_byte, arrive)  # noqa: E731
-        arrive = lambda: self.learner.ask("taking", self._taking_s(len(message)), taken)  # noqa: E731
-        taken = lambda: self._taken(message)  # noqa: E731
+        arrive = lambda: self.learner.ask("taking", self._taking_s(len(message)), after_recv)  # noqa: E731
+        after_recv = lambda: self._taken(message)  # noqa: E731
         self.link.ask("carrying", nbytes / self.costs.link, lambda: self.clock.after(self.costs.delay, carry))
 
     def _taken(self, message: list[tuple[int, int]]) -> None:
@@ -192,9 +193,10 @@ class Simulation:
         if not self.relays:
             self.clock.after(self.costs.delay, lambda: self._arrived(slice(None), version))
         for place, relay in enumerate(self.relays):
-            own = slice(place, None, len(self.relays))
-            seconds = len(range(*own.indices(self.plan.workers))) * self.costs.weights
-            arrive = lambda own=own: self.clock.after(2 * self.costs.delay, lambda: self._arrived(own, version))  # noqa: E731
+            workers = slice(place, None, len(self.relays))
+            seconds = len(range(*workers.indices(self.plan.workers))) * self.costs.weights
+            arrived = partial(self._arrived, workers, version)
+            arrive = partial(self.clock.after, 2 * self.costs.delay, arrived)
             relay.ask("publishing", seconds, arrive, is_urgent=True)
 
     def _arrived(self, workers: slice, version: int) -> None:
@@ -202,7 +204,7 @@ class Simulation:
 
 
 def simulated(plan: Plan, costs: Costs, seconds: float = 20.0) -> Outcome:
-    """What so many seconds of it come to."""
+    """Run the simulation for `seconds` of simulated time, and return the result."""
     simulation = Simulation(plan, costs)
     simulation.clock.run(seconds)
     busy = simulation.learner.busy
@@ -221,11 +223,11 @@ def simulated(plan: Plan, costs: Costs, seconds: float = 20.0) -> Outcome:
 
 
 def measured(with_frames: bool = False, rounds: int = 7) -> Costs:
-    """The costs on this machine, in seconds of a core: the least of some rounds."""
+    """Measure the costs on this machine in CPU seconds, the lowest of several rounds."""
     least = lambda work: min(work() for _ in range(rounds))  # noqa: E731
     step, update = learning_costs()
     (small, few), (large, many) = (moving_costs(num, with_frames) for num in ((1, 8) if with_frames else (16, 1024)))
-    taking, taking_large = (least(lambda own=own: own()[0]) for own in (small, large))
+    taking, taking_large = (least(lambda cost=cost: cost()[0]) for cost in (small, large))
     carrying = least(lambda: large()[1])
     take_byte = max(taking_large - taking, 0.0) / (many - few)
     return Costs(
@@ -239,7 +241,7 @@ def measured(with_frames: bool = False, rounds: int = 7) -> Costs:
 
 
 def learning_costs() -> tuple[Callable[[], float], Callable[[], float]]:
-    """Seconds that a step takes to sample, and to learn from: PPO's eight epochs on CartPole."""
+    """Return functions that measure the CPU seconds per step of sampling, and of PPO learning on CartPole."""
     from benchmarks.sampling import new_policy, our_runner
     from episode_learners import PPO
 
@@ -260,30 +262,30 @@ def learning_costs() -> tuple[Callable[[], float], Callable[[], float]]:
 
 
 def moving_costs(num: int, with_frames: bool) -> tuple[Callable[[], tuple[float, float]], int]:
-    """Seconds that a message of so many episodes takes `recv`, and ZeroMQ's threads; and its bytes."""
+    """Return a function that measures the CPU seconds per message of `recv` and of ZeroMQ, and the message's bytes."""
     from benchmarks.transport_figures import pack
     from episodes.transport import EpisodeReceiver, EpisodeSender
 
-    own = pack(num, with_frames)
+    episodes = pack(num, with_frames)
     receiver = EpisodeReceiver()
     sender = EpisodeSender(receiver.address)
 
     def move(messages: int = 32) -> tuple[float, float]:
-        taken, start, own_start = 0.0, time.process_time(), time.thread_time()
+        recv_s, start, thread_start = 0.0, time.process_time(), time.thread_time()
         for _ in range(messages):
-            sender.send(own, 60)
+            sender.send(episodes, 60)
             before = time.thread_time()
             receiver.recv(60)
-            taken += time.thread_time() - before
-        everything, here = time.process_time() - start, time.thread_time() - own_start
-        return taken / messages, (everything - here) / 2 / messages  # one thread sends, the other receives
+            recv_s += time.thread_time() - before
+        process_s, thread_s = time.process_time() - start, time.thread_time() - thread_start
+        return recv_s / messages, (process_s - thread_s) / 2 / messages  # one thread sends, the other receives
 
     move()
-    return move, own.nbytes
+    return move, episodes.nbytes
 
 
 def weights_cost() -> Callable[[], float]:
-    """Seconds that giving the weights of a network of 64-64 to one sender takes."""
+    """Return a function that measures the seconds to send the weights of a 64-64 network to one sender."""
     from benchmarks.sampling import new_policy
     from benchmarks.transport_figures import pack
     from episodes.transport import EpisodeReceiver, EpisodeSender
@@ -322,28 +324,34 @@ PLANS = {  # by workers: without and with relays
 
 
 def rows(costs: Costs, bytes_per_step: float, seconds: float = 20.0) -> list[list[str]]:
-    """The table: two rows a plan, with the learner that was measured and with a faster one."""
-    found = []
-    for plan in (own for plans in PLANS.values() for own in plans):
-        own = Plan(plan.workers, plan.relays, plan.steps_per_message, bytes_per_step, plan.batch)
+    """Simulate all settings, and return the table: each with the measured learner and a 100 times faster learner."""
+    table_rows = []
+    for plan in itertools.chain(*PLANS.values()):
+        sized_plan = Plan(plan.workers, plan.relays, plan.steps_per_message, bytes_per_step, plan.batch)
         for name, used, lasting in (
             ("measured", costs, seconds),
             ("100 times as fast", faster(costs, 100), seconds / 10),
         ):
-            out = simulated(own, used, lasting)
+            out = simulated(sized_plan, used, lasting)
             shares = (out.sampling, out.taking, out.updating, out.publishing, out.link)
-            found.append(
-                [f"{own.workers}", f"{own.relays}", f"{own.batch:,}", name, f"{out.steps_per_second:,.0f}"]
+            table_rows.append(
+                [
+                    f"{sized_plan.workers}",
+                    f"{sized_plan.relays}",
+                    f"{sized_plan.batch:,}",
+                    name,
+                    f"{out.steps_per_second:,.0f}",
+                ]
                 + [f"{share:.0%}" for share in shares]
                 + [f"{out.age:.1f}"]
             )
-    return found
+    return table_rows
 
 
 def faster(costs: Costs, times: float) -> Costs:
-    """The same with a learner so many times as fast, as on an accelerator."""
-    own: dict[str, Any] = {name: getattr(costs, name) for name in Costs.__dataclass_fields__}
-    return Costs(**own | {"update": costs.update / times})
+    """Return the costs with a learner that is `times` times as fast."""
+    values: dict[str, Any] = {name: getattr(costs, name) for name in Costs.__dataclass_fields__}
+    return Costs(**values | {"update": costs.update / times})
 
 
 HEADER = [

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.solving [ROW ...] [--seeds N] [--write FILE]`: whole runs of learning, each seed to its goal.
+"""Whole training runs, each until its goal: `python -m benchmarks.solving [ROW ...] [--seeds N] [--write FILE]`.
 
 A seed has solved its task when the mean return of 20 greedy test episodes, at the end of an epoch, reaches the goal and
 that of 20 other ones does too. Runs are those of `episodes train`, with its built-in settings.
@@ -36,7 +36,7 @@ MEMORY_TASK = "episode_learners.environments:CartPoleWithoutVelocities-v1"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a seed: the two test means of the epoch in which it solved its task, or of its last one."""
+    """Result of one seed, with both test means of the epoch that solved the task, or of the last epoch."""
 
     row: str
     seed: int
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A task: settings, the goal of a seed and within how many steps. `prepare` makes data and may raise the goal."""
+    """Definition of a task: algorithm, environment, goal and maximal number of steps."""
 
     algo: str
     env: str
@@ -61,14 +61,14 @@ class Row:
 
 
 def expert_episodes(folder: Path, seed: int) -> tuple[str, float]:
-    """50 greedy episodes of a policy that PPO made, and 0.95 of their mean return."""
-    found = evaluate(expert("ppo", CARTPOLE, 450.0, seed).runner, num_episodes=50, seed=seed)
-    return written(folder, CARTPOLE, found.episodes), 0.95 * found.mean_return
+    """Write 50 greedy episodes of a trained PPO policy, and return the data set and 0.95 of their mean return."""
+    evaluation = evaluate(expert("ppo", CARTPOLE, 450.0, seed).runner, num_episodes=50, seed=seed)
+    return written(folder, CARTPOLE, evaluation.episodes), 0.95 * evaluation.mean_return
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Data of good and bad: episodes of chance, of a policy on its way and of an expert; and their mean return."""
+    """Data set of mixed quality: random episodes, episodes of a half-trained policy and of an expert."""
 
     algo: str
     env: str
@@ -88,21 +88,21 @@ class Mixed:
 
 
 def expert(algo: str, env: str, goal: float, seed: int) -> Any:
-    """A trainer past that goal."""
+    """Return a trainer whose test return has reached the goal."""
     trainer = trained_by(algo, env, seed, stop_fn=lambda score: score >= goal)
     trainer.run()
     return trainer
 
 
 def trained_by(algo: str, env: str, seed: int, stop_fn: Any = None, **numbers: Any) -> Any:
-    """The trainer of a preset, silent."""
+    """Return the trainer of a preset, without progress output."""
     run = Run.of_preset(algo, env)
     run.seed, run.trainer = seed, {**run.trainer, "shows_progress": False, **numbers}
     return run.make(stop_fn=stop_fn)
 
 
 def written(folder: Path, env: str, episodes: Any) -> str:
-    """The directory of a new data set of these episodes."""
+    """Write episodes to a new data set, and return its directory."""
     with EpisodeWriter(folder / "data", env_spec=env) as writer:
         writer.add(episodes)
     return str(EpisodeDataset(folder / "data").path)
@@ -128,7 +128,7 @@ ROWS = {
 
 
 def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
-    """A run of one seed."""
+    """Train one seed until its goal or its maximal number of steps, and return the result."""
     run, goal = Run.of_preset(row.algo, row.env), row.goal
     run.seed = seed
     run.trainer = {**run.trainer, "num_test_episodes": NUM_TESTED, "shows_progress": False}
@@ -137,7 +137,7 @@ def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
     began, means, made = time.perf_counter(), [float("nan")], []
 
     def is_enough(score: float) -> bool:
-        """Whether a test reaches the goal and the second test does so too."""
+        """Return True if a test reaches the goal and a second test as well."""
         means.clear()
         if score >= goal and trainer.num_steps <= row.most_steps:
             made.append(trainer.test(OTHER_TESTS + trainer.num_epochs))
@@ -157,7 +157,7 @@ def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
 
 
 def delay(trainer: Trainer[Any], late: int) -> None:
-    """Let the trainer's IMPALA learn from what policies some updates older than its own have sampled."""
+    """Make the trainer's IMPALA learn from episodes of policies that are `late` updates older."""
     algorithm, waiting = trainer.algorithm, deque[Any]()
     if not isinstance(algorithm, IMPALA) or not isinstance(trainer, OnPolicyTrainer):
         raise TypeError(f"{type(algorithm).__name__} cannot learn from older policies")
@@ -171,13 +171,13 @@ def delay(trainer: Trainer[Any], late: int) -> None:
 
 
 def line(name: str, row: Row, outcomes: Sequence[Outcome]) -> str:
-    """A row of the table in Markdown."""
-    count = sum(one.is_solved for one in outcomes)
-    steps = [one.num_steps for one in outcomes]
-    seconds = statistics.median(one.seconds for one in outcomes)
-    goals = sorted({round(one.goal) for one in outcomes})
+    """Return the Markdown table row of a task."""
+    count = sum(outcome.is_solved for outcome in outcomes)
+    steps = [outcome.num_steps for outcome in outcomes]
+    seconds = statistics.median(outcome.seconds for outcome in outcomes)
+    goals = sorted({round(outcome.goal) for outcome in outcomes})
     goal = f"{goals[0]:,}" if len(goals) == 1 else f"{goals[0]:,} to {goals[-1]:,}"
-    means = ", ".join(f"{one.first:.0f}/{one.second:.0f}" for one in outcomes)
+    means = ", ".join(f"{outcome.first:.0f}/{outcome.second:.0f}" for outcome in outcomes)
     return (
         f"| {name} | {goal} | {count} of {len(outcomes)} | {statistics.median(steps):,.0f} "
         f"(at most {max(steps):,} of {row.most_steps:,}) | {seconds:.0f} s | {means} |"
@@ -192,7 +192,7 @@ HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for; 1 where a seed has not solved its task."""
+    """Run the tasks of the command line, and print the table. Return 1 if a seed did not reach its goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solving", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="a beginning of a task's name; all by default")
     parser.add_argument("--seeds", type=int, default=5)
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.write is not None:
             chosen.write.write_text("\n".join(lines) + "\n")
             chosen.write.with_suffix(".json").write_text(json.dumps(everything, indent=2) + "\n")
-    return int(not all(one["is_solved"] for one in everything))
+    return int(not all(outcome["is_solved"] for outcome in everything))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Episodes on disk and back: against pyarrow bare, which keeps nothing but the arrays, and against Minari."""
+"""Storage benchmarks: episodes to disk and back, against pyarrow without this library and against Minari."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Prepare = Callable[[Size], Timed]
 
 
 class Scratch:
-    """A directory for so many data sets; those of earlier rounds are removed when a new one is asked for."""
+    """Temporary directory for data sets. A new data set replaces the earlier ones."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp())
@@ -41,14 +41,14 @@ class Scratch:
 
 @cache
 def cartpoles(num: int) -> list[Steps]:
-    """Episodes with the shapes of CartPole."""
+    """Return `num` episodes with the shapes of CartPole and random lengths."""
     lengths = np.random.default_rng(0).integers(*LENGTHS, num)
     return [steps(int(length), i) for i, length in enumerate(lengths)]
 
 
 @cache
 def sprites(num: int, length: int) -> list[Steps]:
-    """Episodes of frames [84, 84]: a few moving squares on a still ground."""
+    """Return episodes of frames [84, 84] with a few moving squares on a constant background."""
     rng, made = np.random.default_rng(0), []
     ground = np.kron(rng.integers(0, 4, (12, 12)), np.ones((7, 7))).astype(np.uint8) * 20
     for _ in range(num):
@@ -63,7 +63,7 @@ def sprites(num: int, length: int) -> list[Steps]:
 
 
 def our_episodes(data: list[Steps]) -> list[Any]:
-    """Ours, finished."""
+    """Convert arrays to finalized episodes of this library."""
     from episodes import SingleAgentEpisode
 
     plain = data[0].observations.dtype == np.float32
@@ -81,14 +81,14 @@ def our_episodes(data: list[Steps]) -> list[Any]:
 
 
 def our_pack(data: list[Steps]) -> Any:
-    """Ours, as one pack."""
+    """Convert arrays to one pack of this library."""
     from episodes import EpisodePack
 
     return EpisodePack.from_episodes(our_episodes(data))
 
 
 def our_dataset(path: Path, episodes: Any, **options: Any) -> Any:
-    """Episodes written at once, and the data set."""
+    """Write episodes in one call, and return the opened data set."""
     from episodes.storage import EpisodeDataset, EpisodeWriter
 
     with EpisodeWriter(path, **options) as writer:
@@ -100,7 +100,7 @@ def our_dataset(path: Path, episodes: Any, **options: Any) -> Any:
 
 
 def listed(array: np.ndarray, offsets: np.ndarray) -> Any:
-    """A list column over the array's own memory."""
+    """Return an Arrow list column over the memory of an array."""
     import pyarrow as pa
 
     type_ = pa.from_numpy_dtype(array.dtype)
@@ -110,7 +110,7 @@ def listed(array: np.ndarray, offsets: np.ndarray) -> Any:
 
 
 def bare_batch(pack: Any) -> Any:
-    """The pack's arrays, ids and endings as a record batch."""
+    """Convert a pack's arrays, ids and flags to an Arrow record batch."""
     import pyarrow as pa
 
     columns = {
@@ -126,7 +126,7 @@ def bare_batch(pack: Any) -> Any:
 
 
 def bare_file(path: Path, packs: list[Any], compression: str | None = None) -> Path:
-    """An Arrow file with a record batch for each pack."""
+    """Write an Arrow file with one record batch per pack."""
     import pyarrow as pa
 
     path.mkdir()
@@ -141,7 +141,7 @@ def bare_file(path: Path, packs: list[Any], compression: str | None = None) -> P
 
 
 def bare_arrays(batch: Any, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays of a record batch of one episode."""
+    """Read the arrays of a record batch that holds one episode."""
     return {
         name: np.frombuffer(batch.column(name).buffers()[3], dtypes[name]).reshape(-1, *shape)
         for name, shape in shapes.items()
@@ -149,14 +149,14 @@ def bare_arrays(batch: Any, shapes: dict[str, tuple[int, ...]], dtypes: dict[str
 
 
 def opened(file: Path) -> Any:
-    """The reader of a mapped file."""
+    """Open a memory-mapped Arrow file."""
     import pyarrow as pa
 
     return pa.ipc.open_file(pa.memory_map(str(file)))
 
 
 def kinds(pack: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
-    """Shapes and dtypes of a pack's tracks."""
+    """Return the item shapes and dtypes of a pack's arrays by path."""
     return {k: v.shape[1:] for k, v in pack.tracks.items()}, {k: v.dtype for k, v in pack.tracks.items()}
 
 
@@ -195,7 +195,7 @@ def bare_writing_pack(make: Callable[[Size], list[Steps]], compression: str | No
 
 
 def writing_episodes(size: Size) -> Timed:
-    """A list of episodes, added at once."""
+    """Time writing a list of episodes in one call."""
     from episodes.storage import EpisodeWriter
 
     episodes, scratch = our_episodes(carts(size)), Scratch()
@@ -208,7 +208,7 @@ def writing_episodes(size: Size) -> Timed:
 
 
 def writing_one_by_one(size: Size) -> Timed:
-    """Episode after episode."""
+    """Time writing a list of episodes with one call per episode."""
     from episodes.storage import EpisodeWriter
 
     episodes, scratch = our_episodes(carts(size)), Scratch()
@@ -222,7 +222,7 @@ def writing_one_by_one(size: Size) -> Timed:
 
 
 def bare_writing_one_by_one(size: Size) -> Timed:
-    """A record batch for each episode."""
+    """Time writing an Arrow file with one record batch per episode by pyarrow."""
     from episodes import EpisodePack
 
     packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(carts(size))], Scratch()
@@ -233,7 +233,7 @@ def bare_writing_one_by_one(size: Size) -> Timed:
 
 
 def reading(size: Size) -> Timed:
-    """The data set opened, and every episode's arrays."""
+    """Time opening a data set and reading the arrays of every episode."""
     from episodes.storage import EpisodeDataset
 
     scratch = Scratch()
@@ -257,25 +257,25 @@ def bare_reading(size: Size) -> Timed:
 
 
 def slicing(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
-    """Some observations of one episode of an open data set."""
+    """Time reading 32 observations of one episode of an open data set."""
 
     def prepare(size: Size) -> Timed:
         data, scratch = make(size), Scratch()
         dataset = our_dataset(scratch.root / "data", our_episodes(data), **options)
         middle, rows = len(data) // 2, slice(5, 5 + min(ROWS, len(data[len(data) // 2])))
-        wanted = np.array(data[middle].observations[rows])
+        expected = np.array(data[middle].observations[rows])
         if options.get("compression") == "none" or make is carts:
             run = lambda: (scratch, dataset[middle].get_observations(rows))  # noqa: E731
         else:
             run = lambda: (scratch, dataset.steps(middle, 5, rows.stop - 1).get_observations())  # noqa: E731
-        np.testing.assert_array_equal(run()[1][: len(wanted)], wanted)
+        np.testing.assert_array_equal(run()[1][: len(expected)], expected)
         return Timed(run)
 
     return prepare
 
 
 def bare_slicing(make: Callable[[Size], list[Steps]], compression: str | None = None) -> Prepare:
-    """The same by pyarrow, of a file with a record batch for each episode."""
+    """Time reading 32 observations of one episode by pyarrow, from a file with a record batch per episode."""
 
     def prepare(size: Size) -> Timed:
         from episodes import EpisodePack
@@ -292,24 +292,24 @@ def bare_slicing(make: Callable[[Size], list[Steps]], compression: str | None = 
     return prepare
 
 
-def minari(make: Callable[..., Timed], *more: Any) -> Side:
-    """Minari's side, in a directory of its own."""
+def minari(make: Callable[..., Timed], *options: Any) -> Side:
+    """Create Minari's side of a benchmark, with a temporary directory."""
 
     def prepare(size: Size) -> Timed:
         scratch = Scratch()
-        timed = make(carts(size), scratch.root, *more)
+        timed = make(carts(size), scratch.root, *options)
         return Timed(lambda: (scratch, timed.run()))
 
     return Side("Minari", prepare, MINARI)
 
 
 def frame_figures(
-    work: str, other: str, unit: str, ours: Callable[..., Prepare], bare: Callable[..., Prepare]
+    work: str, reference: str, unit: str, ours: Callable[..., Prepare], bare: Callable[..., Prepare]
 ) -> tuple[Figure, Figure]:
-    """Work on frames against pyarrow, as they are and compressed."""
+    """Compare work on frames to pyarrow, without and with compression."""
     plain, packed = Side("ours", ours(frames, compression="none")), Side("ours", ours(frames))
     return (
-        Figure(f"storage/frames {work} pyarrow", plain, Side(other, bare(frames)), at_most(1.5), unit),
+        Figure(f"storage/frames {work} pyarrow", plain, Side(reference, bare(frames)), at_most(1.5), unit),
         Figure(f"storage/frames {work}, zstd", packed, Side("pyarrow, zstd", bare(frames, "zstd")), at_most(1.5), unit),
     )
 

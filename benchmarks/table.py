@@ -1,4 +1,4 @@
-"""Rows as an aligned table, printed as they come, and as JSON."""
+"""Output of results as an aligned table, printed row by row, and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDTHS = (16, 28, 9, 20)
 
 
 def shown(cost: float | None, unit: str) -> str:
-    """A cost per item in its unit: `0.312 us`, `12,800 steps/s`."""
+    """Format a cost per item in its unit, such as `0.312 us` or `12,800 steps/s`."""
     if cost is None:
         return "-"
     factor, digits = UNITS[unit]
@@ -39,32 +39,31 @@ def shown(cost: float | None, unit: str) -> str:
 
 
 def name_width(figures: Sequence[Figure]) -> int:
-    """Room for the longest name."""
+    """Return the width of the column for benchmark names."""
     return max((len(figure.name) for figure in figures), default=4)
 
 
 def header(width: int) -> str:
-    """The head of the table."""
-    ours, other, ratio, bar = WIDTHS
-    line = (
-        f"{'figure':<{width}}  {'ours':>{ours}}  {'the other side':>{other}}  {'ratio':>{ratio}}  {'bar':<{bar}}  holds"
-    )
+    """Return the header of the table."""
+    ours, reference, ratio, bar = WIDTHS
+    sides = f"{'ours':>{ours}}  {'the other side':>{reference}}"
+    line = f"{'figure':<{width}}  {sides}  {'ratio':>{ratio}}  {'bar':<{bar}}  holds"
     return f"{line}\n{'-' * len(line)}"
 
 
 def formatted(row: Row, width: int) -> str:
-    """A row of the table."""
+    """Format a result as a row of the table."""
     figure = row.figure
-    ours, other, ratio, bar = WIDTHS
+    ours, reference, ratio, bar = WIDTHS
     opposite = f"{figure.other.name} {shown(row.other, figure.unit)}"
     verdict = row.note if row.holds is None else ("yes" if row.holds else "NO")
     times = "-" if row.ratio is None else f"{row.ratio:.2f}x"
-    cells = f"{shown(row.ours, figure.unit):>{ours}}  {opposite:>{other}}  {times:>{ratio}}"
+    cells = f"{shown(row.ours, figure.unit):>{ours}}  {opposite:>{reference}}  {times:>{ratio}}"
     return f"{figure.name:<{width}}  {cells}  {figure.bar!s:<{bar}}  {verdict}"
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """A row as plain data; costs in seconds or bytes per item."""
+    """Convert a result to a dict for JSON, with costs in seconds or bytes per item."""
     figure = row.figure
     return {
         "name": figure.name,
@@ -80,7 +79,7 @@ def as_json(row: Row) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on: Python, cores, and the version of each library (None: not installed)."""
+    """Return Python version, machine, number of cores and library versions (None: not installed)."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -90,7 +89,7 @@ def machine() -> dict[str, Any]:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a distribution; None when it is not installed."""
+    """Return the version of an installed package, or None."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Races to a goal: CPU seconds of learning until PPO has solved CartPole-v1, the median of five seeds.
+"""CPU seconds of training until PPO has solved CartPole-v1, the median of five seeds.
 
 It is solved when the mean return of 20 greedy episodes, tested after each update, reaches the goal and that of 20 other
 ones does too. Tests are off the clock, and the same for all sides.
@@ -30,7 +30,7 @@ Racer = Callable[[int], tuple[Callable[[], int], Act]]  # of a seed: what sample
 
 
 def ours(seed: int) -> tuple[Callable[[], int], Act]:
-    """Our trainer with the settings that come with it."""
+    """Create this library's PPO trainer with its preset."""
     from episode_learners.run import Run
 
     run = Run.of_preset("ppo", ENVIRONMENT)
@@ -40,7 +40,7 @@ def ours(seed: int) -> tuple[Callable[[], int], Act]:
 
 
 def bare(seed: int) -> tuple[Callable[[], int], Act]:
-    """The bare loop with the same numbers."""
+    """Create the plain PPO loop with the same settings."""
     torch.manual_seed(seed)
     actor = perceptron((4, 64, 64, 2), nn.Tanh)
     loop = bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH, seed, actor)
@@ -53,7 +53,7 @@ def bare(seed: int) -> tuple[Callable[[], int], Act]:
 
 
 def tianshou(seed: int) -> tuple[Callable[[], int], Act]:
-    """Tianshou with the settings that it publishes for this task: 10 environments, 2,000 steps, 10 passes by 64."""
+    """Create Tianshou's PPO with its published settings: 10 environments, 2,000 steps, 10 epochs, minibatches of 64."""
     torch.manual_seed(seed)
     algorithm, params = trainers.tianshou_ppo_run(num_envs=10, num_steps=2_000, epochs=10, minibatch=64, seed=seed)
 
@@ -65,7 +65,7 @@ def tianshou(seed: int) -> tuple[Callable[[], int], Act]:
 
 
 def greedy(logits: Callable[[torch.Tensor], torch.Tensor]) -> Act:
-    """The likeliest actions by logits [N, 2]."""
+    """Return a function that selects the most probable actions by logits [N, 2]."""
 
     def act(obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -75,7 +75,7 @@ def greedy(logits: Callable[[torch.Tensor], torch.Tensor]) -> Act:
 
 
 def tested(act: Act, seed: int) -> float:
-    """The mean return of some greedy episodes."""
+    """Return the mean return of 20 greedy episodes."""
     env = gym.make_vec(ENVIRONMENT, NUM_TESTED, vectorization_mode="vector_entry_point")
     obs, going, total = env.reset(seed=seed)[0], np.ones(NUM_TESTED, bool), 0
     while going.any():
@@ -86,7 +86,7 @@ def tested(act: Act, seed: int) -> float:
 
 
 def seconds_to_goal(racer: Racer, seed: int, most_steps: int) -> float:
-    """CPU seconds of sampling and learning until the goal, or until so many steps."""
+    """Return the CPU seconds of sampling and learning until the goal, or until `most_steps` steps."""
     learn, act = racer(seed)
     spent, steps = 0.0, 0
     for update in count():
@@ -100,7 +100,7 @@ def seconds_to_goal(racer: Racer, seed: int, most_steps: int) -> float:
 
 
 def race(racer: Racer) -> Callable[[Size], Counted]:
-    """The median of the seeds; one that does not get there counts as long as it was let run."""
+    """Measure the median CPU seconds to the goal over all seeds. A seed that fails counts with its full time."""
 
     def prepare(size: Size) -> Counted:
         seeds = range(NUM_SEEDS if size.most is None else 1)

@@ -1,4 +1,4 @@
-"""CartPole as a simulator that lives in torch: many at once, in Isaac's manner."""
+"""CartPole simulator in torch for many environments at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACTION_SPACE = gym.spaces.Discrete(2)
 
 
 class TorchCartPole:
-    """Steps `num_envs` poles and resets those that end within the step.
+    """Vectorized CartPole in torch, which resets environments in the step in which they end.
 
     The same tensors and the same dict of extras are handed out every time. `extras["final_obs"]` are the observations
     before the resets, unless `gives_final` is False.
@@ -56,7 +56,7 @@ class TorchCartPole:
         self._reset(fell | late)
         return self.state, self.rewards, fell | late, self.extras
 
-    def _reset(self, which: Tensor) -> None:
-        fresh = torch.rand(self.num_envs, 4, generator=self.generator, device=self.device) * 0.1 - 0.05
-        torch.where(which[:, None], fresh, self.state, out=self.state)
-        self.ages.masked_fill_(which, 0)
+    def _reset(self, mask: Tensor) -> None:
+        initial = torch.rand(self.num_envs, 4, generator=self.generator, device=self.device) * 0.1 - 0.05
+        torch.where(mask[:, None], initial, self.state, out=self.state)
+        self.ages.masked_fill_(mask, 0)

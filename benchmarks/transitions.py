@@ -1,4 +1,4 @@
-"""What the replay figures store: episodes of 200 steps, also as one row per transition."""
+"""Data of the replay benchmarks: episodes of 200 steps, also as one row per transition."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PRIORITY_BETA = 0.4
 
 
 def stored_episodes(num_steps: int) -> list[Steps]:
-    """Terminated episodes of 200 steps, so many steps together."""
+    """Return terminated episodes of 200 steps with `num_steps` steps in all."""
     length = min(LENGTH, num_steps)
     return [steps(length, seed) for seed in range(num_steps // length)]
 
 
 @dataclass(frozen=True, slots=True)
 class Transitions:
-    """The same steps as rows, both observations in each."""
+    """Steps as rows of transitions, each with both observations."""
 
     obs: np.ndarray  # [S, 4]
     new_obs: np.ndarray  # [S, 4]
@@ -36,7 +36,7 @@ class Transitions:
 
 
 def transitions(num_steps: int) -> Transitions:
-    """The stored episodes' transitions."""
+    """Return the transitions of `stored_episodes(num_steps)`."""
     episodes = stored_episodes(num_steps)
     terminateds = np.zeros(sum(map(len, episodes)), bool)
     terminateds[np.cumsum([len(episode) for episode in episodes]) - 1] = True

@@ -1,4 +1,4 @@
-"""Episodes on their way: rollouts of a fixed size, written item by item."""
+"""Benchmark of `TrajectoryAccumulator`: arrays of a fixed size that are filled item by item."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOTS = 64
 
 
 def rollout(num_leaves: int, num_slots: int, numbers: type) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The example of a timescale and one item of it: vectors of four and numbers by turns."""
+    """Return example arrays with `num_slots` slots, and one item: vectors of length 4 and numbers alternate."""
     vectors = {f"vector_{i}": np.zeros((num_slots, 4), np.float32) for i in range(0, num_leaves, 2)}
     scalars = {f"number_{i}": np.zeros(num_slots, np.float32) for i in range(1, num_leaves, 2)}
     item = {name: array[0].copy() for name, array in vectors.items()} | {name: numbers(1) for name in scalars}

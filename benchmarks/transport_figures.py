@@ -1,4 +1,4 @@
-"""Episodes from one process to another: ours beside bare ZeroMQ with the same parts, echo, and a Pipe of pickles."""
+"""Transport benchmarks between two processes: this library against ZeroMQ, echo and pipes with pickles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sender = Callable[[Any, Any, int, int], None]  # of a pipe that says "go", an ad
 
 
 def pack(num: int, large: bool, beside: str = "") -> Any:
-    """So many episodes of 64 steps; beside them policy "versions", or "infos" of three numbers a step."""
+    """Return a pack of `num` episodes of 64 steps, with policy "versions" or "infos" if `beside` is given."""
     from episodes import EpisodePack
 
     item, dtype = (LARGE, np.uint8) if large else (SMALL, np.float32)
@@ -38,19 +38,19 @@ def pack(num: int, large: bool, beside: str = "") -> Any:
 
 
 def parts_of(num: int, large: bool) -> list[bytes]:
-    """What ours puts on the wire."""
+    """Return the message parts that this library sends for a pack."""
     from episodes.transport.wire import Schemas, encoded
 
     return [*map(bytes, encoded([pack(num, large)], Schemas()).parts(bytes(64)))]
 
 
 class Child:
-    """A process that sends so many messages whenever it is told to; killed when nobody has it any more."""
+    """Child process that sends a number of messages at each `go`. Deletion of the object kills the process."""
 
     def __init__(self, work: Sender, *arguments: Any) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self.pipe, theirs = spawn.Pipe()
-        process = spawn.Process(target=work, args=(theirs, *arguments), daemon=True)
+        self.pipe, child_pipe = spawn.Pipe()
+        process = spawn.Process(target=work, args=(child_pipe, *arguments), daemon=True)
         process.start()
         weakref.finalize(self, ended, process)
 
@@ -71,13 +71,13 @@ def closed(socket: Any, context: Any) -> None:
 # --- ours ---
 
 
-def send_ours(pipe: Any, address: str, count: int, join: int, *what: Any) -> None:
+def send_ours(pipe: Any, address: str, count: int, join: int, *pack_arguments: Any) -> None:
     from episodes.transport import EpisodeSender
 
-    sender, own = EpisodeSender(address, window=WINDOW, join=join), pack(*what)
+    sender, episodes = EpisodeSender(address, window=WINDOW, join=join), pack(*pack_arguments)
     while pipe.recv():
         for _ in range(count):
-            sender.send(own, PATIENCE_S)
+            sender.send(episodes, PATIENCE_S)
         if join:
             sender.flush(PATIENCE_S)
 
@@ -92,9 +92,9 @@ def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size]
 
         def run() -> None:
             child.go()
-            there = 0
-            while there < count * num:
-                there += len(receiver.recv(PATIENCE_S))
+            num_received = 0
+            while num_received < count * num:
+                num_received += len(receiver.recv(PATIENCE_S))
 
         run()
         return Timed(run, count * num)
@@ -103,7 +103,7 @@ def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size]
 
 
 def decoding(size: Size) -> Timed:
-    """A pack of one small episode out of its bytes."""
+    """Time decoding of a pack with one small episode."""
     from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 
     message = encoded([pack(1, False)], Schemas())
@@ -128,7 +128,7 @@ def send_bare(pipe: Any, address: str, count: int, num: int, large: bool) -> Non
 
 
 def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
-    """ZeroMQ's own sockets: the same bytes in as many parts, and nothing made of them."""
+    """Time ZeroMQ's sockets with the same message parts, without decoding."""
 
     def prepare(size: Size) -> Timed:
         import zmq
@@ -139,14 +139,14 @@ def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         child = Child(send_bare, f"tcp://127.0.0.1:{port}", count, num, large)
         weakref.finalize(child, closed, socket, context)
-        taken = [0]
+        num_received = [0]
 
         def run() -> None:
             child.go()
             for _ in range(count):
                 frames = socket.recv_multipart(copy=not large)
-                taken[0] += 1
-                if taken[0] % 16 == 0:
+                num_received[0] += 1
+                if num_received[0] % 16 == 0:
                     socket.send_multipart([bytes(frames[0]), b"16"])
 
         run()
@@ -156,15 +156,15 @@ def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
 
 
 def send_pickles(pipe: Any, count: int, num: int, large: bool) -> None:
-    own = list(pack(num, large))
+    episodes = list(pack(num, large))
     while pipe.recv():
         for _ in range(count):
-            for episode in own:
+            for episode in episodes:
                 pipe.send(episode)
 
 
 def pickles(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
-    """A pickled episode a message."""
+    """Time a pipe with one pickled episode per message."""
 
     def prepare(size: Size) -> Timed:
         count = size(messages)
@@ -215,7 +215,7 @@ def echo_server(messages: int, num: int, large: bool) -> Callable[[Size], Timed]
 
 @cache
 def cpu_with(num: int, beside: str, rounds: int) -> dict[str, float]:
-    """Seconds of CPU, all threads, of sending and receiving an episode in one process: with something beside, without.
+    """Measure the CPU seconds of sending and receiving an episode in one process, with and without `beside`.
 
     Of many short rounds, each with both in turns, the median of their ratios. A round with and one without are
     milliseconds apart, so that what else the machine does is the same to both. The least of all rounds and the ratio of
@@ -225,38 +225,38 @@ def cpu_with(num: int, beside: str, rounds: int) -> dict[str, float]:
     from episodes.transport import EpisodeReceiver, EpisodeSender
 
     spent: dict[str, list[float]] = {"": [], beside: []}
-    packs = {what: pack(num, False, what) for what in spent}
+    packs = {kind: pack(num, False, kind) for kind in spent}
     with EpisodeReceiver() as receiver, EpisodeSender(receiver.address, window=WINDOW) as sender:
         for i in range(2 * rounds):
-            what = ("", beside)[(i + 1) // 2 % 2]
-            own, start = packs[what], cpu_seconds()
+            kind = ("", beside)[(i + 1) // 2 % 2]
+            episodes, start = packs[kind], cpu_seconds()
             for _ in range(8):
-                sender.send(own)
+                sender.send(episodes)
             for _ in range(8):
                 receiver.recv(60)
-            spent[what].append((cpu_seconds() - start) / (8 * num))
+            spent[kind].append((cpu_seconds() - start) / (8 * num))
     without = float(np.median(spent[""]))
     return {"": without, beside: without * float(np.median(np.divide(spent[beside], spent[""])))}
 
 
-def cpu_of(num: int, beside: str, what: str) -> Callable[[Size], Counted]:
-    return lambda size: Counted(cpu_with(num, beside, size(1000))[what])
+def cpu_of(num: int, beside: str, kind: str) -> Callable[[Size], Counted]:
+    return lambda size: Counted(cpu_with(num, beside, size(1000))[kind])
 
 
 def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, float], join: int = 0) -> list[Figure]:
-    mine = Side("ours", ours(messages, num, large, join))
-    others = {
+    our_side = Side("ours", ours(messages, num, large, join))
+    peers = {
         "bare ZeroMQ": Side("bare ZeroMQ", bare(messages, num, large)),
         "echo": Side("echo", echo_server(messages, num, large), ECHO),
         "Pipe": Side("Pipe of pickles", pickles(messages, num, large)),
     }
-    return [Figure(f"moving/{name}, {own}", mine, others[own], at_least(bar), "us") for own, bar in bars.items()]
+    return [Figure(f"moving/{name}, {peer}", our_side, peers[peer], at_least(bar), "us") for peer, bar in bars.items()]
 
 
-def beside_figure(what: str, times: float) -> Figure:
-    """Packs of 64 small episodes with something beside them, and without."""
-    name = f"moving/1.3 kB in packs of 64 with {what}"
-    ours, without = (Side(side, cpu_of(64, what, own)) for side, own in (("with", what), ("without", "")))
+def beside_figure(beside: str, times: float) -> Figure:
+    """Compare packs of 64 small episodes with infos or policy versions to packs without."""
+    name = f"moving/1.3 kB in packs of 64 with {beside}"
+    ours, without = (Side(side, cpu_of(64, beside, kind)) for side, kind in (("with", beside), ("without", "")))
     return Figure(name, ours, without, at_most(times), "us")
 
 

@@ -1,4 +1,4 @@
-"""One tree of the library in a process of its own, measured when told: `python worker.py FOLDER...`.
+"""Worker process of `compare_commit` that runs benchmarks with one version of the library.
 
 It is started as a plain file, so that all it imports comes from the folders that it is given. A line in is a command
 as JSON, a line out the answer.
@@ -15,9 +15,9 @@ from typing import Any
 
 
 class Bench:
-    """What a process of one tree has prepared."""
+    """Benchmarks of one version of the library, and the prepared workload."""
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, max_size: int | None) -> None:
         import torch
 
         from benchmarks.all_figures import FIGURES
@@ -28,11 +28,11 @@ class Bench:
         hush()
         settle_allocator()
         self.sides = {figure.name: figure.ours for figure in FIGURES}
-        self.size = Size(most)
+        self.size = Size(max_size)
         self.work: Any = None
 
     def prepare(self, name: str) -> dict[str, Any]:
-        """Our side of a figure, built and warm: seconds of a call, or the amount of what needs no clock."""
+        """Prepare and warm up this library's side of a benchmark, and return its cost."""
         self.work = None
         gc.unfreeze()
         gc.collect()
@@ -45,12 +45,12 @@ class Bench:
         return {"seconds": self.cost(1), "items": self.work.items}
 
     def cost(self, calls: int) -> float:
-        """Seconds that this process computes for an item, over so many calls, without pauses of the collector.
+        """Return the CPU seconds per item of `calls` calls in a row, with the garbage collector off.
 
         As `benchmarks.measure.cost`, which is not called: here it is another commit's, and may count another clock.
         """
-        run, fresh = self.work.run, self.work.fresh
-        inputs = None if fresh is None else [fresh() for _ in range(calls)]
+        run, make_input = self.work.run, self.work.fresh
+        inputs = None if make_input is None else [make_input() for _ in range(calls)]
         gc.collect()
         gc.disable()
         try:
@@ -66,19 +66,19 @@ class Bench:
             gc.enable()
 
     def answer(self, command: str, argument: Any) -> Any:
-        """The answer to one command."""
+        """Run one command: "names", "prepare" or "cost"."""
         if command == "names":
             return {name: id(side) for name, side in self.sides.items()}
         return self.prepare(argument) if command == "prepare" else self.cost(argument)
 
 
 def serve() -> None:
-    """Answer until the parent says no more."""
-    most, folders = json.loads(sys.argv[1]), sys.argv[2:]
+    """Read commands from stdin and write results to stdout, as JSON lines, until stdin is closed."""
+    max_size, folders = json.loads(sys.argv[1]), sys.argv[2:]
     sys.path[:1] = folders
     answers, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
-    bench = Bench(most)
+    bench = Bench(max_size)
     for line in sys.stdin:
         try:
             answer = {"value": bench.answer(*json.loads(line))}

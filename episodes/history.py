@@ -1,4 +1,4 @@
-"""`History`: what an episode held up to and including B given observations, for all kinds of storage.
+"""`History`: B observations and the steps before them, read the same way from every kind of storage.
 
 Row i is one observation. Earlier items are read in windows that end at it, oldest item first. Items before the start of
 the episode are zeros.
@@ -31,7 +31,7 @@ __all__ = ["History", "HistorySpaces", "OtherObservations", "zeroed"]
 
 @dataclass(frozen=True, eq=False)
 class HistorySpaces:
-    """The spaces of a history's observations and actions, and functions that flatten items."""
+    """Observation space and action space of a history, and functions that flatten their items to vectors."""
 
     observation_space: gym.Space | None = None  # after a view: the space of that view's "obs"
     action_space: gym.Space | None = None
@@ -62,7 +62,7 @@ class HistorySpaces:
 
 
 class History(ABC):
-    """B observations and the earlier items of their episodes. Rows are independent.
+    """B observations and the earlier steps of their episodes, as batches for connectors.
 
     Returned arrays may be read-only memory of the storage, so change copies only.
 
@@ -90,42 +90,40 @@ class History(ABC):
 
     @abstractmethod
     def newest(self) -> Any:
-        """Return the observations, nested arrays [B, ...]."""
+        """Return the B observations as nested arrays [B, ...]."""
 
     @abstractmethod
     def last_observations(self, k: int) -> Any:
-        """Return the last k observations up to each row, nested arrays [B, k, ...], with zeros before the start."""
+        """Return the last k observations up to each of the B, nested arrays [B, k, ...], zeros before the start."""
 
     @abstractmethod
     def last_steps(self, track: str, k: int) -> Any:
-        """Return the last k items of "actions", "rewards" or an extra model output, nested arrays [B, k, ...].
+        """Return the last k "actions", "rewards" or items of an extra model output, nested arrays [B, k, ...].
 
         Missing steps are zeros. None if nothing of that name was recorded.
         """
 
     @abstractmethod
     def window(self, k: int) -> History:
-        """Return the history of the last k observations up to each row, [B * k] rows, with the oldest repeated at the
-        start.
-        """
+        """Return the history of the last k observations up to each, B * k observations, with the oldest repeated."""
 
     @property
     @abstractmethod
     def infos(self) -> list[dict[str, Any]]:
-        """The info of each observation, B dicts, created at each read. Slow while acting."""
+        """Info dict of each of the B observations, created at each read. Slow while acting."""
 
     @abstractmethod
     def episode(self, i: int) -> Any:
-        """Return the `SingleAgentEpisode` of row i up to its observation. Slow, for code that needs episodes."""
+        """Return the `SingleAgentEpisode` up to observation i. Slow, for code that needs episodes."""
 
     @property
     def agent_ids(self) -> np.ndarray:
-        """The agent of each observation, object [B], None for episodes without agents."""
+        """Agent id of each observation, object [B], None for single-agent episodes."""
         return np.full(len(self), None, object)
 
     @property
     def module_ids(self) -> np.ndarray:
-        """The module of each observation, object [B], None for episodes without modules."""
+        """Module id of each observation, object [B], None for episodes without modules."""
         return np.full(len(self), None, object)
 
     # --- what is read ----------------------------------------------------------------------------------------------
@@ -134,11 +132,11 @@ class History(ABC):
         return len(self.depth)
 
     def observed(self, k: int) -> np.ndarray:
-        """Return a mask of the last k observations that exist, bool [B, k]. The last column is True."""
+        """Return a bool mask [B, k] that is True if the observation exists, for the last k observations."""
         return self.depth[:, None] >= back(k)
 
     def stepped(self, k: int) -> np.ndarray:
-        """Return a mask of the last k steps that exist, bool [B, k]."""
+        """Return a bool mask [B, k] that is True if the step exists, for the last k steps."""
         return self.depth[:, None] > back(k)
 
     def observations(self, k: int | None = None) -> Any:
@@ -161,7 +159,7 @@ class History(ABC):
         return np.zeros((len(self), k), np.float32) if items is None else items.astype(np.float32)
 
     def extra(self, key: str, k: int, like: Any) -> Any:
-        """Return the last k items of an extra model output, nested arrays [B, k, ...].
+        """Return the last k items of the extra model output `key`, nested arrays [B, k, ...].
 
         Args:
             like: an example item, for histories in which none was recorded.
@@ -175,9 +173,7 @@ class History(ABC):
         )
 
     def flat_actions(self, k: int) -> np.ndarray:
-        """Return the last k actions as vectors, float32 [B, k, D], discrete ones one-hot, with zeros for missing
-        steps.
-        """
+        """Return the last k actions as vectors, float32 [B, k, D], one-hot if discrete, zeros for missing steps."""
         self._check("flat_actions", k, k)
         flatten, num_rows = self.spaces.flat_actions, len(self)
         items = self.last_steps("actions", k)
@@ -196,7 +192,7 @@ class History(ABC):
         return self.spaces.flat_observations(self.newest())
 
     def _reaches(self, num_steps: int) -> bool:
-        """Return True if every row has at least `num_steps` earlier steps."""
+        """Return True if every observation has at least `num_steps` earlier steps."""
         return self._least_depth >= num_steps
 
     @cached_property
@@ -215,18 +211,18 @@ class History(ABC):
             )
 
     def _left(self, k: int) -> int | None:
-        """Return the lookback of a window of k observations."""
+        """Return how far back a window of k observations may still look, in steps, or None for no limit."""
         return None if self.lookback is None else max(self.lookback - (k - 1), 0)
 
 
 @lru_cache(maxsize=64)
 def back(k: int) -> np.ndarray:
-    """Return k - 1, ..., 1, 0: the distance of each item of a window from its last item."""
+    """Return the array k - 1, ..., 1, 0: the distance of each item of a window from its last item."""
     return np.arange(k - 1, -1, -1)
 
 
 class OtherObservations(History):
-    """Base class of histories with other observations than `source`, and everything else equal.
+    """Base class of histories with other observations than `source`, such as stacked frames, and all else equal.
 
     Subclasses define `newest`, `last_observations` and `window`.
     """
@@ -272,9 +268,7 @@ class OtherObservations(History):
 
 
 def zeroed(items: Any, missing: np.ndarray) -> Any:
-    """Return nested arrays [B, k, ...] with zeros where `missing` [B, k] is True. Arrays that own their memory are
-    changed.
-    """
+    """Return nested arrays [B, k, ...] with zeros where `missing` [B, k] is True. Owned arrays are changed in place."""
 
     def blank(leaf: np.ndarray) -> np.ndarray:
         if type(missing) is not np.ndarray:  # traced arrays are not written in place

@@ -38,7 +38,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests marked gpu on a machine without a GPU, and tests marked slow unless `-m` selects them.
+    """Skip tests marked gpu on a machine without a GPU, and tests marked slow unless `-m` selects slow tests.
 
     Tests of a group come first, since pytest-xdist then gives the whole group to one worker, which starts shared
     resources such as Ray once.

@@ -1,4 +1,4 @@
-"""Calls that are broken off: an error at the n-th instruction of chosen rooms of the library."""
+"""Interruption of calls: an error at the n-th bytecode instruction of chosen packages of the library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Breaking:
-    """Raises at the n-th instruction that runs in the rooms, and at later ones after so many more each time.
+    """Trace function that raises at the n-th instruction in the packages `rooms`, and again after `later` instructions.
 
     Args:
         rooms: parts of the paths of their files.
@@ -52,7 +52,7 @@ class Breaking:
         return self.instruction
 
     def run(self, work: Callable[[], Any]) -> bool:
-        """Whether the work was broken off."""
+        """Run `work`, and return True if the error interrupted the work."""
         before = sys.gettrace()
         sys.settrace(self)
         try:
@@ -66,12 +66,12 @@ class Breaking:
 
 @cache
 def _open_to_signals(code: CodeType) -> frozenset[int]:
-    """The offsets of the instructions that follow a call, begin a function, or begin a loop anew."""
-    found, after_call = set(), True
+    """Return the offsets of instructions before which Python runs signal handlers: after calls, at starts of loops."""
+    offsets, after_call = set(), True
     for instruction in dis.get_instructions(code):
         if after_call:
-            found.add(instruction.offset)
+            offsets.add(instruction.offset)
         after_call = instruction.opname.startswith("CALL") or instruction.opname == "RESUME"
         if "BACKWARD" in instruction.opname and isinstance(instruction.argval, int):
-            found.add(instruction.argval)
-    return frozenset(found)
+            offsets.add(instruction.argval)
+    return frozenset(offsets)

@@ -27,14 +27,16 @@ def there_is() -> Counter[str]:
     """Return descriptions of the resources of this process, with counts."""
     process = psutil.Process()
     threads = [thread for thread in threading.enumerate() if type(thread).__name__ not in _SHARED]
-    found = Counter(f"thread {thread.name}" for thread in threads)
-    found += Counter(f"process {child}" for child in map(_described, process.children(recursive=True)) if child)
+    resources = Counter(f"thread {thread.name}" for thread in threads)
+    resources += Counter(f"process {child}" for child in map(_described, process.children(recursive=True)) if child)
     connections = process.net_connections(kind="inet")
-    found += Counter(f"listening at {there.laddr}" for there in connections if there.status == psutil.CONN_LISTEN)
+    resources += Counter(
+        f"listening at {connection.laddr}" for connection in connections if connection.status == psutil.CONN_LISTEN
+    )
     maps = Path("/proc/self/maps").read_text().splitlines() if Path("/proc/self/maps").exists() else []
     shared = {line.split()[5] for line in maps if "/dev/shm/" in line}
-    found += Counter(f"shared memory {path}" for path in shared if not path.startswith(_SEMAPHORES))
-    return found
+    resources += Counter(f"shared memory {path}" for path in shared if not path.startswith(_SEMAPHORES))
+    return resources
 
 
 def _described(child: psutil.Process) -> str:

@@ -33,8 +33,8 @@ class Numbered(gym.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.left -= 1
         ended = self.left == 0
-        odd = self.shown % 2 == 0
-        return self._show(), float(self.shown), ended and odd, ended and not odd, {}
+        is_odd = self.shown % 2 == 0
+        return self._show(), float(self.shown), ended and is_odd, ended and not is_odd, {}
 
 
 class Pixels(Numbered):

@@ -1,4 +1,4 @@
-"""Views as a user writes them: a context with a mask, and joint observations of several agents."""
+"""Example views of a user: a context with a mask, and joint observations of several agents."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from episodes.history import History
 
 def attention(history: History) -> dict[str, Any]:
     """Return a context with a mask and positions."""
-    seen = history.observed(6)
+    observed = history.observed(6)
     return {
         "obs": history.observations(6),
-        "mask": seen,
-        "position": np.where(seen, history.t[:, None] - np.arange(5, -1, -1), 0),
+        "mask": observed,
+        "position": np.where(observed, history.t[:, None] - np.arange(5, -1, -1), 0),
     }
 
 

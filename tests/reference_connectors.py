@@ -40,7 +40,7 @@ class WholeEpisode:
         return list(zip(self.cuts, [*self.cuts[1:], len(self.actions)], strict=True))
 
     def chunks(self) -> list[SingleAgentEpisode]:
-        """The chunks, growing."""
+        """Return the chunks of the episode as growing `SingleAgentEpisode` objects."""
         chunks = []
         for start, end in self.spans:
             first = max(start - self.lookback, 0)
@@ -63,14 +63,14 @@ class WholeEpisode:
         return chunks
 
     def stack(self, step: int, num_frames: int) -> np.ndarray:
-        """The last frames at an observation, joined along the last axis, zeros before the start."""
+        """Return the last frames at an observation, joined along the last axis, with zeros before the start."""
         frames = [
             self.observations[g] if g >= 0 else 0 * self.observations[0] for g in range(step - num_frames + 1, step + 1)
         ]
         return np.concatenate(frames, axis=-1)
 
     def previous(self, step: int, num: int, num_actions: int) -> tuple[np.ndarray, np.ndarray]:
-        """The one-hot actions and the rewards before an observation, zeros before the start."""
+        """Return the one-hot actions and the rewards before an observation, with zeros before the start."""
         actions, rewards = [], []
         for g in range(step - num, step):
             one_hot = np.zeros(num_actions, np.float32)
@@ -83,7 +83,7 @@ class WholeEpisode:
 
 @st.composite
 def whole_episodes(draw: st.DrawFn, shape: tuple[int, ...] = (2,), min_lookback: int = 0) -> list[WholeEpisode]:
-    """One to four episodes, some cut into chunks, some without a single step."""
+    """Draw one to four episodes, of which some are cut into chunks and some have no steps."""
     episodes = []
     for number in range(draw(st.integers(1, 4))):
         length = draw(st.integers(0, 11))
@@ -106,7 +106,7 @@ def whole_episodes(draw: st.DrawFn, shape: tuple[int, ...] = (2,), min_lookback:
 
 
 class Accumulator:
-    """A module with a memory that sums what it sees, and forgets it slowly; its value is its memory."""
+    """Recurrent module whose state is a decaying sum of its observations. Its value is the state."""
 
     def get_initial_state(self) -> dict[str, np.ndarray]:
         return {"h": np.zeros(1, np.float32)}
@@ -120,14 +120,14 @@ class Accumulator:
 
 
 class Sum:
-    """A module whose value is the sum of what it sees."""
+    """Module whose value is the sum of the observation."""
 
     def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
         return batch["obs"].flatten(1).sum(-1)
 
 
 def advantages(episode: WholeEpisode, span: tuple[int, int], values: list[float], gamma: float, lambda_: float) -> list:
-    """The generalized advantages of one chunk, by the textbook's backward loop; `values` are the whole episode's."""
+    """Return the generalized advantages of a chunk by a backward loop. `values` are those of the whole episode."""
     start, end = span
     is_last = span == episode.spans[-1]
     sums, later = [], 0.0

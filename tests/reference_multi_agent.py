@@ -59,16 +59,16 @@ class History:
         return (False, False) if at is None else self.endings[at][agent]
 
     def reward_between(self, agent, after: int, until: int) -> float | None:
-        given = [self.rewards[t][agent] for t in range(after + 1, until + 1) if agent in self.rewards[t]]
-        return sum(given) if given else None
+        rewards = [self.rewards[t][agent] for t in range(after + 1, until + 1) if agent in self.rewards[t]]
+        return sum(rewards) if rewards else None
 
     def status(self, agent) -> str:
         if self.ended_at(agent) is not None:
             return "ended"
-        seen, acted = self.seen(agent), self.acted(agent)
-        if not seen:
+        observation_times, action_times = self.seen(agent), self.acted(agent)
+        if not observation_times:
             return "absent"
-        return "waits" if acted and acted[-1] >= seen[-1] else "rests"
+        return "waits" if action_times and action_times[-1] >= observation_times[-1] else "rests"
 
 
 @dataclass
@@ -83,35 +83,36 @@ class ReferenceChunk:
 
     def agents(self) -> list[str]:
         """Return the agents of the chunk and its lookback."""
-        there = []
+        agents = []
         for agent in self.history.agents():
-            seen, ended = self.history.seen(agent), self.history.ended_at(agent)
-            last = [t for t in seen if t <= self.end]
-            gone = ended is not None and ended <= self.begin and seen[-1] < self.begin - self.lookback
-            if last and not gone:
-                there.append(agent)
-        return there
+            observation_times, ended = self.history.seen(agent), self.history.ended_at(agent)
+            last = [t for t in observation_times if t <= self.end]
+            has_left = ended is not None and ended <= self.begin and observation_times[-1] < self.begin - self.lookback
+            if last and not has_left:
+                agents.append(agent)
+        return agents
 
     def own_steps(self, agent) -> dict[str, Any]:
         """Return the agent's observations, complete steps, lookback, and pending step."""
         h = self.history
-        seen, acted = h.seen(agent), h.acted(agent)
-        zero = max([i for i, t in enumerate(seen) if t <= self.begin], default=0)
-        last = max(i for i, t in enumerate(seen) if t <= self.end)
-        first = min([i for i in range(zero) if acted[i] >= self.begin - self.lookback], default=zero)
+        observation_times, action_times = h.seen(agent), h.acted(agent)
+        zero = max([i for i, t in enumerate(observation_times) if t <= self.begin], default=0)
+        last = max(i for i, t in enumerate(observation_times) if t <= self.end)
+        first = min([i for i in range(zero) if action_times[i] >= self.begin - self.lookback], default=zero)
         steps = range(first, last)
         pending = self.is_last and h.status(agent) == "waits"
         return {
             "lookback": zero - first,
-            "seen": [seen[i] for i in range(first, last + 1)],
-            "observations": [h.observations[seen[i]][agent] for i in range(first, last + 1)],
-            "infos": [h.infos[seen[i]].get(agent, {}) for i in range(first, last + 1)],
-            "acted": [acted[i] for i in steps] + acted[-1:] * pending,
-            "actions": [h.actions[acted[i]][agent] for i in steps] + ([h.actions[acted[-1]][agent]] if pending else []),
-            "rewards": [h.reward_between(agent, seen[i], seen[i + 1]) for i in steps]
-            + ([h.reward_between(agent, seen[-1], self.end) or 0.0] if pending else []),
-            "extra": [h.extra[acted[i]].get(agent, {}) for i in steps]
-            + ([h.extra[acted[-1]].get(agent, {})] if pending else []),
+            "seen": [observation_times[i] for i in range(first, last + 1)],
+            "observations": [h.observations[observation_times[i]][agent] for i in range(first, last + 1)],
+            "infos": [h.infos[observation_times[i]].get(agent, {}) for i in range(first, last + 1)],
+            "acted": [action_times[i] for i in steps] + action_times[-1:] * pending,
+            "actions": [h.actions[action_times[i]][agent] for i in steps]
+            + ([h.actions[action_times[-1]][agent]] if pending else []),
+            "rewards": [h.reward_between(agent, observation_times[i], observation_times[i + 1]) for i in steps]
+            + ([h.reward_between(agent, observation_times[-1], self.end) or 0.0] if pending else []),
+            "extra": [h.extra[action_times[i]].get(agent, {}) for i in steps]
+            + ([h.extra[action_times[-1]].get(agent, {})] if pending else []),
             "pending": int(pending),
             "terminated": h.ending(agent)[0] and h.ended_at(agent) <= self.end,
             "truncated": h.ending(agent)[1] and h.ended_at(agent) <= self.end,
@@ -122,10 +123,10 @@ class ReferenceChunk:
         """Return the items by env step and agent, lookback included."""
         table: dict[int, dict[str, Any]] = {t: {} for t in range(self.begin - self.lookback, self.end + 1)}
         for agent in self.agents():
-            own = self.own_steps(agent)
-            name_, key = (name, None) if name in own else ("extra", name)
-            times = own["seen"] if name in ("observations", "infos") else own["acted"]
-            for t, item in zip(times, own[name_], strict=True):
+            steps = self.own_steps(agent)
+            name_, key = (name, None) if name in steps else ("extra", name)
+            times = steps["seen"] if name in ("observations", "infos") else steps["acted"]
+            for t, item in zip(times, steps[name_], strict=True):
                 if t in table and (key is None or key in item):
                     table[t][agent] = item if key is None else item[key]
         if name == "infos":
@@ -134,10 +135,10 @@ class ReferenceChunk:
         return table
 
     def items(self, name: str, agent: str) -> list[Any]:
-        own = self.own_steps(agent)
-        if name in own:
-            return own[name]
-        return [step[name] for step in own["extra"] if name in step]
+        steps = self.own_steps(agent)
+        if name in steps:
+            return steps[name]
+        return [step[name] for step in steps["extra"] if name in step]
 
     def knows(self, name: str) -> list[str]:
         """Return the agents with this kind of data."""
@@ -150,10 +151,10 @@ class ReferenceChunk:
         """Return {agent: item or list}, or "out of range"."""
         table = self.table(name)
         size = self.end - self.begin + (name in ("observations", "infos"))
-        wanted = positions(indices, self.lookback, size, neg, clip=fill is None)
+        places = positions(indices, self.lookback, size, neg, clip=fill is None)
         origin = self.begin - self.lookback
-        single = isinstance(wanted, int)
-        spots = [wanted] if single else wanted
+        single = isinstance(places, int)
+        spots = [places] if single else places
         if fill is None and any(not 0 <= p < self.lookback + size for p in spots):
             return "out of range"
         answers = {}
@@ -172,19 +173,19 @@ class ReferenceChunk:
         for agent in self.knows(name):
             if agent not in self.agents():
                 continue
-            own, items = self.own_steps(agent), self.items(name, agent)
-            size = len(items) - own["lookback"]
+            steps, items = self.own_steps(agent), self.items(name, agent)
+            size = len(items) - steps["lookback"]
             if indices is None:
-                pending = 0 if name in ("observations", "infos") else own["pending"]
-                wanted: Any = list(range(own["lookback"], len(items) - pending))
+                pending = 0 if name in ("observations", "infos") else steps["pending"]
+                places: Any = list(range(steps["lookback"], len(items) - pending))
             else:
-                wanted = positions(indices, own["lookback"], size, neg, clip=fill is None)
-            spots = [wanted] if isinstance(wanted, int) else wanted
+                places = positions(indices, steps["lookback"], size, neg, clip=fill is None)
+            spots = [places] if isinstance(places, int) else places
             if fill is None and any(not 0 <= p < len(items) for p in spots):
                 return "out of range"
             row = [items[p] if 0 <= p < len(items) else fill for p in spots]
             if row:
-                answers[agent] = row[0] if isinstance(wanted, int) else row
+                answers[agent] = row[0] if isinstance(places, int) else row
         return answers
 
     def as_list(self, name: str) -> list[dict]:
@@ -196,8 +197,8 @@ class ReferenceChunk:
         """Return the sum of rewards of complete steps, or of all rewards since the begin."""
         total = 0.0
         for agent in self.agents():
-            own = self.own_steps(agent)
-            total += sum(own["rewards"][own["lookback"] : len(own["rewards"]) - own["pending"]])
+            steps = self.own_steps(agent)
+            total += sum(steps["rewards"][steps["lookback"] : len(steps["rewards"]) - steps["pending"]])
         if not include_pending:
             return total
         for agent in {a for step in self.history.rewards for a in step}:
@@ -207,13 +208,17 @@ class ReferenceChunk:
     def reward_apart(self, agent: str) -> float:
         """Return the agent's rewards before its first observation, after its end, or since its newest observation."""
         h = self.history
-        seen, ended = h.seen(agent), h.ended_at(agent)
+        observation_times, ended = h.seen(agent), h.ended_at(agent)
         apart = 0.0
         for t in range(self.begin + 1, self.end + 1):
             late = ended is not None and t > ended
-            if agent in h.rewards[t] and (not seen or t <= seen[0] or late):
+            if agent in h.rewards[t] and (not observation_times or t <= observation_times[0] or late):
                 apart += h.rewards[t][agent]
-        waiting = (h.reward_between(agent, seen[-1], h.now if ended is None else ended) or 0.0) if seen else 0.0
+        waiting = (
+            (h.reward_between(agent, observation_times[-1], h.now if ended is None else ended) or 0.0)
+            if observation_times
+            else 0.0
+        )
         belongs_here = self.is_last if ended is None else self.begin < ended <= self.end
         if ended is not None:  # what it rested with when it ended came to it at its end
             return apart + (waiting if belongs_here else 0.0)

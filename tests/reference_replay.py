@@ -12,7 +12,7 @@ from episodes.history import History, HistorySpaces
 
 @dataclass(eq=False)
 class Transition:
-    """One step, and its neighbours in its episode."""
+    """Step of an episode, with references to the previous and the next step."""
 
     id_: str
     t: int
@@ -41,7 +41,7 @@ class ReferenceReplay:
         return self.steps[self.tail :]
 
     def add_chunk(self, transitions: list[Transition]) -> None:
-        """Add successive steps of one episode; they go on from its newest step if that one is still there."""
+        """Add successive steps of an episode, which follow its newest step if this step is still stored."""
         stored = self.steps[max(len(self.steps) + len(transitions) - self.capacity, 0) :]
         before = next((s for s in reversed(stored) if s.id_ == transitions[0].id_), None)
         for step in transitions:
@@ -55,7 +55,7 @@ class ReferenceReplay:
                 step.previous = None
 
     def episodes(self) -> dict[str, list[Transition]]:
-        """The steps that are there, by episode."""
+        """Return the stored steps by episode id."""
         result: dict[str, list[Transition]] = {}
         for step in self.alive():
             result.setdefault(step.id_, []).append(step)
@@ -63,7 +63,7 @@ class ReferenceReplay:
 
     @staticmethod
     def forward(step: Transition, num: int) -> list[Transition]:
-        """The step and those that follow, `num` at most."""
+        """Return the step and its following steps, at most `num` steps."""
         result = [step]
         while len(result) < num and result[-1].next is not None:
             result.append(result[-1].next)
@@ -71,7 +71,7 @@ class ReferenceReplay:
 
     @staticmethod
     def backward(step: Transition, num: int) -> list[Transition]:
-        """Up to `num` steps before the step, oldest first."""
+        """Return at most `num` steps before the step, oldest first."""
         result: list[Transition] = []
         while len(result) < num and step.previous is not None:
             step = step.previous
@@ -79,7 +79,7 @@ class ReferenceReplay:
         return result
 
     def stack(self, step: Transition, k: int, *, after: bool) -> list[float]:
-        """The k newest observations before the step, or after it; zeros where none is there."""
+        """Return the last k observations up to the step, or up to its next observation, with zeros before the start."""
         observed = [s.obs for s in [*self.backward(step, k), step]] + ([step.new_obs] if after else [])
         return ([0.0] * k + observed)[-k:]
 
@@ -97,7 +97,7 @@ class LastObservations:
 
 
 def chi_square_deviation(counts: np.ndarray, probabilities: np.ndarray | None = None) -> float:
-    """How many standard deviations the chi-square statistic of the counts lies above its mean; below 3 is usual.
+    """Return the distance of the counts' chi-square statistic from its mean, in standard deviations (usually below 3).
 
     Args:
         probabilities: of each count, up to a factor; all equal when None.

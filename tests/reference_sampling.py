@@ -1,4 +1,4 @@
-"""What batches drawn from a data set must be: read from whole episodes, item by item."""
+"""Expected batches of a data set's sampler, read item by item from whole episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks.infos.infos import same_info
 
 
 class ReferenceSteps:
-    """All steps of all episodes, in order; their lookbacks are items at negative places."""
+    """All steps of all episodes in order. Lookback steps have negative times."""
 
     def __init__(self, dataset: EpisodeDataset) -> None:
         self.episodes: list[SingleAgentEpisode] = [dataset[i].to_numpy() for i in range(len(dataset))]
@@ -22,7 +22,7 @@ class ReferenceSteps:
         self.first = np.cumsum([0, *map(len, self.episodes)])
 
     def item(self, column: str, e: int, t: int) -> Any:
-        """What a column says of step t of episode e."""
+        """Return the expected value of a column for step t of episode e."""
         episode = self.episodes[e]
         tracks, last = episode.tracks, t == len(episode) - 1
         at = tracks.lookback + t
@@ -45,20 +45,20 @@ class ReferenceSteps:
         return nested.take(track.whole(), at)
 
     def column(self, column: str, rows: Sequence[tuple[int, int]]) -> Any:
-        """A column [n, ...] of these steps."""
+        """Return the expected column [n, ...] of the steps `rows`."""
         return nested.stack([self.item(column, e, t) for e, t in rows])
 
     def windows(self, column: str, rows: Sequence[tuple[int, int]], left: int, length: int) -> Any:
-        """A column [B, W, ...] of windows, `left` steps before each of these and `length` from there on."""
-        found = []
+        """Return the expected column [B, W, ...] of windows from `left` steps before each start to `length` after."""
+        result = []
         for e, t in rows:
             places = [p if self.is_there(e, p) else None for p in range(t - left, t + length)]
             items = [self.item(column, e, t if p is None else p) for p in places]
             blank = -1 if column == "indices" else None
-            found.append(
+            result.append(
                 nested.stack([_blank(x, blank) if p is None else x for x, p in zip(items, places, strict=True)])
             )
-        return nested.stack(found)
+        return nested.stack(result)
 
     def is_there(self, e: int, t: int) -> bool:
         return -self.episodes[e].tracks.lookback <= t < len(self.episodes[e])
@@ -72,16 +72,17 @@ def _blank(item: Any, value: Any) -> Any:
     return nested.map_leaves(blank, item)
 
 
-def same(found: Any, wanted: Any) -> bool:
-    """Whether two nested values have equal leaves, of the same dtypes and shapes."""
-    mine, theirs = nested.flatten(found), nested.flatten(wanted)
-    return mine.keys() == theirs.keys() and all(
-        mine[path].dtype == theirs[path].dtype and _equal(mine[path], theirs[path]) for path in mine
+def same(result: Any, expected: Any) -> bool:
+    """Return True if two nested values have equal arrays of the same dtypes and shapes."""
+    leaves, expected_leaves = nested.flatten(result), nested.flatten(expected)
+    return leaves.keys() == expected_leaves.keys() and all(
+        leaves[path].dtype == expected_leaves[path].dtype and _equal(leaves[path], expected_leaves[path])
+        for path in leaves
     )
 
 
-def _equal(found: np.ndarray, wanted: np.ndarray) -> bool:
-    if found.dtype != object:
-        return nested.equal(found, wanted)
-    pairs = zip(found.ravel().tolist(), wanted.ravel().tolist(), strict=True)
-    return found.shape == wanted.shape and all(same_info(a, b) for a, b in pairs)
+def _equal(result: np.ndarray, expected: np.ndarray) -> bool:
+    if result.dtype != object:
+        return nested.equal(result, expected)
+    pairs = zip(result.ravel().tolist(), expected.ravel().tolist(), strict=True)
+    return result.shape == expected.shape and all(same_info(a, b) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""The benchmarks' harness measures what it says, and every figure's own side runs."""
+"""Tests of the benchmark functions, and a short run of this library's side of each benchmark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = Size(most=12)
 
 @pytest.fixture(autouse=True)
 def _others_objects_are_not_looked_through() -> Iterator[None]:
-    """Each measurement collects garbage first: that of what it makes, not of all that other tests have imported."""
+    """Freeze existing objects, so that garbage collection before each measurement is fast."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -37,8 +37,8 @@ def counted(name: str, amount: float) -> Side:
     return Side(name, lambda size: Counted(amount))
 
 
-def figure(ours: Side, other: Side, bar: Bar, name: str = "room/figure") -> Figure:
-    return Figure(name, ours, other, bar, "us")
+def figure(ours: Side, reference: Side, bar: Bar, name: str = "room/figure") -> Figure:
+    return Figure(name, ours, reference, bar, "us")
 
 
 def no_gpu(size: Size) -> Timed:

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and their stored outputs are what they print and show now.
+"""Notebooks run without errors, and their stored outputs equal the current outputs.
 
 `python -m tests.test_notebooks` runs them and stores their outputs.
 """

@@ -19,7 +19,7 @@ OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def examples(page: Path) -> list[str]:
-    """The fenced interactive sessions of a page."""
+    """Return the fenced interactive sessions of a page."""
     return EXAMPLE.findall(page.read_text())
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.abilities`: the table of what each library's replay can do."""
+"""Print the table of replay features: `python -m benchmarks.abilities`."""
 
 from __future__ import annotations
 

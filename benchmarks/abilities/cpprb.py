@@ -1,4 +1,4 @@
-"""cpprb: `ReplayBuffer`, with `Nstep`, and with `next_of` where observations are to be stored once."""
+"""Replay checks of cpprb: `ReplayBuffer`, also with `Nstep`, and with `next_of` to store observations once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ COLUMNS = {"obs": {"shape": 1}, "act": {}, "rew": {}, "done": {}}
 BOTH = {**COLUMNS, "next_obs": {"shape": 1}}
 
 
-def buffer_of(columns: dict[str, Any], **more: Any) -> Any:
+def buffer_of(columns: dict[str, Any], **options: Any) -> Any:
     import cpprb
 
-    return cpprb.ReplayBuffer(rows.NUM_ENVS * rows.NUM_ROWS, columns, **more)
+    return cpprb.ReplayBuffer(rows.NUM_ENVS * rows.NUM_ROWS, columns, **options)
 
 
 def filled(buffer: Any, ending: str) -> Any:

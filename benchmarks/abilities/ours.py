@@ -1,4 +1,4 @@
-"""Ours."""
+"""Replay checks of this library's `EpisodeReplayBuffer`."""
 
 from __future__ import annotations
 

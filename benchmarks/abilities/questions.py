@@ -1,4 +1,4 @@
-"""The questions, who answers them, and the table of the answers."""
+"""Table of replay features: the questions, the libraries, and the results of the checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ YES, NO, NO_SUCH_MODE, NOT_INSTALLED, NOT_RUN = "yes", "no", "-", "not installed
 
 
 def answer(library: str, question: str) -> str:
-    """The outcome of one check; `-` where the library offers nothing of the kind, or there is no check of it."""
+    """Run one check of one library, and return "yes", "no" or the reason why there is no result."""
     module, name = LIBRARIES[library]
     if not installed(name):
         return NOT_INSTALLED
@@ -47,7 +47,7 @@ def answer(library: str, question: str) -> str:
 
 
 def markdown() -> str:
-    """The table."""
+    """Run all checks, and return the results as a Markdown table."""
     lines = ["| | " + " | ".join(LIBRARIES) + " |", "|---" * (len(LIBRARIES) + 1) + "|"]
     for question, words in QUESTIONS.items():
         lines.append(f"| {words} | " + " | ".join(answer(library, question) for library in LIBRARIES) + " |")

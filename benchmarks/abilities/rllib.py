@@ -1,4 +1,4 @@
-"""RLlib: `PrioritizedEpisodeReplayBuffer` for transitions, `EpisodeReplayBuffer` for sequences."""
+"""Replay checks of RLlib: `PrioritizedEpisodeReplayBuffer` for transitions, `EpisodeReplayBuffer` for sequences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sequences(ending: str) -> Any:
 
 
 def ends(episodes: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """First and last observations of the drawn pieces."""
+    """Return the first and the last observations of sampled episode parts."""
     first, last = ([episode.get_observations(i) for episode in episodes] for i in (0, -1))
     return np.array(first), np.array(last)
 
@@ -61,12 +61,12 @@ def environments_are_drawn_independently() -> bool:
     buffer: Any = EpisodeReplayBuffer(capacity=rows.NUM_ENVS * rows.NUM_ROWS)
     for _ in range(rows.NUM_ENVS):
         observations = [np.array([t], np.float32) for t in range(rows.NUM_ROWS + 1)]
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "actions": [0] * rows.NUM_ROWS,
             "rewards": [1.0] * rows.NUM_ROWS,
             "len_lookback_buffer": 0,
         }
-        buffer.add([SingleAgentEpisode(observations=observations, **given).to_numpy()])
+        buffer.add([SingleAgentEpisode(observations=observations, **arguments).to_numpy()])
     return rows.independent(buffer.sample(batch_size_B=256, batch_length_T=1)["obs"])
 
 
@@ -81,8 +81,8 @@ def a_restored_buffer_draws_the_same() -> bool:
     buffer: Any = sequences("terminated")
     copy: Any = EpisodeReplayBuffer(capacity=1000)
     copy.set_state(buffer.get_state())
-    drawn, again = (each.sample(batch_size_B=20, batch_length_T=1)["obs"] for each in (buffer, copy))
-    return np.array_equal(drawn, again)
+    drawn, drawn_by_copy = (each.sample(batch_size_B=20, batch_length_T=1)["obs"] for each in (buffer, copy))
+    return np.array_equal(drawn, drawn_by_copy)
 
 
 def a_changed_beta_changes_the_weights() -> bool:

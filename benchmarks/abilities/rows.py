@@ -1,4 +1,4 @@
-"""The steps that the checks store: observation k is the number k, so that what is drawn tells where it comes from."""
+"""Episodes that the replay checks store: observation k is the number k, which identifies its step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENOUGH = 60  # distinct times among 256 draws of 100: 92 are expected of indepen
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an episode; each array has an axis for the one number in it."""
+    """A step of an episode. Each array has the shape [1]."""
 
     obs: np.ndarray  # [1]
     new_obs: np.ndarray  # [1]
@@ -31,7 +31,7 @@ class Step:
 
 
 def steps(start: int, ending: str) -> Iterator[Step]:
-    """An episode of 10 steps from observation `start` to `start + 10`, terminated or truncated."""
+    """Yield an episode of 10 steps from observation `start` to `start + 10`, terminated or truncated."""
     for k in range(start, start + LENGTH):
         last = k == start + LENGTH - 1
         yield Step(
@@ -43,23 +43,23 @@ def steps(start: int, ending: str) -> Iterator[Step]:
 
 
 def all_there(first: np.ndarray) -> bool:
-    """Whether every step of the first episode was drawn."""
+    """Return True if every step of the first episode was sampled."""
     return set(np.ravel(first).astype(int).tolist()) >= set(range(LENGTH))
 
 
 def every_next_is_right(first: np.ndarray, last: np.ndarray) -> bool:
-    """Whether each drawn step leads to its own next observation, and the ends of episodes were drawn."""
+    """Return True if each sampled step has its own next observation, and the last steps of episodes were sampled."""
     pairs = set(zip(np.ravel(first).astype(int).tolist(), np.ravel(last).astype(int).tolist(), strict=True))
     return pairs == {(k, k + 1) for start in STARTS for k in range(start, start + LENGTH)}
 
 
 def independent(times: np.ndarray) -> bool:
-    """Whether 256 draws from environments that started together are of many different times."""
+    """Return True if 256 samples from environments that started together have many different times."""
     return len(set(np.ravel(times).astype(int).tolist())) >= ENOUGH
 
 
 def inside_one_episode(sequences: np.ndarray, mask: np.ndarray | None = None) -> bool:
-    """Whether each sequence [T] of the drawn ones [B, T] has steps of one episode only."""
+    """Return True if each of the sampled sequences [B, T] has steps of one episode only."""
     episodes = sequences // STARTS[1]
     if mask is not None:
         episodes = np.where(mask, episodes, episodes[:, :1])
@@ -67,7 +67,7 @@ def inside_one_episode(sequences: np.ndarray, mask: np.ndarray | None = None) ->
 
 
 def same_after_other_draws(draw: Callable[[], Any]) -> bool:
-    """Whether `draw`, which makes a buffer anew, draws the same when the global generators are elsewhere."""
+    """Return True if `draw`, which creates a buffer, samples the same steps for different global random seeds."""
     drawn = []
     for seed in (0, 1):
         np.random.seed(seed)  # noqa: NPY002

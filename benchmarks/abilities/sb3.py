@@ -1,4 +1,4 @@
-"""SB3: `NStepReplayBuffer`, and `ReplayBuffer`, with `optimize_memory_usage` to store observations once."""
+"""Replay checks of Stable-Baselines3: `NStepReplayBuffer` and `ReplayBuffer`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def filled(buffer: Any, ending: str) -> Any:
     return buffer
 
 
-def plain(ending: str, num_envs: int = 1, **more: Any) -> Any:
+def plain(ending: str, num_envs: int = 1, **options: Any) -> Any:
     from stable_baselines3.common.buffers import ReplayBuffer
 
     arguments = (1000 * num_envs, rows.OBSERVATION_SPACE, rows.ACTION_SPACE)
-    buffer = ReplayBuffer(*arguments, device="cpu", n_envs=num_envs, **more)
+    buffer = ReplayBuffer(*arguments, device="cpu", n_envs=num_envs, **options)
     return filled(buffer, ending) if num_envs == 1 else buffer
 
 

@@ -1,4 +1,4 @@
-"""Tianshou: `ReplayBuffer`, with `ignore_obs_next` to store observations once, and `VectorReplayBuffer`."""
+"""Replay checks of Tianshou: `ReplayBuffer`, with `ignore_obs_next` to store observations once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from benchmarks.abilities import rows
 
 
-def filled(ending: str, **more: Any) -> Any:
+def filled(ending: str, **options: Any) -> Any:
     from tianshou.data import ReplayBuffer
 
-    return add_episodes(ReplayBuffer(1000, **more), ending)
+    return add_episodes(ReplayBuffer(1000, **options), ending)
 
 
 def add_episodes(buffer: Any, ending: str) -> Any:
@@ -27,7 +27,7 @@ def add_episodes(buffer: Any, ending: str) -> Any:
 
 
 def vector_row(t: int, num_envs: int) -> Any:
-    """A row of environments that all observe the number t."""
+    """Return a batch with one step of each environment, in which all environments observe the number `t`."""
     from tianshou.data import Batch
 
     no = np.zeros(num_envs, bool)
@@ -37,7 +37,7 @@ def vector_row(t: int, num_envs: int) -> Any:
 
 
 def n_step_draws_reach_the_end() -> bool:
-    """Its n-step returns are computed by the algorithm, from any step that the buffer draws."""
+    """Return True if all steps are sampled. Tianshou's algorithms compute n-step returns from sampled steps."""
     return rows.all_there(filled("terminated").sample(rows.DRAWS)[0].obs)
 
 

@@ -1,4 +1,4 @@
-"""TorchRL: `ReplayBuffer` over a `LazyTensorStorage`, with `MultiStepTransform` and `SliceSampler` where due."""
+"""Replay checks of TorchRL: `ReplayBuffer` over a `LazyTensorStorage`, with `MultiStepTransform` and `SliceSampler`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchmarks.abilities import rows
 from benchmarks.figure import NotHere
 
 
-def buffer_of(batch_size: int, **more: Any) -> Any:
+def buffer_of(batch_size: int, **options: Any) -> Any:
     from torchrl.data import LazyTensorStorage, ReplayBuffer
 
-    return ReplayBuffer(storage=LazyTensorStorage(rows.NUM_ENVS * rows.NUM_ROWS), batch_size=batch_size, **more)
+    return ReplayBuffer(storage=LazyTensorStorage(rows.NUM_ENVS * rows.NUM_ROWS), batch_size=batch_size, **options)
 
 
 def episode(start: int) -> Any:

@@ -1,4 +1,4 @@
-"""Double DQN on CartPole-v1: numpy, torch and Gymnasium, nothing else."""
+"""Plain double DQN on CartPole-v1 with numpy, torch and Gymnasium."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAMMA, RATE, MAX_NORM = 0.99, 1e-3, 10.0
 
 
 def learning(every: int, batch: int, warmup: int = 500, seed: int = 0) -> Iterator[int]:
-    """Steps one environment, and takes a gradient step every so many of its steps; yields after each of these."""
+    """Train DQN on one environment with a gradient step every `every` steps, and yield the steps after each update."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     env = gym.make("CartPole-v1")
@@ -28,17 +28,23 @@ def learning(every: int, batch: int, warmup: int = 500, seed: int = 0) -> Iterat
     obs, new_obs = np.zeros((2, CAPACITY, 4), np.float32)
     actions, rewards = np.zeros(CAPACITY, np.int64), np.zeros(CAPACITY, np.float32)
     goes_on = np.zeros(CAPACITY, np.float32)
-    seen, steps, updates = env.reset(seed=seed)[0], 0, 0
+    observation, steps, updates = env.reset(seed=seed)[0], 0, 0
     while True:
         if steps < warmup or rng.random() < max(EPSILON, 1.0 - steps / EPSILON_STEPS * (1.0 - EPSILON)):
             action = int(rng.integers(2))
         else:
             with torch.inference_mode():
-                action = int(online(torch.from_numpy(seen)).argmax())
+                action = int(online(torch.from_numpy(observation)).argmax())
         following, reward, terminated, truncated, _ = env.step(action)
         at = steps % CAPACITY
-        obs[at], new_obs[at], actions[at], rewards[at], goes_on[at] = seen, following, action, reward, not terminated
-        seen = env.reset()[0] if terminated or truncated else following
+        obs[at], new_obs[at], actions[at], rewards[at], goes_on[at] = (
+            observation,
+            following,
+            action,
+            reward,
+            not terminated,
+        )
+        observation = env.reset()[0] if terminated or truncated else following
         steps += 1
         if steps < warmup or steps % every:
             continue
@@ -46,9 +52,9 @@ def learning(every: int, batch: int, warmup: int = 500, seed: int = 0) -> Iterat
         x, y = torch.from_numpy(obs[rows]), torch.from_numpy(new_obs[rows])
         with torch.no_grad():
             best = target(y).gather(1, online(y).argmax(1, keepdim=True)).squeeze(1)
-            wanted = torch.from_numpy(rewards[rows]) + GAMMA * torch.from_numpy(goes_on[rows]) * best
-        taken = online(x).gather(1, torch.from_numpy(actions[rows])[:, None]).squeeze(1)
-        functional.smooth_l1_loss(taken, wanted).backward()
+            target_values = torch.from_numpy(rewards[rows]) + GAMMA * torch.from_numpy(goes_on[rows]) * best
+        values = online(x).gather(1, torch.from_numpy(actions[rows])[:, None]).squeeze(1)
+        functional.smooth_l1_loss(values, target_values).backward()
         step(optimizer, vector, MAX_NORM)
         updates += 1
         if updates % COPY_EVERY == 0:

@@ -1,4 +1,4 @@
-"""What the bare loops share: a perceptron, and parameters in one vector."""
+"""Multi-layer perceptron, and parameters in one vector, for the plain training loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def perceptron(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Linear layers with activations between them."""
+    """Create linear layers with activations between the layers."""
     layers: list[nn.Module] = []
     for num_in, num_out in pairwise(sizes):
         layers += [nn.Linear(num_in, num_out), activation()]
@@ -18,7 +18,7 @@ def perceptron(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequenti
 
 
 def flat(modules: Iterable[nn.Module]) -> Tensor:
-    """All parameters as views of one leaf, their gradients as views of its gradient."""
+    """Move all parameters into one vector, of which the parameters become views. Gradients, too."""
     parameters = [parameter for module in modules for parameter in module.parameters()]
     vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     vector.grad = torch.zeros_like(vector)
@@ -32,7 +32,7 @@ def flat(modules: Iterable[nn.Module]) -> Tensor:
 
 
 def step(optimizer: torch.optim.Optimizer, vector: Tensor, max_norm: float | None = None) -> None:
-    """Limit the gradient's norm, move the parameters, forget the gradient."""
+    """Clip the gradient norm, make an optimizer step, and set the gradient to zero."""
     gradient = vector.grad
     if gradient is None:
         raise ValueError("a vector of parameters has a gradient")

@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1: numpy, torch and Gymnasium, nothing else."""
+"""Plain PPO on CartPole-v1 with numpy, torch and Gymnasium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM, RATE = 0.98, 0.9, 0.2, 0.5, 0.5, 2e-3
 def learning(
     num_envs: int, rows: int, epochs: int, minibatch: int, seed: int = 0, actor: nn.Module | None = None
 ) -> Iterator[int]:
-    """Samples rows x environments and learns from them, again and again.
+    """Train PPO: sample `rows` vector steps, learn for `epochs` epochs, and yield the steps, again and again.
 
     Same-step autoreset: a termination is worth nothing afterwards, a time limit the value of the true last observation.
     """
@@ -52,8 +52,8 @@ def learning(
             bootstrap[:] = np.where(ended, 0.0, values[1:])
             for row, env, last in lasts:
                 bootstrap[row, env] = critic(torch.from_numpy(last)).item()
-            taken = torch.from_numpy(actions.reshape(-1, 1))
-            old = logits.log_softmax(-1).view(-1, 2).gather(-1, taken).squeeze(-1)
+            taken_actions = torch.from_numpy(actions.reshape(-1, 1))
+            old = logits.log_softmax(-1).view(-1, 2).gather(-1, taken_actions).squeeze(-1)
         delta = rewards + GAMMA * bootstrap - values[:-1]
         gains, following = np.zeros_like(delta), np.zeros(num_envs, np.float32)
         for row in reversed(range(rows)):
@@ -62,11 +62,11 @@ def learning(
         targets = torch.from_numpy((gains + values[:-1]).reshape(-1))
         advantages = torch.from_numpy(gains.reshape(-1))
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        seen = torch.from_numpy(obs[:-1].reshape(-1, 4))
+        flat_obs = torch.from_numpy(obs[:-1].reshape(-1, 4))
         for _ in range(epochs):
             for at in torch.randperm(rows * num_envs).split(minibatch):
-                x, gain = seen[at], advantages[at]
-                ratio = (actor(x).log_softmax(-1).gather(-1, taken[at]).squeeze(-1) - old[at]).exp()
+                x, gain = flat_obs[at], advantages[at]
+                ratio = (actor(x).log_softmax(-1).gather(-1, taken_actions[at]).squeeze(-1) - old[at]).exp()
                 policy_loss = -torch.min(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain).mean()
                 (policy_loss + VALUE * functional.mse_loss(critic(x).squeeze(-1), targets[at])).backward()
                 step(optimizer, vector, MAX_NORM)

@@ -1,4 +1,4 @@
-"""SAC on Pendulum-v1: numpy, torch and Gymnasium, nothing else."""
+"""Plain SAC on Pendulum-v1 with numpy, torch and Gymnasium."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPACITY, GAMMA, TAU, RATE = 50_000, 0.98, 0.01, 1e-3
 
 
 def learning(hidden: int, batch: int, warmup: int = 500, seed: int = 0) -> Iterator[int]:
-    """Steps one environment, and takes a gradient step after each of its steps."""
+    """Train SAC on one environment with a gradient step per step, and yield the steps after each update."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     env = gym.make("Pendulum-v1")
@@ -32,17 +32,23 @@ def learning(hidden: int, batch: int, warmup: int = 500, seed: int = 0) -> Itera
     obs, new_obs = np.zeros((2, CAPACITY, 3), np.float32)
     actions = np.zeros((CAPACITY, 1), np.float32)
     rewards, goes_on = np.zeros((2, CAPACITY), np.float32)
-    seen, steps = env.reset(seed=seed)[0], 0
+    observation, steps = env.reset(seed=seed)[0], 0
     while True:
         if steps < warmup:
             action = rng.uniform(-1.0, 1.0, 1).astype(np.float32)
         else:
             with torch.inference_mode():
-                action = _drawn(actor(torch.from_numpy(seen)))[0].numpy()
+                action = _drawn(actor(torch.from_numpy(observation)))[0].numpy()
         following, reward, terminated, truncated, _ = env.step(action * 2.0)
         at = steps % CAPACITY
-        obs[at], new_obs[at], actions[at], rewards[at], goes_on[at] = seen, following, action, reward, not terminated
-        seen = env.reset()[0] if terminated or truncated else following
+        obs[at], new_obs[at], actions[at], rewards[at], goes_on[at] = (
+            observation,
+            following,
+            action,
+            reward,
+            not terminated,
+        )
+        observation = env.reset()[0] if terminated or truncated else following
         steps += 1
         if steps < warmup:
             continue
@@ -53,9 +59,9 @@ def learning(hidden: int, batch: int, warmup: int = 500, seed: int = 0) -> Itera
             later, density = _drawn(actor(y))
             pair = torch.cat([y, later], -1)
             value = torch.min(*(critic(pair).squeeze(1) for critic in targets)) - alpha * density
-            wanted = torch.from_numpy(rewards[rows]) + GAMMA * torch.from_numpy(goes_on[rows]) * value
+            target_values = torch.from_numpy(rewards[rows]) + GAMMA * torch.from_numpy(goes_on[rows]) * value
         pair = torch.cat([x, a], -1)
-        sum(functional.mse_loss(critic(pair).squeeze(1), wanted) for critic in critics).backward()
+        sum(functional.mse_loss(critic(pair).squeeze(1), target_values) for critic in critics).backward()
         step(optimizers[1], judging)
         drawn, density = _drawn(actor(x))
         pair = torch.cat([x, drawn], -1)
@@ -73,7 +79,7 @@ def learning(hidden: int, batch: int, warmup: int = 500, seed: int = 0) -> Itera
 
 
 def _drawn(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions in -1..1 of a squashed Gaussian, and their log-densities."""
+    """Sample actions in [-1, 1] from a squashed Gaussian, and return the actions and their log-densities."""
     mean, log_std = outputs.chunk(2, -1)
     log_std = log_std.clamp(-20.0, 2.0)
     noise = torch.randn_like(mean)

@@ -1,4 +1,4 @@
-"""The other libraries' sides, written the way their documentation says; each imports its library when prepared."""
+"""Workloads of other libraries, written as their documentation shows. Each imports its library when prepared."""
 
 RLLIB = ("ray.rllib",)
 SB3 = ("stable_baselines3",)

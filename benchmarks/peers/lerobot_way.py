@@ -1,4 +1,4 @@
-"""LeRobot's way to draw from a data set: items by number out of a `datasets.Dataset`, collated by a `DataLoader`.
+"""Sampling in LeRobot's manner: items by number from a `datasets.Dataset`, collated by a `DataLoader`.
 
 Written from what LeRobot documents of its `LeRobotDataset`, without the package: a data set of its layout v3 is a table
 of Hugging Face, a row a frame, in torch's format. An item is a row. With `delta_timestamps`, each key that they name
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class FramesByNumber:
-    """The items of a data set of LeRobot's layout at `path`; what `datasets` keeps goes to `cache`.
+    """Items of a data set in LeRobot's layout by frame number.
 
     Args:
         deltas: by key the frames around an item, as numbers: `delta_timestamps` times fps.
@@ -43,15 +43,15 @@ class FramesByNumber:
         episode = int(item["episode_index"])
         first, last = self._starts[episode], self._stops[episode] - 1
         for key, deltas in self._deltas.items():
-            wanted = [index + delta for delta in deltas]
-            rows = [min(max(number, first), last) for number in wanted]
+            numbers = [index + delta for delta in deltas]
+            rows = [min(max(number, first), last) for number in numbers]
             item[key] = torch.stack([*self._frames.select(rows)[key]])
-            item[f"{key}_is_pad"] = torch.tensor([number != row for number, row in zip(wanted, rows, strict=True)])
+            item[f"{key}_is_pad"] = torch.tensor([number != row for number, row in zip(numbers, rows, strict=True)])
         return item
 
 
 def batches(frames: FramesByNumber, size: int) -> Any:
-    """Endless batches of so many drawn items, collated in this process."""
+    """Return an endless iterator over batches of `size` random items, collated in this process."""
     from torch.utils.data import DataLoader, RandomSampler
 
     sampler = RandomSampler(frames, replacement=True, num_samples=1 << 40)

@@ -1,4 +1,4 @@
-"""A CartPole of four agents with dicts per agent, and RLlib's runner on it."""
+"""CartPole with four agents and dicts by agent, and RLlib's runner and PPO for this environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIVE = tuple[dict[str, Any], ...]
 
 
 class MultiAgentCartPole:
-    """Four poles side by side; an agent whose pole has fallen is gone, and the last one ends the episode."""
+    """Four independent CartPoles. An agent ends when its pole falls, and the last agent ends the episode."""
 
     def __init__(self) -> None:
         self.poles = {agent: gym.make("CartPole-v1") for agent in AGENTS}
@@ -31,14 +31,14 @@ class MultiAgentCartPole:
         return self.action_spaces[agent]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """First observations and infos, by agent."""
+        """Return the first observations and infos, by agent."""
         self.agents = list(AGENTS)
         seeds = {agent: None if seed is None else seed + i for i, agent in enumerate(AGENTS)}
         results = {agent: pole.reset(seed=seeds[agent]) for agent, pole in self.poles.items()}
         return {agent: result[0] for agent, result in results.items()}, {agent: {} for agent in AGENTS}
 
     def step(self, actions: dict[str, Any]) -> FIVE:
-        """Observations, rewards, terminateds, truncateds and infos, by agent; `__all__` when nobody is left."""
+        """Return observations, rewards, terminateds, truncateds and infos, by agent."""
         results = {agent: self.poles[agent].step(int(action)) for agent, action in actions.items()}
         observations, rewards, terminateds, truncateds, infos = (
             {agent: result[i] for agent, result in results.items()} for i in range(5)
@@ -55,7 +55,7 @@ class MultiAgentCartPole:
 
 
 def rllib_sampling(size: Size) -> Timed:
-    """RLlib's `MultiAgentEnvRunner` with one module that all agents share; per env step."""
+    """Time RLlib's `MultiAgentEnvRunner` with one module for all agents, per env step."""
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -73,7 +73,7 @@ def rllib_sampling(size: Size) -> Timed:
 
 
 def rllib_environment() -> type:
-    """The same environment under RLlib's base class."""
+    """Return the environment as a class derived from RLlib's `MultiAgentEnv`."""
     from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
     base: Any = MultiAgentEnv
@@ -96,7 +96,7 @@ def rllib_environment() -> type:
 
 
 def rllib_learning(steps: int, epochs: int, minibatch: int) -> Callable[[Size], Counted]:
-    """RLlib's PPO with one module that all agents share: CPU seconds of this process per agent step."""
+    """Measure the CPU seconds per agent step of RLlib's PPO with one module for all agents."""
 
     def prepare(size: Size) -> Counted:
         from ray.rllib.algorithms.ppo import PPOConfig

@@ -1,4 +1,4 @@
-"""RLlib's connector pipelines, built from a PPO configuration as its algorithms build them."""
+"""RLlib's connector pipelines, built from a PPO configuration as RLlib's algorithms build the pipelines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULE = "default_policy"
 def train_batch(
     make_steps: Callable[[Size], list[Steps]], *, gae: bool = False, lstm: bool = False, device: Any = None
 ) -> Callable[[Size], Timed]:
-    """The learner pipeline on finalized episodes; with `gae`, as PPO builds it, the value function's forward left out.
+    """Time RLlib's learner pipeline on finalized episodes, optionally with GAE or an LSTM.
 
     PPO's pipeline lengthens the episodes it is given, so each call gets copies, made off the clock.
     """
@@ -43,7 +43,7 @@ def train_batch(
 
 
 def learner_pipeline(*, gae: bool, lstm: bool, device: Any = None) -> tuple[Any, Any]:
-    """The pipeline and its module, whose value function answers at once."""
+    """Return RLlib's learner pipeline, and a module whose value function returns zeros at once."""
     from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate, GeneralAdvantageEstimation
 
     config = ppo_config(use_lstm=lstm)
@@ -63,7 +63,7 @@ def learner_pipeline(*, gae: bool, lstm: bool, device: Any = None) -> tuple[Any,
 
 
 def ppo_config(*, num_envs: int = 1, use_lstm: bool = False) -> Any:
-    """PPO on CartPole with a 64-64 tanh MLP, or an LSTM of 64 cut into sequences of 20."""
+    """Return RLlib's PPO configuration for CartPole, with a 64-64 tanh MLP or an LSTM."""
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -79,13 +79,13 @@ def ppo_config(*, num_envs: int = 1, use_lstm: bool = False) -> Any:
 
 
 def with_rllib_state(data: Steps) -> Steps:
-    """The same steps with the recorded states in RLlib's shape: a layer axis before the features."""
+    """Return the episode with its recurrent states in RLlib's shape, which has a layer axis."""
     state = {name: values[:, None] for name, values in data.states.items()}
     return data.with_states_as_extras(state)
 
 
 def module_to_env(num_envs: int) -> Callable[[Size], Timed]:
-    """What follows the forward pass in RLlib's runner: from distribution inputs [N, 2] to the environment's actions."""
+    """Time RLlib's pipeline from distribution inputs [N, 2] to the actions of the environment."""
 
     def prepare(size: Size) -> Timed:
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -116,7 +116,7 @@ def module_to_env(num_envs: int) -> Callable[[Size], Timed]:
 
 
 def mean_std_filter(num_envs: int, width: int) -> Callable[[Size], Timed]:
-    """RLlib's `MeanStdFilter` on the newest observation of each episode: statistics updated, observations rewritten."""
+    """Time RLlib's `MeanStdFilter` on the newest observation of each episode."""
 
     def prepare(size: Size) -> Timed:
         from ray.rllib.connectors.env_to_module import MeanStdFilter

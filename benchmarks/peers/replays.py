@@ -1,4 +1,4 @@
-"""The other libraries' replay buffers, filled with the same transitions and drawn from."""
+"""Replay buffers of other libraries, filled with the same transitions and sampled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Prepare = Callable[[Size], Timed]
 
 
 def cpprb_columns() -> dict[str, Any]:
-    """What each transition has."""
+    """Return the column definitions of cpprb for one transition."""
     flag = {"dtype": np.bool_}
     return {
         "obs": {"shape": 4},
@@ -49,7 +49,7 @@ def cpprb_arguments(data: Transitions) -> dict[str, Any]:
 
 
 def cpprb_uniform(size: Size) -> Timed:
-    """cpprb's `ReplayBuffer.sample`."""
+    """Time cpprb's `ReplayBuffer.sample`."""
     import cpprb
 
     data = transitions(size(STORED))
@@ -59,7 +59,7 @@ def cpprb_uniform(size: Size) -> Timed:
 
 
 def cpprb_prioritized(*, update: bool) -> Prepare:
-    """cpprb's `PrioritizedReplayBuffer.sample`, and `update_priorities` of what was drawn."""
+    """Time cpprb's `PrioritizedReplayBuffer.sample`, optionally with `update_priorities` of the sampled rows."""
 
     def prepare(size: Size) -> Timed:
         import cpprb
@@ -79,7 +79,7 @@ def cpprb_prioritized(*, update: bool) -> Prepare:
 
 
 def cpprb_adding(num_envs: int) -> Prepare:
-    """cpprb's `ReplayBuffer.add` of many transitions in one call, into a full buffer."""
+    """Time cpprb's `ReplayBuffer.add` of one vector step into a full buffer."""
 
     def prepare(size: Size) -> Timed:
         import cpprb
@@ -94,15 +94,15 @@ def cpprb_adding(num_envs: int) -> Prepare:
 
 
 def into_full(add: Callable[[Any], object], rows: list[Any], count: int, size: Size) -> Timed:
-    """One row after another, `count` steps each, once the buffer's 2 * STORED steps are there."""
-    again = cycle(rows)
+    """Fill the buffer, and time adding one vector step of `count` environments after another, per env step."""
+    endless_rows = cycle(rows)
     for _ in range(2 * size(STORED) // count + 1):
-        add(next(again))
-    return Timed(lambda: add(next(again)), count)
+        add(next(endless_rows))
+    return Timed(lambda: add(next(endless_rows)), count)
 
 
 def tianshou_uniform(size: Size) -> Timed:
-    """Tianshou's `ReplayBuffer.sample`: one environment, its fastest case."""
+    """Time Tianshou's `ReplayBuffer.sample` for one environment, its fastest case."""
     from tianshou.data import ReplayBuffer
 
     data = transitions(size(STORED))
@@ -119,7 +119,7 @@ def tianshou_uniform(size: Size) -> Timed:
 
 
 def tianshou_prioritized(*, update: bool) -> Prepare:
-    """Tianshou's `PrioritizedReplayBuffer.sample`, and `update_weight` of what was drawn."""
+    """Time Tianshou's `PrioritizedReplayBuffer.sample`, optionally with `update_weight` of the sampled rows."""
 
     def prepare(size: Size) -> Timed:
         from tianshou.data import Batch, PrioritizedReplayBuffer
@@ -151,7 +151,7 @@ def tianshou_prioritized(*, update: bool) -> Prepare:
 
 
 def sb3_uniform(size: Size) -> Timed:
-    """SB3's `ReplayBuffer.sample`, which makes tensors."""
+    """Time Stable-Baselines3's `ReplayBuffer.sample`, which returns tensors."""
     from stable_baselines3.common.buffers import ReplayBuffer
 
     data = transitions(size(STORED))
@@ -163,7 +163,7 @@ def sb3_uniform(size: Size) -> Timed:
 
 
 def tianshou_adding(num_envs: int) -> Prepare:
-    """Tianshou's `VectorReplayBuffer.add`, as its collector calls it, into a full buffer."""
+    """Time Tianshou's `VectorReplayBuffer.add` of one vector step into a full buffer."""
 
     def prepare(size: Size) -> Timed:
         from tianshou.data import Batch, VectorReplayBuffer
@@ -178,7 +178,7 @@ def tianshou_adding(num_envs: int) -> Prepare:
 
 
 def sb3_adding(num_envs: int) -> Prepare:
-    """SB3's `ReplayBuffer.add` of a row of environments, into a full buffer."""
+    """Time Stable-Baselines3's `ReplayBuffer.add` of one vector step into a full buffer."""
 
     def prepare(size: Size) -> Timed:
         from stable_baselines3.common.buffers import ReplayBuffer
@@ -194,7 +194,7 @@ def sb3_adding(num_envs: int) -> Prepare:
 
 
 def torchrl_data(data: Transitions) -> Any:
-    """The transitions as TorchRL lays them out."""
+    """Return the transitions as a TensorDict in TorchRL's layout."""
     return torchrl_entries(data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
 
 
@@ -206,7 +206,7 @@ def torchrl_entries(
     terminateds: np.ndarray,
     truncateds: np.ndarray,
 ) -> Any:
-    """Columns as a TensorDict."""
+    """Return the arrays as a TensorDict in TorchRL's layout."""
     import torch
     from tensordict import TensorDict
 
@@ -224,7 +224,7 @@ def torchrl_entries(
 
 
 def torchrl_uniform(size: Size) -> Timed:
-    """TorchRL's `ReplayBuffer.sample` over a `LazyTensorStorage`, its leanest class."""
+    """Time TorchRL's `ReplayBuffer.sample` over a `LazyTensorStorage`, its fastest class."""
     from torchrl.data import LazyTensorStorage, ReplayBuffer
 
     data = transitions(size(STORED))
@@ -234,7 +234,7 @@ def torchrl_uniform(size: Size) -> Timed:
 
 
 def torchrl_adding(num_envs: int) -> Prepare:
-    """TorchRL's `ReplayBuffer.extend` of a row of environments that is a TensorDict already, into a full buffer."""
+    """Time TorchRL's `ReplayBuffer.extend` with the TensorDict of one vector step, into a full buffer."""
 
     def prepare(size: Size) -> Timed:
         from torchrl.data import LazyTensorStorage, ReplayBuffer
@@ -248,7 +248,7 @@ def torchrl_adding(num_envs: int) -> Prepare:
 
 
 def torchrl_sequences(batch_size: int, length: int) -> Prepare:
-    """TorchRL's `SliceSampler`, told where episodes end."""
+    """Time sequences from TorchRL's `SliceSampler`, with the ends of episodes given."""
 
     def prepare(size: Size) -> Timed:
         from torchrl.data import LazyTensorStorage, ReplayBuffer, SliceSampler
@@ -264,13 +264,13 @@ def torchrl_sequences(batch_size: int, length: int) -> Prepare:
 
 
 def rllib_uniform(size: Size) -> Timed:
-    """RLlib's `EpisodeReplayBuffer.sample` of sequences of one step, its fastest way to single steps."""
+    """Time RLlib's `EpisodeReplayBuffer.sample` of sequences of one step, its fastest sample of single steps."""
     buffer = rllib_buffer(stored_episodes(size(STORED)))
     return Timed(lambda: buffer.sample(batch_size_B=BATCH, batch_length_T=1))
 
 
 def rllib_sequences(batch_size: int, length: int) -> Prepare:
-    """RLlib's `EpisodeReplayBuffer.sample` of sequences."""
+    """Time RLlib's `EpisodeReplayBuffer.sample` of sequences."""
 
     def prepare(size: Size) -> Timed:
         buffer = rllib_buffer(stored_episodes(size(STORED)))
@@ -280,7 +280,7 @@ def rllib_sequences(batch_size: int, length: int) -> Prepare:
 
 
 def rllib_buffer(episodes: list[Steps]) -> Any:
-    """RLlib's buffer with the episodes in it."""
+    """Return RLlib's buffer filled with the episodes."""
     from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
     buffer = EpisodeReplayBuffer(capacity=sum(map(len, episodes)))

@@ -1,4 +1,4 @@
-"""Peers that sample CartPole with a 64-64 tanh MLP, and one that learns from what it sampled."""
+"""Other libraries that sample CartPole with a 64-64 tanh MLP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENVIRONMENT = "CartPole-v1"
 
 
 def rllib(num_envs: int, rows: int) -> Callable[[Size], Timed]:
-    """RLlib's `SingleAgentEnvRunner.sample`."""
+    """Time RLlib's `SingleAgentEnvRunner.sample`."""
 
     def prepare(size: Size) -> Timed:
         from ray.rllib.algorithms.ppo import PPOConfig
@@ -34,7 +34,7 @@ def rllib(num_envs: int, rows: int) -> Callable[[Size], Timed]:
 
 
 def tianshou(num_envs: int, rows: int) -> Callable[[Size], Timed]:
-    """Tianshou's `Collector.collect` into a `VectorReplayBuffer`, emptied after each as on-policy training does."""
+    """Time Tianshou's `Collector.collect` into a `VectorReplayBuffer` that is emptied after each call."""
 
     def prepare(size: Size) -> Timed:
         from tianshou.data import Collector, VectorReplayBuffer
@@ -55,7 +55,7 @@ def tianshou(num_envs: int, rows: int) -> Callable[[Size], Timed]:
 
 
 def tianshou_policy() -> Any:
-    """A categorical actor."""
+    """Return Tianshou's categorical policy with a 64-64 tanh MLP."""
     from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
     from tianshou.utils.net.common import Net
     from tianshou.utils.net.discrete import DiscreteActor
@@ -75,7 +75,7 @@ def tianshou_policy() -> Any:
 
 
 def sb3(num_envs: int, rows: int) -> Callable[[Size], Timed]:
-    """SB3's `PPO.collect_rollouts`. It evaluates its value network on every observation, too."""
+    """Time Stable-Baselines3's `PPO.collect_rollouts`, which also evaluates the value network."""
 
     def prepare(size: Size) -> Timed:
         from stable_baselines3 import PPO
@@ -94,7 +94,7 @@ def sb3(num_envs: int, rows: int) -> Callable[[Size], Timed]:
 
 
 def sb3_learning(num_envs: int, rows: int, epochs: int, minibatch: int) -> Callable[[Size], Timed]:
-    """SB3's `PPO.learn` for one rollout and one update."""
+    """Time Stable-Baselines3's `PPO.learn` for one rollout and one update."""
 
     def prepare(size: Size) -> Timed:
         from stable_baselines3 import PPO

@@ -1,4 +1,4 @@
-"""Peers that sample and learn, as their own users run them: the same networks and numbers as ours."""
+"""Other libraries that sample and learn, with the same networks and settings as this library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CAPACITY, WARMUP, CHANCE = 50_000, 500, 0.5  # of actions that are drawn, which 
 
 
 def sb3_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """SB3's DQN; per gradient step."""
+    """Time Stable-Baselines3's DQN, per gradient step."""
 
     def prepare(size: Size) -> Timed:
         from stable_baselines3 import DQN
@@ -40,7 +40,7 @@ def sb3_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
 
 
 def sb3_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """SB3's SAC; per gradient step."""
+    """Time Stable-Baselines3's SAC, per gradient step."""
 
     def prepare(size: Size) -> Timed:
         from stable_baselines3 import SAC
@@ -63,14 +63,14 @@ def sb3_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
 
 
 def learning(model: Any, warmup: int, updates: int, every: int) -> Timed:
-    """Gradient steps of an SB3 model that is past its warm-up."""
+    """Time gradient steps of a Stable-Baselines3 model after its warm-up."""
     model.learn(warmup + every)
     run = lambda: model.learn(updates * every, reset_num_timesteps=False)  # noqa: E731
     return Timed(run, updates, clock=cpu_seconds)
 
 
 def tianshou_ppo(num_envs: int, rows: int, epochs: int, minibatch: int) -> Callable[[Size], Timed]:
-    """Tianshou's PPO: a collection and an update; per step of an environment."""
+    """Time Tianshou's PPO: one collection and one update, per environment step."""
 
     def prepare(size: Size) -> Timed:
         num_steps = size(rows) * num_envs
@@ -81,7 +81,7 @@ def tianshou_ppo(num_envs: int, rows: int, epochs: int, minibatch: int) -> Calla
 
 
 def tianshou_ppo_run(num_envs: int, num_steps: int, epochs: int, minibatch: int, seed: int = 0) -> tuple[Any, Any]:
-    """Tianshou's PPO, and the parameters of a training that collects so many steps and learns from them once."""
+    """Return Tianshou's PPO and the parameters of a training with one collection of `num_steps` and one update."""
     from tianshou.algorithm import PPO
     from tianshou.algorithm.optim import AdamOptimizerFactory
     from tianshou.data import Collector, VectorReplayBuffer
@@ -114,7 +114,7 @@ def tianshou_ppo_run(num_envs: int, num_steps: int, epochs: int, minibatch: int,
 
 
 def tianshou_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """Tianshou's DQN; per gradient step."""
+    """Time Tianshou's DQN, per gradient step."""
 
     def prepare(size: Size) -> Timed:
         from tianshou.algorithm import DQN
@@ -137,7 +137,7 @@ def tianshou_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed
 
 
 def tianshou_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """Tianshou's SAC with a learned temperature; per gradient step."""
+    """Time Tianshou's SAC with a learned temperature, per gradient step."""
 
     def prepare(size: Size) -> Timed:
         from tianshou.algorithm import SAC
@@ -177,7 +177,7 @@ QUIET: dict[str, Any] = {"test_collector": None, "verbose": False, "show_progres
 
 
 def off_policy(algorithm: Any, env_id: str, warmup: int, updates: int, every: int, batch: int) -> Timed:
-    """Gradient steps of a Tianshou algorithm whose buffer has steps already."""
+    """Time gradient steps of a Tianshou algorithm after `warmup` random steps."""
     from tianshou.data import Collector, VectorReplayBuffer
     from tianshou.env import DummyVectorEnv
     from tianshou.trainer import OffPolicyTrainerParams

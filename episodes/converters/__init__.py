@@ -1,4 +1,4 @@
-"""Converters of episodes to and from other libraries' formats, with reports of what could not be kept."""
+"""Converters between episodes and the data formats of other libraries, with reports of lost information."""
 
 from episodes.converters.d4rl import from_d4rl
 from episodes.converters.formats import read, write

@@ -1,4 +1,4 @@
-"""Iteration over episodes in lists and packs of bounded size, so that writers never hold all episodes."""
+"""Iterate over episodes in lists and packs of bounded size, so that writers never hold all episodes in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack
 
 
 def each_of(episodes: Given) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes one by one. Multi-agent episodes become one episode per agent, by `pack_agents`."""
+    """Yield the episodes one by one, each multi-agent episode as one episode per agent."""
     for episode in episodes:
         if isinstance(episode, MultiAgentEpisode):
             for pack in pack_agents([episode]):
@@ -32,13 +32,13 @@ def each_of(episodes: Given) -> Iterator[SingleAgentEpisode]:
 
 
 def packs_of(episodes: Given) -> Iterator[EpisodePack]:
-    """Yield the episodes in order, in packs of episodes with the same schema."""
+    """Yield the episodes in packs of bounded size with equal dtypes, shapes and spaces."""
     for some in bounded_lists(episodes):
         yield EpisodePack.from_episodes(some)
 
 
 def bounded_lists(episodes: Given, *, alike: bool = True) -> Iterator[list[SingleAgentEpisode]]:
-    """Yield the episodes in order, in lists of bounded size.
+    """Yield the episodes in lists of bounded size.
 
     Args:
         episodes: the episodes.
@@ -59,7 +59,7 @@ def bounded_lists(episodes: Given, *, alike: bool = True) -> Iterator[list[Singl
 
 
 def _kind_of(episode: SingleAgentEpisode) -> tuple[Any, int]:
-    """Return the schema of an episode, and its size in bytes."""
+    """Return the dtypes, shapes, nesting and spaces of an episode as one comparable value, and its size in bytes."""
     tracks = episode.finalized_tracks()
     arrays = tracks.arrays()
     kinds = tuple((path, _kind(array.dtype), array.shape[1:]) for path, array in arrays.items())

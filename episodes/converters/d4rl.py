@@ -49,7 +49,7 @@ def from_d4rl(
 
 
 def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a file. `report` gets what is lost."""
+    """Yield the episodes of an HDF5 file in D4RL's layout. Losses are added to `report`."""
     with needing("minari", "D4RL's files need h5py"):
         import h5py
     try:
@@ -85,7 +85,7 @@ def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentE
 def _of_rows(
     file: Any, rows: slice, terminated: np.ndarray, truncated: np.ndarray, name: str, number: int, report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
-    """Yield the whole episodes of some rows."""
+    """Yield the episodes in a range of rows that ends with an episode."""
     observations, actions, rewards = (
         file["observations"][rows],
         file["actions"][rows],

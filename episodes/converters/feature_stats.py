@@ -1,4 +1,4 @@
-"""Statistics of features in LeRobot's form, per episode and in total."""
+"""Compute statistics of LeRobot's features, per episode and in total."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stats = dict[str, np.ndarray]
 
 
 def stats_of(items: np.ndarray) -> Stats:
-    """Return minimum, maximum, mean, standard deviation and quantiles [...] of items [n, ...], and the count [1]."""
+    """Compute min, max, mean, std and quantiles [...] of items [n, ...], and their count [1]."""
     wide = items.reshape(len(items), -1).astype(np.float64)
     stats = {"min": wide.min(0), "max": wide.max(0), "mean": wide.mean(0), "std": wide.std(0)}
     stats |= dict(zip(map(_name, QUANTILES), np.quantile(wide, QUANTILES, axis=0), strict=True))
@@ -22,7 +22,7 @@ def stats_of(items: np.ndarray) -> Stats:
 
 
 def frame_stats_of(frames: np.ndarray) -> Stats:
-    """Return the statistics [C, 1, 1] of frames [n, H, W, C], scaled to 0..1. Only some of many frames are used."""
+    """Compute statistics [C, 1, 1] of video frames [n, H, W, C], scaled to 0..1, from at most 100 frames."""
     some = frames[:: max(1, len(frames) // _MOST_FRAMES)]
     stats = stats_of(some.reshape(-1, some.shape[-1]) / 255.0)
     return {name: value.reshape(-1, 1, 1) for name, value in stats.items()} | {"count": np.array([len(some)])}
@@ -33,15 +33,16 @@ def _name(quantile: float) -> str:
 
 
 class RunningStats:
-    """Statistics of several parts together. Quantiles are approximate: means of the parts' quantiles, weighted by
-    count.
+    """Statistics of many episodes, combined from the statistics of each.
+
+    Quantiles are approximate: means of the parts' quantiles, weighted by count.
     """
 
     def __init__(self) -> None:
         self._known: Stats | None = None
 
     def add(self, part: Stats) -> None:
-        """Add the statistics of a part."""
+        """Add the statistics of one episode."""
         known = self._known
         if known is None:
             self._known = {name: np.array(value) for name, value in part.items()}
@@ -55,5 +56,5 @@ class RunningStats:
         self._known = mixed | ends | {"std": np.sqrt(variance), "count": known["count"] + part["count"]}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as lists by name."""
+        """Return the combined statistics as lists by name."""
         return {name: value.tolist() for name, value in (self._known or {}).items()}

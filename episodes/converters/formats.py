@@ -1,4 +1,4 @@
-"""Formats by name: `read` and `write` them episode by episode."""
+"""Read and write episodes in any supported format, given by name or inferred from a path."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
 
 
 def dataset_episodes(path: str | Path, report: LossReport) -> Iterator[Any]:
-    """Yield the episodes of a data set. Nothing is lost."""
+    """Yield the episodes of a data set of this library."""
     yield from EpisodeDataset(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Functions that read and write a format, and the file that identifies its directories."""
+    """Reading and writing functions of one file format, and the file that identifies its directories."""
 
     read: Callable[[Any, LossReport], Iterator[Any]]
     write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...) -> a report, or a result and a report
@@ -76,7 +76,7 @@ FORMATS = {
 
 
 def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossReport]:
-    """Return an iterator over the episodes of a source, and a report that grows while they are read.
+    """Open a source of any supported format, and return an iterator over its episodes and a report of losses.
 
     Args:
         source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or an object of
@@ -107,7 +107,7 @@ def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossRep
 
 
 def write(episodes: Given, target: str | Path, format: str, **options: Any) -> LossReport:
-    """Write episodes to a new data set of a format, completely or not at all, and return a report of what was lost.
+    """Write episodes to a new data set in the given format, atomically, and return a report of what was lost.
 
     Args:
         episodes: the episodes.
@@ -133,7 +133,7 @@ def writable() -> list[str]:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the name of the format of files, or None if it is unknown.
+    """Infer the format of a file or directory, and return its name, or None if the format is unknown.
 
     Raises:
         UnreadableData: Parquet that cannot be read.
@@ -168,8 +168,9 @@ def _held(source: Any, report: LossReport) -> Iterator[Any]:
 
 
 def _reader_of(source: Any) -> Callable[[Any, LossReport], Iterator[Any]] | None:
-    """Return the function that reads an object of another library, or None if its type is unknown. Nothing is
-    imported.
+    """Return the function that reads an object of another library, or None if its type is unknown.
+
+    The other library is not imported.
     """
     if hasattr(source, "optimize_memory_usage") and hasattr(source, "next_observations"):
         return _reader_of_list(from_sb3)
@@ -193,7 +194,7 @@ def _is_rllibs(value: Any) -> bool:
 def _reader_of_list(
     convert: Callable[[Any], tuple[list[Any], LossReport]],
 ) -> Callable[[Any, LossReport], Iterator[Any]]:
-    """Return a reader for a converter that returns a list."""
+    """Convert a function that returns a list of episodes to a reader function that yields episodes."""
 
     def episodes(source: Any, report: LossReport) -> Iterator[Any]:
         episodes_read, losses = convert(source)

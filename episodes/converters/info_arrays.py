@@ -1,4 +1,4 @@
-"""Conversion of infos to arrays [T + 1, ...] by key and back."""
+"""Convert info dicts to arrays [T + 1, ...] by key and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ODD = ("", ".", "..")  # keys with another meaning in HDF5
 
 
 def info_arrays(infos: Sequence[dict[Any, Any]], lost: Callable[[str], None], prefix: str = "") -> dict[str, Any]:
-    """Return nested arrays (lists of str) of the keys that every info has, with values of one type and shape.
+    """Return the infos as nested arrays, with only the keys that all infos have in one dtype and shape.
 
     Args:
         infos: the infos, dicts of numbers, bools, str, arrays and nested dicts.
@@ -41,7 +41,7 @@ def info_arrays(infos: Sequence[dict[Any, Any]], lost: Callable[[str], None], pr
 
 
 def _array_of(values: list[Any]) -> Any:
-    """Return the values as one array, or a list of str unchanged. Return None for values of several types or shapes."""
+    """Return values as one array, or a list of str unchanged, or None if their types or shapes differ."""
     kind = type(values[0])
     if any(type(value) is not kind for value in values):
         return None
@@ -63,7 +63,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return `count` infos with the items of nested arrays. Shorter arrays fill the last infos.
+    """Convert nested arrays to `count` info dicts. Shorter arrays fill the last infos.
 
     Scalars of float64, int64 and bool become Python's own.
     """

@@ -1,4 +1,4 @@
-"""Conversion of infos to portable table columns and back: numbers, arrays of one shape, text, and msgpack."""
+"""Convert infos to portable table columns (numbers, arrays, text, msgpack) and back."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TEXT, _DOCUMENTS = "text", "msgpack"
 
 @dataclass(frozen=True, slots=True)
 class InfoColumns:
-    """Columns of n infos by path, and the kind of each column: `[dtype, shape, plain]`, "text" or "msgpack"."""
+    """Info values of n observations as columns by key path, with the type of each column."""
 
     kinds: dict[str, Any]
     values: dict[str, Column]
 
     @classmethod
     def of(cls, infos: Infos, ids: Sequence[Any], report: LossReport) -> InfoColumns:
-        """Return the columns of infos. `report` gets keys that msgpack cannot hold.
+        """Convert infos to columns. Keys that msgpack cannot encode are added to `report`.
 
         Args:
             infos: the infos [n].
@@ -49,7 +49,7 @@ class InfoColumns:
         return self.kinds
 
     def columns(self, prefix: str, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> dict[str, Any]:
-        """Return Arrow columns of the infos at `rows`.
+        """Return the infos at the given rows as Arrow columns.
 
         Args:
             prefix: the first part of the columns' names.
@@ -90,7 +90,7 @@ class InfoColumns:
 
     @staticmethod
     def read(kinds: dict[str, Any], table: Any, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
-        """Return the infos of a table.
+        """Read infos from the columns of an Arrow table.
 
         Args:
             kinds: the kind of each column, by path.

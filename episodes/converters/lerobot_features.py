@@ -1,4 +1,4 @@
-"""Features of LeRobot's data sets, and the tracks that they hold."""
+"""Features (columns and videos) of LeRobot's data sets, and the arrays of an episode that they store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ORDERS = {"HWC": (0, 1, 2, 3), "CHW": (0, 2, 3, 1)}  # transpositions from [n, 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Feature that holds a track."""
+    """Column or video of a LeRobot data set that stores one array of an episode."""
 
     path: str  # path of the track
     name: str  # name of the feature
@@ -39,17 +39,17 @@ class Feature:
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
-        """Shape [H, W, 3] of a video's frames."""
+        """Shape [H, W, 3] of the video's frames."""
         height, width, _ = (self.shape[axis - 1] for axis in _ORDERS[self.order or "HWC"][1:])
         return height, width, 3
 
     def frames(self, items: np.ndarray) -> np.ndarray:
-        """Return items [n, ...] as frames [n, H, W, 3]. Grey images get three equal channels."""
+        """Convert array items [n, ...] to video frames [n, H, W, 3]. Grey images get three equal channels."""
         laid = items.transpose(_ORDERS[self.order or "HWC"])
         return np.broadcast_to(laid, (*laid.shape[:3], 3)) if laid.shape[3] == 1 else laid
 
     def items(self, frames: np.ndarray) -> np.ndarray:
-        """Return the items of `frames`."""
+        """Convert video frames [n, H, W, 3] back to array items [n, ...]."""
         laid = frames[..., :1] if 1 in (self.shape[0 if self.order == "CHW" else 2],) else frames
         return np.ascontiguousarray(laid.transpose(np.argsort(_ORDERS[self.order or "HWC"])))
 
@@ -61,7 +61,7 @@ class Feature:
         return Feature(path, fields["name"], fields["dtype"], tuple(fields["shape"]), fields["order"])
 
     def describe(self, fps: int, lossless: bool) -> dict[str, Any]:
-        """Return the feature's description in info.json."""
+        """Return the description of this feature for info.json."""
         if self.order is None:
             return describe(np.dtype(self.dtype), self.shape)
         height, width, channels = self.frame_shape
@@ -78,13 +78,13 @@ class Feature:
 
 
 def describe(dtype: np.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the description in info.json of a feature that is a column."""
+    """Return the info.json description of a feature that is a column, not a video."""
     name = "string" if dtype.kind in "UT" else dtype.name
     return {"dtype": name, "shape": list(shape) or [1], "names": None}
 
 
 def features_of(tracks: Tracks, videos: bool) -> dict[str, Feature]:
-    """Return the features of finished tracks, by path.
+    """Return the feature that stores each array of an episode, by the array's path.
 
     Args:
         tracks: finished tracks.
@@ -109,7 +109,7 @@ def features_of(tracks: Tracks, videos: bool) -> dict[str, Feature]:
 
 
 def _order_of(array: np.ndarray) -> str | None:
-    """Return the order of an image's axes, "HWC" or "CHW", or None if the items are not images."""
+    """Return the axis order of images, "HWC" or "CHW", or None if the items are not images."""
     if array.dtype != np.uint8 or array.ndim != 4 or min(array.shape[1:]) < 1:
         return None
     if array.shape[3] in (1, 3) and min(array.shape[1:3]) >= 16:
@@ -129,7 +129,7 @@ def _name(path: str, is_video: bool) -> str:
 
 
 def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of the tracks that info.json stores under our own key, to restore them exactly."""
+    """Return a description of dtypes, nesting and spaces for info.json, from which `from_lerobot` restores episodes."""
     whole = {"observations": tracks.observations.whole(), "actions": tracks.actions.whole()}
     whole |= {"rewards": tracks.rewards.whole()}
     whole |= {"extra_model_outputs": {key: track.whole() for key, track in tracks.extra.items()}}
@@ -139,7 +139,7 @@ def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any
 
 
 def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: Any) -> None:
-    """Raise `TrackMismatch` unless an episode has the features of earlier episodes. Text may have any length."""
+    """Raise `TrackMismatch` unless an episode has the same features as earlier episodes, with text of any length."""
     for path in known.keys() | features.keys():
         before, feature = known.get(path), features.get(path)
         same_text = before is not None and feature is not None and before.dtype[1] == feature.dtype[1] == "U"
@@ -151,7 +151,7 @@ def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: An
 
 
 def assembled_tracks(about: dict[str, Any], leaves: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return nested arrays by track.
+    """Return the arrays of an episode nested as before the export.
 
     Raises:
         UnreadableData: the array of a track is missing.

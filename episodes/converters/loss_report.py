@@ -1,4 +1,4 @@
-"""`LossReport`: what a converter could not keep, why, and in which episodes."""
+"""Report of the information that a converter could not store, with reasons and affected episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One kind of loss, with the number of episodes it affects.
+    """Information that a conversion lost, with the reason and the number of affected episodes.
 
     Attributes:
         what: what was lost.
@@ -32,7 +32,9 @@ class Loss:
 
 @dataclass(slots=True)
 class LossReport:
-    """Report of losses, one `Loss` per kind. It is falsy if nothing was lost, and small for any number of episodes.
+    """Report of all information that a conversion lost. It is falsy if nothing was lost.
+
+    It has one `Loss` per kind, so it is small for any number of episodes.
 
     >>> report = LossReport()
     >>> report.add("rewards", "the other side has none", "a")
@@ -44,7 +46,7 @@ class LossReport:
     _where: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
     def add(self, item: str, reason: str, episode_id: Any) -> None:
-        """Record that an episode lost something. Repeated calls for the same episode count once.
+        """Record that a piece of information of an episode was lost. Repeated calls for one episode count once.
 
         Args:
             item: what was lost.
@@ -56,18 +58,18 @@ class LossReport:
         count[2] = episode_id
 
     def join(self, report: LossReport) -> None:
-        """Add the losses of another report."""
+        """Add all losses of another report."""
         for key, (num, first, last) in report._where.items():
             known = self._where.setdefault(key, [0, first, None])
             known[0], known[2] = known[0] + num, last
 
     @property
     def losses(self) -> list[Loss]:
-        """Losses in the order in which they were first recorded."""
+        """Recorded losses, in the order in which they first occurred."""
         return [Loss(item, reason, num, first) for (item, reason), (num, first, _) in self._where.items()]
 
     def check(self, strict: bool) -> LossReport:
-        """Return the report.
+        """Return this report, or raise `LostInConversion` if `strict` is True and something was lost.
 
         Raises:
             LostInConversion: `strict` is True and something was lost. The error lists the losses.
@@ -87,7 +89,7 @@ class LossReport:
 
 
 def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any], bool], path: str = "") -> Any:
-    """Return the part of nested dicts that a format supports. `lost` is called with the path of each other value.
+    """Return the part of nested dicts that a format supports, and call `lost` with the path of each other value.
 
     Args:
         value: the value, a nested dict or any other.
@@ -112,7 +114,7 @@ def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any
 
 
 def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:
-    """Report spaces of an episode that differ from the format's spaces for all episodes.
+    """Report spaces of an episode that differ from the spaces that the format stores for all episodes.
 
     Args:
         report: gets what is lost.
@@ -132,7 +134,7 @@ FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy
 def report_dropped_facts(
     report: LossReport, episode: SingleAgentEpisode, name: str, keeps: Collection[str] = ()
 ) -> None:
-    """Report facts of an episode that a format cannot store, except facts in `keeps`.
+    """Report all attributes of an episode that a format cannot store, except the attributes in `keeps`.
 
     Args:
         report: gets what is lost.

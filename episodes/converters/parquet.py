@@ -62,7 +62,7 @@ def from_parquet(path: str | Path) -> tuple[list[SingleAgentEpisode], LossReport
 
 
 def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes that `to_parquet` wrote."""
+    """Yield the episodes of Parquet files that `to_parquet` wrote."""
     for file in files_of(path):
         for table in groups_of(file):
             with as_unreadable_data(str(file)):

@@ -1,4 +1,4 @@
-"""Export to Ray Data, with complete rows, since Ray shuffles rows."""
+"""Export to Ray Data, where each row is a complete transition because Ray shuffles rows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _some(items: list[Any]) -> list[Any]:
 
 
 def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
-    """Return (start, stop) episode ranges of about `part_bytes` bytes of tracks each."""
+    """Split a data set into (start, stop) ranges of episodes with about `part_bytes` bytes each."""
     tracks = dataset.stored_header.tracks.values()
     step_bytes = sum(np.dtype(field.dtype).itemsize * math.prod(field.shape) for field in tracks)
     starts = np.cumsum(dataset.lengths) - dataset.lengths
@@ -79,13 +79,13 @@ def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
 
 
 def _read(dataset: EpisodeDataset, part: Any) -> Iterator[Any]:
-    """Yield the tables of one part of a data set. One of Ray's tasks runs this."""
+    """Yield the tables of one range of episodes. Executed by a Ray task."""
     for pack in dataset[int(part["start"][0]) : int(part["stop"][0])].packs():
         yield complete_table(pack, LossReport())
 
 
 def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
-    """Return the table of the pack's steps, with the next observation on each row. Return None if there are no steps.
+    """Return a table of complete transitions, with the next observation on each row, or None without steps.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
@@ -110,7 +110,7 @@ def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
 
 
 def _tensors(array: np.ndarray) -> Any:
-    """Return the column of an array [n, ...]. Items with a shape become Arrow tensors of fixed shape."""
+    """Convert an array [n, ...] to an Arrow column. Items with a shape become fixed-shape tensors."""
     pa, column = pyarrow(), column_of(array)
     if array.ndim == 1 or not pa.types.is_fixed_size_list(column.type) or array.dtype.kind not in NUMBERS:
         return column

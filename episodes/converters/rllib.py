@@ -1,4 +1,4 @@
-"""Conversion to and from RLlib's `SingleAgentEpisode` and `MultiAgentEpisode`."""
+"""Convert episodes to and from RLlib's `SingleAgentEpisode` and `MultiAgentEpisode`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def to_rllib(
     action_mapping: str | None = None,
     strict: bool = False,
 ) -> tuple[list[Any], LossReport]:
-    """Return RLlib's episodes with copies of the data, and a report of what was lost.
+    """Convert episodes to RLlib's episodes, with copies of the data, and return them with a report of what was lost.
 
     Finalized episodes are finalized, others can grow. RLlib's multi-agent episodes cannot store actions that were taken
     later than the observation, infos without an observation, rewards before an agent's first observation or after its
@@ -42,7 +42,7 @@ def to_rllib(
 
 
 def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield RLlib's episodes. `report` gets what is lost."""
+    """Yield episodes converted to RLlib's classes. Losses are added to `report`."""
     with needing("rllib", "RLlib's episodes need RLlib"):
         from ray.rllib.env import multi_agent_episode, single_agent_episode
     for original in episodes:
@@ -56,7 +56,10 @@ def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: s
 
 
 def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
-    """Set the id and the spaces of RLlib's episode, also spaces that its states cannot store. Return the episode."""
+    """Set the id and the spaces of RLlib's episode `made`, and return `made`.
+
+    This includes spaces that RLlib's states cannot store.
+    """
     made.id_ = episode.id_  # RLlib takes an id such as 0 or "" for none, and makes another
     made.observation_space, made.action_space = episode.observation_space, episode.env_action_space
     return made
@@ -65,7 +68,7 @@ def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
 def from_rllib(
     episodes: Iterable[Any], *, action_mapping: str | None = None, strict: bool = False
 ) -> tuple[list[Any], LossReport]:
-    """Return our episodes with copies of the data of RLlib's, and a report of what was lost.
+    """Convert RLlib's episodes, with copies of the data, and return them with a report of what was lost.
 
     Args:
         episodes: episodes of RLlib, of one or several agents.
@@ -82,7 +85,7 @@ def from_rllib(
 
 
 def rllib_episodes(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield our episodes. `report` gets what is lost."""
+    """Yield episodes converted from RLlib's. Losses are added to `report`."""
     for number, original in enumerate(episodes):
         if hasattr(original, "env_t_to_agent_t"):
             yield several.episode_of(original, report, action_mapping)

@@ -60,7 +60,7 @@ def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False)
 
 
 def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """Return the state of an episode, without values that cannot be packed."""
+    """Return an episode's state as a dict for RLlib, without values that its file format cannot encode."""
     finished = SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), episode.custom_data)
     state = rllib_states.state_of(finished, report)
 
@@ -84,7 +84,7 @@ def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]
 
 
 def _changed_paths(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of values that change their type when they are read."""
+    """Yield the paths of nested values that change their type when they are read back (tuples, numpy strings)."""
     if isinstance(value, (tuple, np.str_)):
         yield path
     elif type(value) in (dict, list):
@@ -112,7 +112,7 @@ def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[
 
 
 def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of Parquet files. `report` gets what is lost."""
+    """Yield the episodes of RLlib's Parquet files. Losses are added to `report`."""
     for file in files_of(path):
         names = schema_of(file).names
         if _ITEM in names:
@@ -126,7 +126,7 @@ def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[Single
 
 
 def is_rllib(path: str | Path) -> bool:
-    """Return True if the Parquet files are RLlib's."""
+    """Return True if the Parquet files have the columns of RLlib's offline data."""
     names = set(schema_of(files_of(path)[0]).names)
     return _ITEM in names or set(_STEPS) <= names
 
@@ -140,7 +140,10 @@ def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
 
 
 def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of rows of steps. An episode can continue in the next row group."""
+    """Yield the episodes of a Parquet file with one step per row.
+
+    An episode can continue in the next row group.
+    """
     pa, remainder = pyarrow(), None
     first = 0
     for group in chain(groups_of(file, list(_STEPS)), [None]):
@@ -166,5 +169,5 @@ def _transitions(table: Any) -> Transitions:
 
 
 def _numbers_of(table: Any) -> np.ndarray:
-    """Return an episode index for each row."""
+    """Return an integer for each row that identifies the row's episode."""
     return table["eps_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)

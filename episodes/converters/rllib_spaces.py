@@ -1,4 +1,4 @@
-"""Conversion of Gymnasium spaces to and from RLlib's dicts in states of episodes. Nothing is unpickled."""
+"""Convert Gymnasium spaces to and from the dicts in RLlib's episode states. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.errors import UnreadableData
 
 
 def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
-    """Return RLlib's dict of a space, or None for None and for spaces that RLlib cannot describe completely."""
+    """Convert a space to RLlib's dict. Return None for None and for spaces that RLlib cannot describe completely."""
     made = None if space is None else _to_dict(space)
     try:
         return made if made is not None and from_dict(made) == space else None
@@ -50,7 +50,7 @@ def _to_dict(space: Any) -> dict[str, Any] | None:
 
 
 def from_dict(fields: Any) -> Any:
-    """Return the space of RLlib's dict.
+    """Convert RLlib's dict to a Gymnasium space.
 
     Raises:
         UnreadableData: an unknown kind of space.

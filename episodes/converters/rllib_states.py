@@ -1,4 +1,4 @@
-"""Conversion of `SingleAgentEpisode` to and from states of RLlib's episodes. RLlib is not needed."""
+"""Convert `SingleAgentEpisode` to and from the state dicts of RLlib's episodes, without RLlib."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHY = "RLlib's episodes have no place for it"
 
 
 def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """Return a state for RLlib's `SingleAgentEpisode.from_state`. It shares no memory with the episode.
+    """Convert an episode to a state dict for RLlib's `SingleAgentEpisode.from_state`, with copies of the data.
 
     Policy versions are lost.
     """
@@ -60,13 +60,13 @@ def _buffer(track: Track, space: Any) -> dict[str, Any]:
 
 
 def rllib_state_of(episode: Any) -> dict[str, Any]:
-    """Return the state of an episode of RLlib, without Gymnasium's warnings about the length of spaces."""
+    """Return the state dict of an RLlib episode, without Gymnasium's warnings about the length of spaces."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         return episode.get_state()
 
 
 def episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
-    """Return the episode of a state of RLlib. It shares no memory with the state, and is finalized if RLlib's was.
+    """Convert a state dict of RLlib to an episode, with copies of the data.
 
     Raises:
         UnreadableData: another kind of state.
@@ -120,19 +120,22 @@ def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
 
 
 def _plain(buffer: Any) -> Mapping[str, Any]:
-    """Return the state of a buffer. RLlib leaves the buffer itself in the extra outputs of a cut chunk."""
+    """Return the state dict of an RLlib lookback buffer.
+
+    RLlib stores the buffer itself in the extra outputs of a cut chunk.
+    """
     return buffer if isinstance(buffer, Mapping) else buffer.get_state()
 
 
 def _as_tuples(data: Any) -> Any:
-    """Return nested arrays with tuples in place of lists, which msgpack made of tuples."""
+    """Return nested arrays with lists replaced by tuples, which msgpack had turned into lists."""
     if isinstance(data, dict):
         return {key: _as_tuples(part) for key, part in data.items()}
     return tuple(map(_as_tuples, data)) if isinstance(data, (list, tuple)) else data
 
 
 def _items(data: Any) -> list[Any]:
-    """Return the items of a buffer as a list."""
+    """Return the items of an RLlib lookback buffer as a list."""
     if isinstance(data, list):
         return data
     data = _as_tuples(data)

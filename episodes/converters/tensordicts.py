@@ -1,4 +1,4 @@
-"""Conversion to and from a TensorDict with TorchRL's names."""
+"""Convert episodes to and from a TensorDict with TorchRL's entry names."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _rows_of(episode: SingleAgentEpisode, number: int, report: LossReport) -> di
 
 
 def _without_tuples(data: Any) -> Any:
-    """Return dicts of copied tensors.
+    """Convert nested dicts of arrays to dicts of copied tensors.
 
     Raises:
         InvalidArgument: a tuple or a key that is not text, which a TensorDict cannot hold.
@@ -147,7 +147,7 @@ def from_tensordict(
 
 
 def _arrays(data: Any, path: tuple[str, ...]) -> dict[str, Any]:
-    """Return nested arrays of the tensors."""
+    """Convert the tensors of a TensorDict to nested numpy arrays."""
     arrays = {}
     for key, value in data.items():
         if hasattr(value, "batch_size"):

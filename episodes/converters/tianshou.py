@@ -1,4 +1,4 @@
-"""Conversion to and from the replay buffers of Tianshou."""
+"""Convert episodes to and from the replay buffers of Tianshou."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def from_tianshou(
 
 
 def _dicts(data: Any) -> dict[str, Any]:
-    """Return nested arrays of Tianshou's batches. Empty batches are left out."""
+    """Convert Tianshou's batches to nested dicts of arrays, without empty batches."""
     names = ("obs", "obs_next", "act", "rew", "terminated", "truncated", "info", "policy")
     items = data.items() if isinstance(data, Mapping) or hasattr(data, "items") else ()
     pairs = list(items) or [(name, getattr(data, name)) for name in names if hasattr(data, name)]

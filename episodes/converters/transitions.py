@@ -1,4 +1,4 @@
-"""Transitions in rows, as in replay buffers, and their conversion to episodes."""
+"""Convert rows of transitions, as stored by replay buffers, to episodes and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 @dataclass(slots=True)
 class Transitions:
-    """N transitions in order of time."""
+    """Transitions (observation, action, reward, next observation, flags) of N steps in order of time."""
 
     observations: Any  # [N, ...], nested
     next_observations: Any  # [N, ...]
@@ -32,7 +32,7 @@ class Transitions:
     first_row: int = 0  # row number of the first transition in the source
 
     def episodes(self, name: str, report: LossReport, first: int = 0, **spaces: Any) -> list[SingleAgentEpisode]:
-        """Return the episodes "NAME/FIRST", ... of the transitions.
+        """Join the transitions to episodes with the ids "NAME/FIRST", "NAME/FIRST+1", ...
 
         An episode is cut where a row's next observation is not the next row's observation; the report gets these rows.
 
@@ -64,7 +64,7 @@ class Transitions:
         ]
 
     def _find_links(self) -> np.ndarray:
-        """Return bool [N - 1]: whether a row's next observation equals the next row's observation. NaN equals NaN."""
+        """Return True for each row whose next observation equals the following row's observation, bool [N - 1]."""
         linked = np.ones(len(self.rewards) - 1, bool)
         for after, observations in zip(
             nested.leaves(self.next_observations), nested.leaves(self.observations), strict=True
@@ -105,7 +105,7 @@ def without_next(
     report: LossReport,
     episode_id: Any,
 ) -> dict[str, Any] | None:
-    """Return arguments of `from_arrays` for T steps whose last next observation is unknown.
+    """Return arguments of `from_arrays` for T steps if the observation after the last step is unknown.
 
     A terminated episode repeats its last observation, and any other episode loses its last step; both are reported.
     None is returned if no step is left.
@@ -135,7 +135,7 @@ def without_next(
 def transitions_of(
     episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport, mapping: str | None = None, **keeps: Any
 ) -> Transitions:
-    """Return the concatenated steps of the episodes for a buffer of transitions. `report` gets what is lost.
+    """Convert episodes to rows of transitions. Losses are added to `report`.
 
     The last step of a cut chunk is truncated: its target bootstraps from the next observation, and the next row belongs
     to another episode.
@@ -170,7 +170,7 @@ def transitions_of(
 
 
 def numbers_of(episode: SingleAgentEpisode, name: str) -> tuple[Any, Any, Any, np.ndarray]:
-    """Return observations, next observations, actions and rewards, [T, ...] each.
+    """Return the observations, next observations, actions and rewards of an episode, [T, ...] each.
 
     Raises:
         InvalidArgument: items that are not numbers.

@@ -1,4 +1,4 @@
-"""Reading and writing of mp4 files, frame by frame, with PyAV."""
+"""Read and write mp4 files frame by frame, with PyAV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAMPLED = 16  # frames of a file that are compared with the written ones
 
 
 def pyav() -> Any:
-    """Return the module `av`.
+    """Return the module `av` (PyAV).
 
     Raises:
         MissingExtra: PyAV is not installed.
@@ -26,7 +26,7 @@ def pyav() -> Any:
 
 
 class VideoWriter:
-    """Writer of RGB frames [H, W, 3] uint8 to an H.264 file.
+    """Writer of RGB frames [H, W, 3], uint8, to an H.264 video file.
 
     Args:
         path: the file.
@@ -49,7 +49,7 @@ class VideoWriter:
         self._every = 1
 
     def write(self, frames: np.ndarray) -> None:
-        """Write frames [n, H, W, 3]."""
+        """Append frames [n, H, W, 3] to the video."""
         for frame in frames:
             for packet in self._stream.encode(
                 self._av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
@@ -67,11 +67,11 @@ class VideoWriter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the file in bytes."""
+        """Size of the video file in bytes."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def close(self) -> tuple[int, float]:
-        """Finish the file. Return the largest and the mean error of some frames."""
+        """Finish the file, and return the largest and the mean compression error of some frames."""
         for packet in self._stream.encode():
             self._file.mux(packet)
         self._file.close()
@@ -85,12 +85,12 @@ class VideoWriter:
         )
 
     def abandon(self) -> None:
-        """Close an unfinished file."""
+        """Close the file without finishing the video."""
         self._file.close()
 
 
 def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
-    """Return the encoder and the pixel format for frames of a shape."""
+    """Return the name of the encoder and the pixel format for frames of this shape."""
     if lossless:
         return "libx264rgb", "rgb24"
     is_even = shape[0] % 2 == 0 and shape[1] % 2 == 0
@@ -98,7 +98,7 @@ def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
 
 
 def frames_of(path: Path) -> Iterator[np.ndarray]:
-    """Yield the frames [H, W, 3] uint8 of a video in order.
+    """Yield the frames of a video in order, uint8 [H, W, 3] each.
 
     Raises:
         UnreadableData: another or a damaged file.
@@ -115,7 +115,7 @@ def frames_of(path: Path) -> Iterator[np.ndarray]:
 
 
 class FrameReader:
-    """Reader of ranges of frames from videos. Ranges in order need no seeking."""
+    """Reader of ranges of frames from video files. Ranges in order need no seeking."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -123,7 +123,7 @@ class FrameReader:
         self._at = 0
 
     def read(self, path: Path, start: int, count: int) -> np.ndarray:
-        """Return the frames [count, H, W, 3] from index `start` on.
+        """Read `count` frames of a video from index `start` on, uint8 [count, H, W, 3].
 
         Raises:
             UnreadableData: there are fewer frames.
@@ -143,5 +143,5 @@ class FrameReader:
 
 
 def frame_number(seconds: float, fps: float) -> int:
-    """Return the index of the frame at a time in seconds."""
+    """Return the index of the video frame at a time in seconds."""
     return round(float(Fraction(seconds) * Fraction(fps)))

@@ -1,4 +1,4 @@
-"""Facts: the metadata of one chunk or of many chunks, apart from their tracks."""
+"""Metadata of one chunk (part of an episode) or of many: ids, start times, endings, policy versions and spaces."""
 
 from __future__ import annotations
 

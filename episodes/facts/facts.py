@@ -1,4 +1,4 @@
-"""Metadata of chunks: `EpisodeFacts` for one chunk, `PackFacts` with arrays of the same fields for many."""
+"""Metadata of chunks (parts of episodes): `EpisodeFacts` of one chunk, `PackFacts` with arrays of many."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODE = attrgetter("code")
 
 
 class Kind(Enum):
-    """Kind of a fact, which determines the type of arrays and file columns."""
+    """Type of a metadata field, which determines the types of arrays and file columns."""
 
     ID = "id"  # a string, or any other hashable value
     OPTIONAL_ID = "optional id"  # an ID or None
@@ -59,7 +59,7 @@ _T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", 
 
 
 class EpisodeFacts(NamedTuple):
-    """Immutable metadata of a chunk: ids, start time, ending, policy versions and spaces.
+    """Immutable metadata of a chunk (part of an episode): ids, start time, ending, policy versions and spaces.
 
     A named tuple, since each `pack[i]` and each slice creates one: that takes 0.3 us, a frozen dataclass 1.5 us.
     """
@@ -77,11 +77,11 @@ class EpisodeFacts(NamedTuple):
 
     @classmethod
     def of_all(cls, values: tuple[Any, ...]) -> EpisodeFacts:
-        """Return the facts with one value per field, in order."""
+        """Create the metadata from a tuple with one value per field, faster than the constructor."""
         return _new(cls, values)
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
-        """Return the facts of the part of the chunk with `num_steps` steps from `t_started` on."""
+        """Return the metadata of the part of the chunk that has `num_steps` steps and begins at time `t_started`."""
         part: list[Any] = list(self)
         part[_T_STARTED] = t_started
         if not reaches_end:  # `Ending.in_window` without a call, since slices are frequent
@@ -92,13 +92,13 @@ class EpisodeFacts(NamedTuple):
         return _new(EpisodeFacts, part)
 
     def ended(self, ending: Ending) -> EpisodeFacts:
-        """Return these facts with another ending."""
+        """Return a copy of the metadata with another ending."""
         facts = list(self)
         facts[_ENDING] = ending
         return _new(EpisodeFacts, facts)
 
     def with_version(self, version: int, step: int) -> EpisodeFacts:
-        """Return these facts after a step `step` with this policy version."""
+        """Return the metadata after step number `step` was taken with policy version `version`."""
         known = self.policy_versions
         if known is not None and known.versions[-1] == version:
             return self
@@ -107,14 +107,14 @@ class EpisodeFacts(NamedTuple):
         except InvalidArgument as error:
             raise InvalidArgument(f"episode {self.id_}: {error}") from None
 
-    def followed_by(self, other: EpisodeFacts) -> EpisodeFacts:
-        """Return the facts of this chunk joined with the next chunk `other`."""
-        versions = join_runs(self.policy_versions, other.policy_versions, other.t_started - self.t_started)
-        pipeline = join_pipelines(self.acting_pipeline, other.acting_pipeline)
-        return self._replace(ending=other.ending, policy_versions=versions, acting_pipeline=pipeline)
+    def followed_by(self, later: EpisodeFacts) -> EpisodeFacts:
+        """Return the metadata of this chunk joined with `later`, the next chunk of the episode."""
+        versions = join_runs(self.policy_versions, later.policy_versions, later.t_started - self.t_started)
+        pipeline = join_pipelines(self.acting_pipeline, later.acting_pipeline)
+        return self._replace(ending=later.ending, policy_versions=versions, acting_pipeline=pipeline)
 
     def __reduce__(self) -> Any:
-        """Pickle facts and spaces apart, so that pickles with fewer facts can be read. Spaces have no random state."""
+        """Pickle spaces apart from other metadata, so that pickles of older versions with fewer fields can be read."""
         return _restored, (self[: len(FACTS)], tuple(map(unseeded, self[len(FACTS) :])))
 
 
@@ -145,7 +145,7 @@ os.register_at_fork(after_in_child=_next_ids.clear)
 
 
 class HasEnding:
-    """Properties for the flags of an episode's ending, which are stored in its facts."""
+    """Base class of episodes with the properties `is_terminated`, `is_truncated` and `is_done`."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class HasEnding:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether the episode ended in a terminal state."""
+        """True if the episode ended in a terminal state."""
         return self._facts.ending.is_terminated
 
     @is_terminated.setter
@@ -162,7 +162,7 @@ class HasEnding:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the episode was ended from outside, for example by a time limit."""
+        """True if the episode was ended from outside, for example by a time limit."""
         return self._facts.ending.is_truncated
 
     @is_truncated.setter
@@ -171,12 +171,12 @@ class HasEnding:
 
     @property
     def is_done(self) -> bool:
-        """Whether the episode terminated or was truncated; False for an ongoing or cut chunk."""
+        """True if the episode terminated or was truncated. An ongoing or cut episode has False."""
         return self._facts.ending.is_done
 
 
 class PackFacts(NamedTuple):
-    """Immutable metadata of n chunks: the fields of `EpisodeFacts`, in order, as columns, and custom data.
+    """Immutable metadata of n chunks: one array for each field of `EpisodeFacts`, and custom data.
 
     All episodes of a pack share their spaces. A column of optional values is None if all values are.
     """
@@ -195,7 +195,7 @@ class PackFacts(NamedTuple):
 
     @classmethod
     def of(cls, facts: Sequence[EpisodeFacts], custom_data: Sequence[dict[str, Any]]) -> PackFacts:
-        """Return the facts of n episodes. `TrackMismatch` names an episode with other spaces than the others."""
+        """Create the metadata arrays of n episodes. `TrackMismatch` if episodes have different spaces."""
         *values, observation_spaces, action_spaces = zip(*facts, strict=True)
         columns = [make(list(column)) for make, column in zip(_COLUMNS.values(), values, strict=True)]
         return cls._make(
@@ -204,27 +204,27 @@ class PackFacts(NamedTuple):
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The columns without spaces and custom data."""
+        """The metadata arrays of all episodes, without spaces and custom data."""
         return self[: len(_COLUMNS)]
 
     @property
     def spaces(self) -> tuple[Any, ...]:
-        """The observation space and the action space."""
+        """The observation space and the action space that all episodes share."""
         return self[len(_COLUMNS) : -1]
 
     @property
     def optional(self) -> tuple[Any, ...]:
-        """The columns of optional values, which may be None."""
+        """The metadata arrays whose values may be None, such as agent ids."""
         return tuple(column for column, kind in zip(self, FACTS.values(), strict=False) if kind in OPTIONAL)
 
     def at(self, i: int) -> EpisodeFacts:
-        """Return the facts of episode i."""
+        """Return the metadata of episode i."""
         values: list[Any] = [None if column is None else column.item(i) for column in self.columns]
         values[_ENDING] = ENDINGS[values[_ENDING]]
         return _new(EpisodeFacts, (*values, *self.spaces))
 
     def take(self, index: Any) -> PackFacts:
-        """Return the facts of the episodes at a slice or an integer array."""
+        """Return the metadata of the episodes that a slice or an integer array selects."""
         values = (None if column is None else column[index] for column in self.columns)
         custom = self.custom_data
         if custom is not None:
@@ -232,7 +232,7 @@ class PackFacts(NamedTuple):
         return PackFacts._make([*values, *self.spaces, custom])
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> PackFacts:
-        """Return the facts of the last `lengths` [n] steps of each chunk, which begin `starts` [n] steps later.
+        """Return the metadata of the last `lengths` [n] steps of each chunk, which begin `starts` [n] steps later.
 
         The counterpart of `EpisodeFacts.window` for many chunks: each part reaches the end of its chunk.
         """
@@ -243,12 +243,12 @@ class PackFacts(NamedTuple):
         )
 
     def changed(self, **facts: Any) -> PackFacts:
-        """Return these facts with other values for the named fields. `TypeError` for an unknown name."""
+        """Return a copy of the metadata with other values for the named fields. `TypeError` for an unknown name."""
         made = {name: _COLUMNS[name](values) for name, values in facts.items() if name in _COLUMNS}
         return self._replace(**facts | made)
 
     def check(self, num: int) -> None:
-        """Raise `TrackMismatch` unless each column has `num` values."""
+        """Raise `TrackMismatch` unless each metadata array has `num` values."""
         columns = (*self.columns, self.custom_data)
         if {len(column) for column in columns if column is not None} == {num}:
             return
@@ -258,7 +258,7 @@ class PackFacts(NamedTuple):
 
     @staticmethod
     def concat(parts: Sequence[PackFacts]) -> PackFacts:
-        """Return the parts concatenated. `TrackMismatch` names an episode with other spaces than the others."""
+        """Concatenate the metadata of several packs. `TrackMismatch` if episodes have different spaces."""
         sizes = [len(part.ids) for part in parts]
         *columns, observation_spaces, action_spaces, customs = zip(*parts, strict=True)
         values = [_joined(column, sizes) for column in columns]
@@ -273,12 +273,12 @@ class PackFacts(NamedTuple):
         )
 
     def __reduce__(self) -> Any:
-        """Pickle columns as bytes or lists, since a small array costs more than its numbers."""
+        """Pickle each metadata array as bytes or a list, since that is faster for small arrays."""
         return _unpickled, ([in_band(column) for column in self.columns], *self.spaces, self.custom_data)
 
 
 def own_custom_data(custom_data: Sequence[dict[str, Any] | None] | None) -> list[dict[str, Any]] | None:
-    """Return copies of custom data, or None if all dicts are empty."""
+    """Return deep copies of the episodes' custom data, or None if all dicts are empty."""
     if custom_data is None or not any(custom_data):
         return None
     return list(map(own_data, custom_data))
@@ -292,7 +292,7 @@ def own_data(data: Mapping[str, Any] | None) -> dict[str, Any]:
 def _common_spaces(
     observation_spaces: Sequence[Any], action_spaces: Sequence[Any], ids: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Return the observation space and the action space of all parts. A part without a space fits any."""
+    """Return the observation space and the action space that all parts share. None fits every space."""
     return _common_space("observation_space", observation_spaces, ids), _common_space(
         "action_space", action_spaces, ids
     )
@@ -329,7 +329,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def in_band(column: Any) -> Any:
-    """Return a column in its pickled form: bytes, or a list of objects."""
+    """Return a metadata array in its pickled form: (dtype, bytes), or a list of objects."""
     if column is None:
         return None
     if isinstance(column, VersionColumn):
@@ -339,7 +339,7 @@ def in_band(column: Any) -> Any:
 
 
 def from_band(band: Any) -> Any:
-    """Return the column of an `in_band` value."""
+    """Return the metadata array whose pickled form `in_band` returned."""
     if band is None:
         return None
     if type(band) is list:
@@ -356,7 +356,7 @@ def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
 
 
 def ids_of(ids: Any) -> np.ndarray:
-    """Return a column of ids: strings, or objects if an id is not a str or ends in a NUL, which numpy drops."""
+    """Return ids as a string array, or as objects if an id is not a str or ends in a NUL, which numpy drops."""
     if type(ids) is not list and (isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray))):
         raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
     if isinstance(ids, list) and not (set(map(type, ids)) <= {str} and "\0" not in "".join(ids)):
@@ -365,7 +365,7 @@ def ids_of(ids: Any) -> np.ndarray:
 
 
 def integers(values: Any) -> np.ndarray:
-    """Return a column of integers. `InvalidArgument` for other numbers."""
+    """Return values as a read-only int64 array. `InvalidArgument` unless all are integers."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgument(f"pack: {values!r}; give a list of integers, one for each episode")
@@ -373,7 +373,7 @@ def integers(values: Any) -> np.ndarray:
 
 
 def counts(values: Any, name: str) -> np.ndarray:
-    """Return a column of integers of at least 0. `InvalidArgument` for negative ones."""
+    """Return values as a read-only int64 array. `InvalidArgument` unless all are integers of at least 0."""
     column = integers(values)
     if len(column) and column.min() < 0:
         i = int(column.argmin())
@@ -382,14 +382,14 @@ def counts(values: Any, name: str) -> np.ndarray:
 
 
 def codes(endings: Any) -> np.ndarray:
-    """Return a column of ending codes, from endings or codes."""
+    """Return ending codes (bit 0: terminated, bit 1: truncated) as uint8, from `Ending` values or from codes."""
     if isinstance(endings, list):
         return np.frombuffer(bytes(map(_CODE, endings)), np.uint8)
     return frozen(np.array(endings, np.uint8))
 
 
 def objects(values: Any) -> np.ndarray | None:
-    """Return a column of any values, or None if every value is None."""
+    """Return values of any type as a read-only object array, or None if all values are missing."""
     return None if values is None or list(values).count(None) == len(values) else _object_array(values)
 
 
@@ -409,7 +409,7 @@ def _object_array(values: Any) -> np.ndarray:
 
 
 def random_ids(num: int, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Return random episode ids [num] of 32 hexadecimal digits; equal ids for generators of equal seeds."""
+    """Return `num` random episode ids of 32 hexadecimal digits. Generators of equal seeds give equal ids."""
     drawn = os.urandom(16 * num) if generator is None else generator.bytes(16 * num)
     return _DIGITS.take(np.frombuffer(drawn, np.uint8)).view("U32")
 

@@ -1,4 +1,4 @@
-"""Policy versions of steps, run-length encoded, for one chunk and for many.
+"""Policy versions of steps, run-length encoded, for one chunk (part of an episode) and for many.
 
 A chunk that was sampled between two updates has one version, which is stored alone. If an update falls into a chunk,
 a run begins at the first step of the new version:
@@ -41,7 +41,7 @@ class VersionRuns(NamedTuple):
 
     @staticmethod
     def of(versions: Any, num_steps: int) -> VersionRuns | None:
-        """Return the runs for one version of all steps, or for one version per step, or None if all are unknown.
+        """Create the run-length encoding of one version for all steps, or of one version per step.
 
         Raises:
             InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
@@ -66,12 +66,12 @@ class VersionRuns(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The lowest and highest known version, or None."""
+        """The lowest and the highest known policy version of the chunk, or None if all are unknown."""
         known = [version for version in self.versions if version != UNKNOWN]
         return (min(known), max(known)) if known else None
 
     def window(self, first: int, num_steps: int) -> VersionRuns | None:
-        """Return the runs of `num_steps` steps from step `first` on, or None if no version of them is known."""
+        """Return the encoded policy versions of `num_steps` steps from step `first` on, or None if all are unknown."""
         part = self._part(first, num_steps)
         return None if part == UNKNOWN_RUNS else part
 
@@ -84,7 +84,7 @@ class VersionRuns(NamedTuple):
         return VersionRuns(self.versions[low : high + 1], tuple(begin - first for begin in self.begins[low:high]))
 
     def extended_by(self, versions: VersionRuns, step: int) -> VersionRuns:
-        """Return these runs up to step `step`, followed by other runs."""
+        """Return the policy versions of the first `step` steps of this chunk, followed by `versions`."""
         earlier = self._part(0, step)
         if earlier is None:
             return versions
@@ -93,7 +93,7 @@ class VersionRuns(NamedTuple):
         return VersionRuns(earlier.versions[: len(earlier.versions) - same] + versions.versions, begins)
 
     def steps(self, num_steps: int) -> np.ndarray:
-        """Return the version of each of `num_steps` steps, int64 [T]."""
+        """Decode the runs to the policy version of each of `num_steps` steps, int64 [T]."""
         counts = np.diff((0, *self.begins, num_steps)) if self.begins else num_steps
         return np.repeat(np.array(self.versions), counts)
 
@@ -101,11 +101,11 @@ class VersionRuns(NamedTuple):
 UNKNOWN_RUNS = VersionRuns((UNKNOWN,))
 
 
-def join_runs(runs: VersionRuns | None, other: VersionRuns | None, step: int) -> VersionRuns | None:
-    """Return the runs of a chunk and of the next chunk, which begins at its step `step`. None if both are unknown."""
-    if runs is None and other is None:
+def join_runs(runs: VersionRuns | None, later: VersionRuns | None, step: int) -> VersionRuns | None:
+    """Join the run-length encoded policy versions of a chunk and of the next chunk, `step` steps later."""
+    if runs is None and later is None:
         return None
-    return (runs or UNKNOWN_RUNS).extended_by(other or UNKNOWN_RUNS, step)
+    return (runs or UNKNOWN_RUNS).extended_by(later or UNKNOWN_RUNS, step)
 
 
 class VersionColumn(Sequence[VersionRuns | None]):
@@ -126,7 +126,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of(values: Any) -> VersionColumn | None:
-        """Return the column for `VersionRuns`, None or a number per chunk, or None if all versions are unknown.
+        """Create the encoded policy versions of n chunks from a number, `VersionRuns` or None for each chunk.
 
         Raises:
             InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
@@ -153,7 +153,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
     def of_rows(
         changes: np.ndarray, versions: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
     ) -> VersionColumn | None:
-        """Return the column of chunks that are ranges of consecutive rows, or None if all versions are unknown.
+        """Create the encoded versions of chunks that are row ranges of a table, from the rows at which versions change.
 
         Args:
             changes: rows [k], ascending from 0, at which each of `versions` [k] begins.
@@ -171,8 +171,9 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_steps(versions: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
-        """Return the column of chunks of the given lengths [n], from the versions of their concatenated steps
-        [sum(T)].
+        """Create the encoded policy versions of n chunks from `versions` [sum(T)] of their steps and `lengths` [n].
+
+        None if all versions are unknown.
         """
         ends = np.cumsum(lengths)
         starts = np.zeros(len(versions) + 1, bool)
@@ -184,7 +185,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_runs(versions: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> VersionColumn | None:
-        """Return the column of runs [m], of which each chunk has `counts` [n], or None if all versions are unknown.
+        """Create the encoded policy versions of n chunks from runs [m], of which each chunk has `counts` [n].
 
         A chunk without runs has an unknown version.
 
@@ -209,7 +210,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def concat(parts: Sequence[VersionColumn | None], sizes: Sequence[int]) -> VersionColumn | None:
-        """Return the columns concatenated. None is a part of n chunks with unknown versions."""
+        """Concatenate the encoded policy versions of several packs. None is a pack with unknown versions."""
         if all(part is None for part in parts):
             return None
         whole = [
@@ -222,7 +223,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return VersionColumn(versions, begins, _bounds(np.concatenate([part.counts() for part in whole])))
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
-        """Return the versions of `lengths` [n] steps of each chunk from step `starts` [n] on; None if all are unknown.
+        """Return the versions of `lengths` [n] steps of each chunk, from step `starts` [n] on.
 
         A chunk without steps has no version, as in `VersionRuns.window`.
         """
@@ -242,7 +243,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return len(self.versions) if self.bounds is None else len(self.bounds) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the runs of a chunk for an int, or the column of the chunks at a slice or an integer array.
+        """Return the versions of one chunk for an int, or of several chunks for a slice or an integer array.
 
         None if all versions are unknown.
         """
@@ -259,7 +260,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return map(self.item, range(len(self)))
 
     def item(self, i: int) -> VersionRuns | None:
-        """Return the runs of chunk i, or None if its versions are unknown."""
+        """Return the run-length encoded policy versions of chunk i, or None if all are unknown."""
         if self.bounds is None:
             version = self.versions.item(i)
             return None if version == UNKNOWN else VersionRuns((version,))
@@ -268,15 +269,15 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return None if runs == UNKNOWN_RUNS else runs
 
     def counts(self) -> np.ndarray:
-        """Return the number of runs of each chunk, int64 [n]."""
+        """Return the number of runs (steps in a row with one version) of each chunk, int64 [n]."""
         return np.ones(len(self.versions), np.int64) if self.bounds is None else np.diff(self.bounds)
 
     def all_begins(self) -> np.ndarray:
-        """Return the step of its chunk at which each run begins, int64 [m]."""
+        """Return the step within its chunk at which each run (steps in a row with one version) begins, int64 [m]."""
         return np.zeros(len(self.versions), np.int64) if self.begins is None else self.begins
 
     def steps(self, lengths: np.ndarray) -> np.ndarray:
-        """Return the policy version of each step, int64 [sum(T)], or `UNKNOWN` (-1)."""
+        """Decode the runs to the policy version of each step, int64 [sum(T)], with -1 for unknown versions."""
         if self.bounds is None or self.begins is None:
             return self.versions.repeat(lengths)
         ends = np.empty_like(self.begins)
@@ -285,7 +286,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return self.versions.repeat(ends - self.begins)
 
     def lowest_and_highest(self) -> np.ndarray:
-        """Return the lowest and the highest known version of each chunk, int64 [n, 2], or `UNKNOWN` (-1)."""
+        """Return the lowest and the highest known policy version of each chunk, int64 [n, 2], -1 if all are unknown."""
         if self.bounds is None:
             return np.stack([self.versions, self.versions], 1)
         known = np.where(self.versions == UNKNOWN, np.iinfo(np.int64).max, self.versions)
@@ -293,19 +294,19 @@ class VersionColumn(Sequence[VersionRuns | None]):
         highest = np.maximum.reduceat(self.versions, self.bounds[:-1])
         return np.stack([np.where(highest == UNKNOWN, UNKNOWN, lowest), highest], 1)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, VersionColumn) and list(self) == list(other)
+    def __eq__(self, column: object) -> bool:
+        return isinstance(column, VersionColumn) and list(self) == list(column)
 
     __hash__ = None  # type: ignore[assignment]
 
     def in_band(self) -> tuple[bytes | None, ...]:
-        """Return the arrays as bytes, since few numbers cost less than an array in a pickle."""
+        """Return the arrays as bytes for pickling, since few numbers take less space as bytes than as arrays."""
         arrays = (self.versions, self.begins, self.bounds)
         return tuple(None if array is None else array.tobytes() for array in arrays)
 
     @classmethod
     def from_band(cls, *band: bytes | None) -> VersionColumn:
-        """Return the column of an `in_band` value."""
+        """Create the run-length encoded policy versions from the bytes that `in_band` returned."""
         versions, *arrays = (None if column is None else np.frombuffer(column, np.int64) for column in band)
         return cls(np.zeros(0, np.int64) if versions is None else versions, *arrays)
 

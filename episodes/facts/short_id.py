@@ -1,4 +1,4 @@
-"""Ids as short texts for reprs, titles and tables."""
+"""Short texts for long ids, for reprs, plot titles and tables."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 MOST_CHARACTERS = 24
 
 
-def short_id(id_: Any, most: int = MOST_CHARACTERS) -> str:
-    """Return an id as text of at most `most` characters, shortened in the middle.
+def short_id(id_: Any, max_characters: int = MOST_CHARACTERS) -> str:
+    """Return an id as text of at most `max_characters` characters, shortened in the middle.
 
     >>> short_id("experiment-0007-env-03"), short_id(7), short_id("b1946ac92492d2347c6235b4d2611184", 9)
     ('experiment-0007-env-03', '7', 'b194…1184')
     """
     text = str(id_)
-    if len(text) <= most:
+    if len(text) <= max_characters:
         return text
-    half = (most - 1) // 2
-    return f"{text[: most - 1 - half]}…{text[-half:] if half else ''}"
+    half = (max_characters - 1) // 2
+    return f"{text[: max_characters - 1 - half]}…{text[-half:] if half else ''}"

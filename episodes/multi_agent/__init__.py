@@ -1,4 +1,4 @@
-"""Multi-agent episodes, and their packs."""
+"""Episodes of several agents in one environment, and their conversion to packs (many episodes as one set of arrays)."""
 
 from __future__ import annotations
 

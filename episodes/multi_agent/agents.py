@@ -1,4 +1,4 @@
-"""`Agents`: all timelines of a multi-agent chunk, and items that belong to no timeline.
+"""State of all agents in a chunk (part of a multi-agent episode), and the data that belongs to no agent's own steps.
 
 An env step takes two passes, each O(agents that did something). `check_step` raises all errors and lists what is to be
 done, without writing. `keep_infos`, `keep_rewards`, `Timeline.set_pending_action` and `complete_steps` write and do
@@ -39,14 +39,14 @@ Endings = dict[Any, Ending]  # agent -> its ending
 
 
 class DepartedAgent(NamedTuple):
-    """Ending of an agent that left before the chunk's lookback."""
+    """Ending, and env step of the ending, of an agent that has no data in this chunk."""
 
     ending: Ending
     env_t: int
 
 
 class Agents:
-    """The agents of one chunk: a `Timeline` of each observed agent, and items that belong to no timeline."""
+    """The agents of a chunk (part of an episode): a `Timeline` for each observed agent, and data outside timelines."""
 
     __slots__ = ("departed", "episode_id", "loose_infos", "modules", "passed_on", "rewards_apart", "timelines")
 
@@ -72,14 +72,14 @@ class Agents:
         self.passed_on = passed_on  # pending steps that `cut` moved to the next chunk; None before a cut
 
     def timeline(self, agent_id: Any) -> Timeline:
-        """Return the agent's timeline. `UnknownKey` if the agent was not observed."""
+        """Return the `Timeline` (steps and env steps) of an agent. `UnknownKey` if the agent was never observed."""
         timeline = self.timelines.get(agent_id) if isinstance(agent_id, Hashable) else None
         if timeline is None:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
         return timeline
 
     def knows(self, agent_id: Any) -> bool:
-        """Return True if the agent was observed, or has infos."""
+        """Return True if the chunk has an observation or an info of the agent."""
         return agent_id in self.timelines or any(agent_id in infos for infos in self.loose_infos.values())
 
     def has_ended(self, agent_id: Any) -> bool:
@@ -92,7 +92,7 @@ class Agents:
     def check_step(
         self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, extra: ByAgent, env_t: int
     ) -> tuple[list[Any], list[Any], bool]:
-        """Check an env step, and list what it does in addition to completing steps. Nothing is written.
+        """Raise an error if an env step is invalid, and list new agents and new pending actions. Nothing is written.
 
         Returns: The agents observed for the first time, the agents whose actions become pending, and whether there are
             rewards for agents without an observation.
@@ -154,12 +154,12 @@ class Agents:
             raise self._idle(next(agent_id for agent_id in extra if agent_id not in actions), env_t)
 
     def check_rewards(self, rewards: ByAgent, env_t: int) -> None:
-        """Raise `ShapeMismatch` or `WrongType` unless each reward is one real number."""
+        """Raise `ShapeMismatch` or `WrongType` unless the reward of each agent is one real number."""
         for agent_id, reward in rewards.items():
             check_reward(reward, lambda agent_id=agent_id: self._place(agent_id, env_t))  # type: ignore[misc]
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
-        """Return the agents that end in an env step: the flagged ones, and all others if `"__all__"` is flagged."""
+        """Return how each agent ends in an env step: by its own flag, or all other agents by the `"__all__"` flag."""
         over = Ending.of(terminateds.get(ALL, False), truncateds.get(ALL, False))
         endings: Endings = {}
         for agent_id in {**terminateds, **truncateds}:
@@ -175,7 +175,7 @@ class Agents:
     def with_repeated_last_observations(
         self, observations: ByAgent, actions: ByAgent, endings: Endings, env_t: int, *, may_repeat: bool
     ) -> ByAgent:
-        """Return the observations, filled up with the last observation of agents that end in mid-step.
+        """Return `observations`, with the last observation repeated for agents that end without a new observation.
 
         Args:
             may_repeat: if False, raise `InvalidArgument` if such an agent is truncated.
@@ -211,13 +211,13 @@ class Agents:
     # --- growing -----------------------------------------------------------------------------------------------
 
     def keep_infos(self, observations: ByAgent, infos: ByAgent, env_t: int) -> None:
-        """Store infos of an env step without an observation of their agent, or of no agent."""
+        """Store the infos of an env step whose agents got no observation, and infos of no agent (`"__common__"`)."""
         loose = {agent_id: info for agent_id, info in infos.items() if info and agent_id not in observations}
         if loose:
             self.loose_infos[env_t] = loose
 
     def keep_rewards(self, observations: ByAgent, rewards: ByAgent, env_t: int) -> None:
-        """Store rewards of an env step for agents without an observation."""
+        """Store the rewards of an env step whose agents got no observation."""
         for agent_id, reward in rewards.items():
             if agent_id not in observations:
                 timeline = self.timelines.get(agent_id)
@@ -227,7 +227,7 @@ class Agents:
                     timeline.reward = reward if timeline.reward is None else timeline.reward + reward
 
     def add_agent(self, agent_episode: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
-        """Add an agent with its reset episode. A reward with its first observation belongs to no step."""
+        """Add a new agent with its first observation. A `reward` before its first action is stored apart from steps."""
         timeline = Timeline(agent_episode, [env_t])
         timeline.item_shape = track_access.shape_of(agent_episode.get_observations(0))
         self.timelines[agent_episode.agent_id] = timeline
@@ -235,7 +235,7 @@ class Agents:
             self.rewards_apart.append((env_t, agent_episode.agent_id, reward))
 
     def end(self, endings: Endings, env_t: int) -> None:
-        """End these agents at env step `env_t`."""
+        """Mark agents as ended at env step `env_t`, each with its ending."""
         for agent_id, ending in endings.items():
             timeline = self.timelines.get(agent_id)
             if timeline is None:
@@ -250,12 +250,12 @@ class Agents:
         return all(timeline.phase == ENDED for timeline in self.timelines.values())
 
     def endings_so_far(self) -> Endings:
-        """Return the ending of every agent, departed ones included."""
+        """Return a dict from agent to its ending, OPEN if it is alive. Agents that left earlier are included."""
         departed = {agent_id: departure.ending for agent_id, departure in self.departed.items()}
         return departed | {agent_id: timeline.episode.ending for agent_id, timeline in self.timelines.items()}
 
     def finalize(self) -> None:
-        """Finalize every timeline, or none if the items of an agent cannot become arrays."""
+        """Convert the data of all agents to arrays, or of none if the items of some agent differ in shape."""
         tracks = [timeline.episode.finalized_tracks() for timeline in self.timelines.values()]
         for timeline, finished in zip(self.timelines.values(), tracks, strict=True):
             timeline.finish(finished)
@@ -263,7 +263,7 @@ class Agents:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Agents:
-        """Return the agents' parts of a range of env steps in O(agents). Finalized timelines give views."""
+        """Return the agents' data in a range of env steps in O(agents). Data of finalized agents is not copied."""
         begin, end, lookback, _ = chunk
         all_departed, apart = self.departed, self.rewards_apart
         departed = {a: departure for a, departure in all_departed.items() if departure.env_t <= end}
@@ -285,9 +285,10 @@ class Agents:
         )
 
     def cut(self, env_t: int, lookback: int) -> Agents:
-        """Return the agents of the next chunk, which begins at the newest env step `env_t`. Pending steps move there.
+        """Return the agents for the next chunk, which begins at env step `env_t`. Pending steps move to the result.
 
-        These agents keep no pending step, but remember them in `passed_on`, so that a second `cut` gives equal agents.
+        The current agents keep no pending step, but remember them in `passed_on`, so that a second `cut` returns
+        equal agents.
         """
         later = self.window(Chunk(env_t, env_t, lookback, True))
         later.timelines = {agent_id: timeline.as_growing() for agent_id, timeline in later.timelines.items()}
@@ -304,7 +305,7 @@ class Agents:
         return later
 
     def check_follows(self, later: Agents, env_t: int) -> None:
-        """Raise `ChunkMismatch` unless `later`, from the chunk that begins at `env_t`, continues these agents."""
+        """Raise `ChunkMismatch` unless `later`, from the chunk that begins at `env_t`, continues the same agents."""
         for agent_id, timeline in self.timelines.items():
             timeline.check_follows(later.timelines.get(agent_id), env_t)
         for agent_id, timeline in later.timelines.items():
@@ -319,7 +320,7 @@ class Agents:
                 )
 
     def append(self, later: Agents, chunk: Chunk, *, is_numpy: bool) -> None:
-        """Append the agents of the next chunk, which has the env steps of `chunk`, without its lookback.
+        """Append the data of the next chunk's agents, except its lookback (steps copied from this chunk).
 
         Args:
             later: agents that passed `check_follows`.
@@ -349,25 +350,25 @@ class Agents:
     # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless tracks and times of every agent fit each other."""
+        """Raise `TrackMismatch` unless each agent has one env step for each observation and each action."""
         for timeline in self.timelines.values():
             timeline.validate()
 
     def record(self) -> dict[str, Any]:
-        """Return all that belongs to no timeline as plain values, not copied."""
+        """Return departed agents, modules, and infos and rewards outside timelines as a dict, not copied."""
         departed = {agent_id: (departure.ending.code, departure.env_t) for agent_id, departure in self.departed.items()}
-        rest = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
-        return {"departed": departed, **rest}
+        stored = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
+        return {"departed": departed, **stored}
 
     @classmethod
     def of(cls, episode_id: Any, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
-        """Return the agents of timelines and a `record`."""
-        rest = dict(record)
-        departed = {a: DepartedAgent(ENDINGS[code], env_t) for a, (code, env_t) in rest.pop("departed").items()}
-        return cls(episode_id, timelines, departed=departed, **rest)
+        """Create `Agents` from timelines and the dict that `record` returned."""
+        attributes = dict(record)
+        departed = {a: DepartedAgent(ENDINGS[code], env_t) for a, (code, env_t) in attributes.pop("departed").items()}
+        return cls(episode_id, timelines, departed=departed, **attributes)
 
     def get_state(self) -> dict[str, Any]:
-        """Return all agents as plain values and arrays, without shared memory."""
+        """Return the data of all agents as a dict of plain values and arrays, which are copies."""
         episodes = {agent_id: timeline.episode.get_state() for agent_id, timeline in self.timelines.items()}
         timelines = {
             a: {"episode": episodes[a], **deepcopy(timeline.record())} for a, timeline in self.timelines.items()
@@ -377,27 +378,27 @@ class Agents:
 
     @classmethod
     def from_state(cls, episode_id: Any, state: Mapping[str, Any]) -> Agents:
-        """Return the agents of a `get_state`, without shared memory."""
+        """Create `Agents` from the dict that `get_state` returned. Nothing shares memory with `state`."""
         timelines = {}
         for agent_id, timeline in state["agents"].items():
             record = deepcopy({name: value for name, value in timeline.items() if name != "episode"})
             timelines[agent_id] = Timeline.of(SingleAgentEpisode.from_state(timeline["episode"]), record)
-        rest = deepcopy({name: state[name] for name in (*_RECORD, "passed_on")})
-        passed_on = rest.pop("passed_on")
-        agents = cls.of(episode_id, timelines, rest)
+        attributes = deepcopy({name: state[name] for name in (*_RECORD, "passed_on")})
+        passed_on = attributes.pop("passed_on")
+        agents = cls.of(episode_id, timelines, attributes)
         if passed_on is not None:
             agents.passed_on = {agent_id: Pending(*pending) for agent_id, pending in passed_on.items()}
         return agents
 
-    def equals(self, other: Agents) -> bool:
-        """Return True if timelines, departed agents, loose infos and separate rewards are equal."""
-        own_items, other_items = (
-            (agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, other)
+    def equals(self, compared: Agents) -> bool:
+        """Return True if both have equal timelines, departed agents, and infos and rewards outside timelines."""
+        own_items, compared_items = (
+            (agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, compared)
         )
         return (
-            self.timelines.keys() == other.timelines.keys()
-            and same_info(list(own_items), list(other_items))
-            and all(timeline.equals(other.timelines[agent_id]) for agent_id, timeline in self.timelines.items())
+            self.timelines.keys() == compared.timelines.keys()
+            and same_info(list(own_items), list(compared_items))
+            and all(timeline.equals(compared.timelines[agent_id]) for agent_id, timeline in self.timelines.items())
         )
 
 

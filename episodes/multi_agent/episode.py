@@ -1,4 +1,4 @@
-"""`MultiAgentEpisode`: several agents in one environment, each with an episode of its steps.
+"""`MultiAgentEpisode`: several agents in one environment, each with an episode of steps.
 
 The agents are in `agents` (`Agents`), with a `Timeline` for each; timeline.py draws a timeline and explains pending
 actions. This module has the rest: env steps, ids, endings; growing, slicing, cutting and joining.
@@ -43,7 +43,7 @@ __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
 
 def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
-    """Return a pending action in the environment's units, and the outputs that still describe this action."""
+    """Return a pending action as sent to the environment, and the extra outputs that still describe this action."""
     outputs = outputs or {}
     if action is None or not (has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs):
         return action, outputs or None
@@ -54,12 +54,12 @@ def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[A
 
 
 def default_module(agent_id: Any, episode: Any) -> str:
-    """Return the default module, for every agent."""
+    """Return `DEFAULT_MODULE_ID` for every agent, if the user gave no mapping from agents to modules."""
     return DEFAULT_MODULE_ID
 
 
 class MultiAgentEpisode(MultiAgentGetters):
-    """Chunk of a multi-agent episode. Agents may enter late, skip env steps, act in turns and end early.
+    """Multi-agent episode or chunk (part) of an episode. Agents may enter late, skip env steps and end early.
 
     An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
     observation completes the step. The constructor takes lists of the arguments of `add_env_reset` and `add_env_step`,
@@ -170,7 +170,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         extra: Sequence[ByAgent] | None,
         ending: tuple[Any, Any],
     ) -> None:
-        """Grow by the given env steps. The last one has the given ending."""
+        """Add a reset and steps from lists with one dict per env step. The flags in `ending` apply to the last step."""
         num = len(observations) - 1
         lengths = {"actions": len(actions), "rewards": len(rewards)}
         lengths |= {"infos": num if infos is None else len(infos) - 1}
@@ -196,7 +196,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 timeline.ended_at = int(timeline.observation_times[-1])
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
-        """Move step 0 to `lookback` env steps after the first step. Earlier steps become lookback."""
+        """Turn the first `lookback` env steps of this episode into lookback, and make step 0 the next env step."""
         begin = self._facts.t_started + lookback
         self.agents = self.agents.window(Chunk(begin, self.env_t, lookback, True))
         self.facts, self.lookback = self._facts._replace(t_started=begin), lookback
@@ -230,14 +230,14 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     @classmethod
     def of(cls, facts: EpisodeFacts, agents: Agents, **attributes: Any) -> Self:
-        """Return a chunk of facts, agents and attributes that fit each other. Nothing is checked."""
+        """Create a chunk from metadata, agents and attributes without any check."""
         episode = cls.__new__(cls)
         episode._set(facts, agents, **attributes)
         return episode
 
     @property
     def facts(self) -> EpisodeFacts:
-        """Immutable metadata: id, start time, ending, and spaces by agent."""
+        """Immutable metadata of the chunk: id, start time, ending, and spaces by agent."""
         return self._facts
 
     @facts.setter
@@ -245,18 +245,14 @@ class MultiAgentEpisode(MultiAgentGetters):
         self._facts, self.agents.episode_id = facts, facts.id_
 
     def module_for(self, agent_id: Any) -> Any:
-        """Return the module that acts for the agent. `agent_to_module_mapping_fn` is called once per agent and
-        episode.
-        """
+        """Return the id of the module that acts for an agent. `agent_to_module_mapping_fn` is called once per agent."""
         modules = self.agents.modules
         if agent_id not in modules:
             modules[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
         return modules[agent_id]
 
     def get_duration_s(self) -> float:
-        """Return the seconds of growth: from the reset to the end, the cut or `to_numpy`, or until now if the episode
-        grows.
-        """
+        """Return the wall-clock seconds that the episode took so far, from reset to end, `cut` or `to_numpy`."""
         return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
 
     def _stop_clock(self) -> None:
@@ -265,7 +261,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- growing -----------------------------------------------------------------------------------------------
 
     def add_env_reset(self, *, observations: ByAgent, infos: ByAgent | None = None) -> None:
-        """Start the episode with the reset observations of the agents.
+        """Start the episode with the observations that the environment's reset returned.
 
         Args:
             observations: observation of each agent that the environment returned.
@@ -310,8 +306,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             infos: infos of any agents, and under `"__common__"` those of no agent. An info without an observation is
                 stored at its env step.
             terminateds: flags of agents, and `"__all__"` for the episode. Without `"__all__"` in either dict, the
-                episode
-                ends if every agent has ended: terminated if all of them terminated.
+                episode ends if every agent has ended: terminated if all of them terminated.
             truncateds: flags of agents, and `"__all__"` for the episode.
             extra_model_outputs: `{agent: {key: value}}` of the agents that acted.
 
@@ -370,7 +365,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._end(*ending)
 
     def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
-        """Raise `WrongType` unless all arguments `by_agent` are dicts, and all arguments `of_dicts` dicts of dicts."""
+        """Raise `WrongType` unless the arguments `by_agent` are dicts, and the arguments `of_dicts` dicts of dicts."""
         arguments = [(name, value) for name, value in of_dicts.items() if value is not None]
         for name, value in [*by_agent.items(), *arguments]:
             if not _is_mapping(value):
@@ -381,7 +376,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                     raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={agent_episode!r}; give a dict")
 
     def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
-        """Return episodes of new agents with their first observations. The agents are not added yet."""
+        """Create an episode for each new agent from its first observation. This episode does not change yet."""
         episodes = []
         for agent_id in newcomers:
             agent_episode = SingleAgentEpisode(
@@ -397,12 +392,12 @@ class MultiAgentEpisode(MultiAgentGetters):
         return episodes
 
     def _with_tuples(self, observations: ByAgent) -> ByAgent:
-        """Return the observations with tuples for lists where their spaces have tuples."""
+        """Return the observations with lists replaced by tuples if an agent's space is a `Tuple`."""
         spaces = self.observation_space or NOTHING
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """End agents, and the episode: by `"__all__"`, or without that flag if no agent is left."""
+        """End some agents, and the whole episode if `"__all__"` is flagged or if no agent is left without that flag."""
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
@@ -416,7 +411,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._stop_clock()
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:
-        """Return the error for a call on an episode that does not grow."""
+        """Return the error for a call that needs a growing episode, which this one is not (ended, cut, finalized)."""
         if not self.is_reset:
             problem, advice = "before the reset", "call add_env_reset(observations=...) first"
         elif self.is_done:
@@ -431,7 +426,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- slicing, cutting, joining -----------------------------------------------------------------------------
 
     def __getitem__(self, slice_: slice) -> Self:
-        """Return the sub-episode of the env steps `[a:b]`, like `slice`."""
+        """Return the part of the episode with the env steps `[a:b]`, equal to `slice(slice(a, b))`."""
         if not isinstance(slice_, slice):
             raise WrongType(
                 f"episode[{slice_!r}]: an episode is sliced by env steps, episode[a:b]; read one item with a getter"
@@ -439,8 +434,9 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self.slice(slice_)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
-        """Return the sub-episode of a slice of env steps, clipped as Python clips. A finalized episode gives views.
-        O(agents).
+        """Return the part of the episode with the given env steps, clipped as for a list. O(agents).
+
+        The result of a finalized episode shares its memory.
 
         The result equals the chunk between cuts at both ends: a step belongs to the chunk in which it completes, and
         pending steps belong to the end of the episode. Ids, modules, spaces, infos and a copy of `custom_data` stay.
@@ -459,10 +455,10 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this chunk at its newest env step, and return the next chunk, which continues the episode. Pending steps
-        move there.
+        """End this chunk at its newest env step, and return the next chunk, in which the episode continues.
 
-        A second cut of this chunk returns an equal next chunk. Before the reset, both chunks can still be reset.
+        Pending steps move to the next chunk. A second cut of this chunk returns an equal next chunk. Before the reset,
+        both chunks can still be reset.
 
         Args:
             len_lookback_buffer: maximal number of env steps of this chunk that the next chunk keeps as lookback.
@@ -481,7 +477,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return successor
 
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
-        """Return the chunk of this episode with these agents."""
+        """Return an episode of the given range of env steps with the metadata of this episode and the given agents."""
         return self.of(
             self._facts.window(chunk.begin, chunk.end - chunk.begin, chunk.end == self.env_t),
             agents,
@@ -495,7 +491,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append the next chunk of the episode in place: the inverse of `cut`. The lookback of `other` is dropped.
+        """Append the next chunk of the same episode in place: the inverse of `cut`. The lookback of `other` is dropped.
 
         A rejected call changes nothing.
 
@@ -514,23 +510,23 @@ class MultiAgentEpisode(MultiAgentGetters):
         self.facts = self._facts.followed_by(other.facts)
         self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
 
-    def _check_follows(self, other: MultiAgentEpisode) -> None:
+    def _check_follows(self, later: MultiAgentEpisode) -> None:
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
-        if not isinstance(other, MultiAgentEpisode):
+        if not isinstance(later, MultiAgentEpisode):
             raise WrongType(
-                f"episode {self.id_}: concat_episode takes a MultiAgentEpisode, not a {type(other).__name__}"
+                f"episode {self.id_}: concat_episode takes a MultiAgentEpisode, not a {type(later).__name__}"
             )
-        if other.id_ != self.id_:
+        if later.id_ != self.id_:
             raise ChunkMismatch(
-                f"episode {self.id_}: a chunk of episode {other.id_} does not follow it; join chunks of one id"
+                f"episode {self.id_}: a chunk of episode {later.id_} does not follow it; join chunks of one id"
             )
-        if other.env_t_started != self.env_t:
+        if later.env_t_started != self.env_t:
             raise ChunkMismatch(
-                f"episode {self.id_}: a chunk that begins at env step {other.env_t_started} does not follow one that "
+                f"episode {self.id_}: a chunk that begins at env step {later.env_t_started} does not follow one that "
                 f"stops at {self.env_t}; join chunks in order, none left out"
             )
-        self.agents.check_follows(other.agents, self.env_t)
+        self.agents.check_follows(later.agents, self.env_t)
 
     def with_env_actions(self) -> Self:
         """Return an episode that stores the actions sent to the environment, with the environment's action spaces.
@@ -558,7 +554,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return copied
 
     def to_numpy(self) -> Self:
-        """Finalize every agent's episode in place, or none of them, and return this episode. Idempotent.
+        """Convert every agent's data to read-only arrays in place, or none of it, and return this episode. Idempotent.
 
         Raises:
             ShapeMismatch: names the first item of another shape.
@@ -574,13 +570,11 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless tracks and times of every agent fit each other."""
+        """Raise `TrackMismatch` unless each agent has one env step for each observation and each action."""
         self.agents.validate()
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Return the slots for pickles and copies. An ended or cut episode goes without its mapping function, often a
-        lambda.
-        """
+        """Return the attributes to pickle or copy. An ended or cut episode drops its mapping function."""
         names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
         slots = {name: getattr(self, name) for name in names} | {"_began": None, "_duration": self.get_duration_s()}
         if self.is_done or self.agents.passed_on is not None:
@@ -588,7 +582,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return None, slots
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episode without its mapping function as plain values and arrays, without shared memory."""
+        """Return the episode as a dict of plain values and copied arrays, without its mapping function."""
         state = self._facts._asdict() | {"ending": self.ending.code} | {name: getattr(self, name) for name in _STATE}
         return {**deepcopy(state), **self.agents.get_state(), "duration_s": self.get_duration_s()}
 
@@ -596,7 +590,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     def from_state(
         cls, state: Mapping[str, Any], *, agent_to_module_mapping_fn: Callable[[Any, Any], Any] = default_module
     ) -> Self:
-        """Return the episode of a `get_state`, without shared memory.
+        """Create an episode from the dict that `get_state` returned. Nothing shares memory with `state`.
 
         Args:
             state: the state.
@@ -610,16 +604,16 @@ class MultiAgentEpisode(MultiAgentGetters):
         episode._duration = state["duration_s"]
         return episode
 
-    def equals(self, other: object) -> bool:
+    def equals(self, episode: object) -> bool:
         """Return True if both are the same chunk: equal ids, agents, env steps, pending steps, infos and endings."""
-        if not isinstance(other, MultiAgentEpisode) or not self.agents.equals(other.agents):
+        if not isinstance(episode, MultiAgentEpisode) or not self.agents.equals(episode.agents):
             return False
-        facts = other.facts._replace(observation_space=self.observation_space, action_space=self.action_space)
-        attributes = ([getattr(episode, name) for name in _STATE] for episode in (self, other))
+        facts = episode.facts._replace(observation_space=self.observation_space, action_space=self.action_space)
+        attributes = ([getattr(chunk, name) for name in _STATE] for chunk in (self, episode))
         return (
             self._facts == facts  # the spaces of each agent were compared above
             and same_info(*attributes)
-            and all(self.module_for(a) == other.module_for(a) for a in self.agents.endings_so_far())
+            and all(self.module_for(a) == episode.module_for(a) for a in self.agents.endings_so_far())
         )
 
     def __repr__(self) -> str:
@@ -648,7 +642,7 @@ def _flags(flags: ByAgent | bool) -> ByAgent:
 
 
 def _may_end(flags: ByAgent | None) -> bool:
-    """Return True if a flag of a step is not False."""
+    """Return True if some flag is not False, so that an agent or the episode may end in this env step."""
     if not flags:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Getters and setters of `MultiAgentEpisode`."""
+"""Methods of `MultiAgentEpisode` that read and replace observations, actions, rewards and other items."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AgentIds = Collection[Hashable] | Hashable | None
 
 
 class MultiAgentGetters(HasEnding):
-    """Getters and setters over all agents' tracks.
+    """Base class of `MultiAgentEpisode`: methods that read and replace the items of its agents.
 
     Getters return a dict from agent to item or batch, without agents that have no items. They share arguments:
 
@@ -67,36 +67,36 @@ class MultiAgentGetters(HasEnding):
         return self.env_t - self._facts.t_started
 
     def env_steps(self) -> int:
-        """Return the number of env steps, `len(self)`."""
+        """Return the number of env steps in this chunk without the lookback, `len(self)`."""
         return self.env_t - self._facts.t_started
 
     def agent_steps(self) -> int:
-        """Return the number of complete steps of all agents."""
+        """Return the number of complete steps of all agents in this chunk together."""
         return sum(len(timeline.episode) for timeline in self.agents.timelines.values())
 
     @property
     def is_finalized(self) -> bool:
-        """Whether the episode was finalized by `to_numpy`."""
+        """True if the data of the episode are arrays, as after `to_numpy`."""
         return self.is_numpy
 
     @property
     def agent_ids(self) -> set[Any]:
-        """The agents that were observed in this chunk or its lookback."""
+        """Set of the agents that were observed in this chunk or its lookback."""
         return set(self.agents.timelines)
 
     @property
     def agent_episodes(self) -> dict[Any, SingleAgentEpisode]:
-        """Each agent's episode with its complete steps, by agent. Pending steps are not included."""
+        """Dict from agent to its `SingleAgentEpisode` of complete steps. Pending steps are not included."""
         return {agent_id: timeline.episode for agent_id, timeline in self.agents.timelines.items()}
 
     @property
     def agent_t_started(self) -> dict[Any, int]:
-        """Index of the agent's own step at which this chunk begins, by agent."""
+        """Dict from agent to the number of steps it had completed before this chunk."""
         return {agent_id: timeline.episode.t_started for agent_id, timeline in self.agents.timelines.items()}
 
     @property
     def agent_episode_ids(self) -> dict[Any, Any]:
-        """Id of each agent's episode, by agent."""
+        """Dict from agent to the id of its `SingleAgentEpisode`."""
         return {agent_id: timeline.episode.id_ for agent_id, timeline in self.agents.timelines.items()}
 
     def has_agent(self, agent_id: Any) -> bool:
@@ -116,7 +116,7 @@ class MultiAgentGetters(HasEnding):
     clocks = env_times
 
     def env_steps_back(self, num_steps: int) -> int:
-        """Return how many env steps back the last `num_steps` complete steps of every agent reach.
+        """Return the smallest lookback in env steps that holds the last `num_steps` complete steps of every agent.
 
         A cut with that lookback keeps all these steps, and pending steps. Agents that have ended do not count.
         """
@@ -126,11 +126,11 @@ class MultiAgentGetters(HasEnding):
         )
 
     def get_agents_to_act(self) -> set[Any]:
-        """Return the agents that got an observation in the newest env step and have not ended, as they act next."""
+        """Return the agents that act next: observed in the newest env step, and not ended."""
         return {agent_id for agent_id, _ in self.episodes_to_act()}
 
     def episodes_to_act(self) -> list[tuple[Any, SingleAgentEpisode]]:
-        """Return pairs of an agent that acts next and its episode."""
+        """Return a list of (agent, `SingleAgentEpisode`) for the agents that act next."""
         if self.is_done:
             return []
         now, timelines = self.env_t, self.agents.timelines
@@ -141,28 +141,28 @@ class MultiAgentGetters(HasEnding):
         ]
 
     def get_agents_that_stepped(self) -> set[Any]:
-        """Return the agents that got an observation in the newest env step."""
+        """Return the set of agents that got an observation in the newest env step."""
         now = self.env_t
         return {
             agent_id for agent_id, timeline in self.agents.timelines.items() if timeline.observation_times[-1] == now
         }
 
     def get_terminateds(self) -> dict[Any, bool]:
-        """Return which agents terminated, and under `"__all__"` whether the whole episode terminated."""
+        """Return a dict from agent to its terminated flag, and from `"__all__"` to the flag of the whole episode."""
         endings = self.agents.endings_so_far()
         return {agent_id: ending.is_terminated for agent_id, ending in endings.items()} | {
             ALL: self._facts.ending.is_terminated
         }
 
     def get_truncateds(self) -> dict[Any, bool]:
-        """Return which agents were truncated, and under `"__all__"` whether the whole episode was truncated."""
+        """Return a dict from agent to its truncated flag, and from `"__all__"` to the flag of the whole episode."""
         endings = self.agents.endings_so_far()
         return {agent_id: ending.is_truncated for agent_id, ending in endings.items()} | {
             ALL: self._facts.ending.is_truncated
         }
 
     def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
-        """Return each agent's sum of rewards from step 0 of this chunk on.
+        """Return a dict from agent to the sum of its rewards in this chunk, without the lookback.
 
         Args:
             include_pending: also count rewards that belong to no complete step: those of pending steps, and those
@@ -177,7 +177,7 @@ class MultiAgentGetters(HasEnding):
         return returns
 
     def get_return(self, include_pending: bool = False, *, include_hanging_rewards: bool = False) -> float:
-        """Return the sum of all agents' rewards from step 0 of this chunk on.
+        """Return the sum of all agents' rewards in this chunk, without the lookback.
 
         Args:
             include_pending: see `get_returns`.
@@ -198,7 +198,7 @@ class MultiAgentGetters(HasEnding):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Return observations by agent, by default of the env steps 0 to len(self), both included."""
+        """Return a dict from agent to observations, by default all from step 0 to the newest env step."""
         plain = agent_ids is None and env_steps and fill is None and not one_hot_discrete and not return_list
         if plain and type(indices) is int:
             timelines, now = self.agents.timelines.items(), self.env_t
@@ -221,7 +221,7 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return info dicts by agent. Infos without an agent are under `"__common__"`.
+        """Return a dict from agent to info dicts, and from `"__common__"` to infos that belong to no agent.
 
         By env steps, infos without an observation are included. By agents' steps, there is one info per observation.
         """
@@ -231,7 +231,7 @@ class MultiAgentGetters(HasEnding):
     def _with_loose_infos(
         self, agent_tracks: dict[Any, AgentTrack | None], agent_ids: AgentIds
     ) -> dict[Any, AgentTrack | None]:
-        """Return the tracks of infos with infos that came without an observation."""
+        """Return each agent's infos, merged in time with infos of env steps without an observation of the agent."""
         loose: dict[Any, dict[int, Any]] = {}
         for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
@@ -261,7 +261,7 @@ class MultiAgentGetters(HasEnding):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Return actions by agent, pending ones included."""
+        """Return a dict from agent to actions, including the pending action that has no next observation yet."""
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
         return self._read(Request("actions", *options), queries.actions_of)
 
@@ -273,7 +273,7 @@ class MultiAgentGetters(HasEnding):
         env_steps: bool = True,
         neg_index_as_lookback: bool = False,
     ) -> dict[Any, Any]:
-        """Return the actions that were sent to the environment by agent, pending ones too.
+        """Return a dict from agent to the actions that were sent to the environment, pending actions included.
 
         The stored actions are the policies'. See `SingleAgentEpisode.get_env_actions`.
 
@@ -299,7 +299,7 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return rewards by agent, each at the env step of its action: the sum until the agent's next observation.
+        """Return a dict from agent to rewards, each at the env step of the action, summed until the next observation.
 
         The reward of a pending step is the sum so far.
         """
@@ -317,8 +317,9 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return an extra model output by agent, pending ones included, or `{agent: {key: items}}` of all keys without
-        `key`.
+        """Return a dict from agent to an extra model output, or without `key` to a dict of all its outputs.
+
+        Pending steps are included.
 
         Raises:
             UnknownKey: no agent has that key.
@@ -349,7 +350,7 @@ class MultiAgentGetters(HasEnding):
         return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
     def _chosen(self, agent_ids: Any) -> Collection[Any]:
-        """Return the agents that one id or a collection of ids names. A tuple that is an agent's id is that agent."""
+        """Return the agent ids to read as a collection. A tuple that is itself the id of an agent means this agent."""
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
         is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
@@ -360,7 +361,7 @@ class MultiAgentGetters(HasEnding):
         return agent_ids
 
     def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
-        """Return the items of a request, which `track_of` reads from each agent's timeline."""
+        """Return the items that a getter call asks for. `track_of` selects observations, actions etc. of one agent."""
         agent_tracks: Any = self._columns(track_of, request.agent_ids)
         if request.name == "infos" and request.env_steps and self.agents.loose_infos:
             agent_tracks = self._with_loose_infos(dict(agent_tracks), request.agent_ids).items()
@@ -376,19 +377,19 @@ class MultiAgentGetters(HasEnding):
     def set_observations(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace observations of the agents in `new_data` at the agents' own steps, by default all from step 0 on."""
+        """Replace observations of the agents in `new_data` at each agent's step indices, by default all from step 0."""
         self._write("observations", new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace actions of the agents in `new_data` at the agents' own complete steps, by default all."""
+        """Replace actions of the agents in `new_data` at each agent's step indices, by default all complete steps."""
         self._write("actions", new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace rewards of the agents in `new_data` at the agents' own complete steps, by default all."""
+        """Replace rewards of the agents in `new_data` at each agent's step indices, by default all complete steps."""
         self._write("rewards", new_data, at_indices, neg_index_as_lookback)
 
     def set_extra_model_outputs(
@@ -438,7 +439,7 @@ class MultiAgentGetters(HasEnding):
 
 
 def _by_agent(answers: dict[str, Any], return_list: bool) -> Any:
-    """Return `{agent: {key: items}}` for `{key: {agent: items}}`, or a list of such dicts per env step."""
+    """Turn a dict `{key: {agent: items}}` into `{agent: {key: items}}`, or into one such dict per env step."""
     if return_list:
         steps = zip(*answers.values(), strict=True)
         return [_by_agent(dict(zip(answers, step, strict=True)), False) for step in steps]

@@ -29,7 +29,7 @@ _HEADER = ("env_t", "lookback", "missing_final_observation", "custom_data")
 
 
 def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
-    """Return the episodes of all agents in one pack per schema (keys, shapes, dtypes, spaces).
+    """Convert multi-agent episodes to packs: one per combination of keys, shapes, dtypes and spaces of the agents.
 
     Agents of equal schema share a pack, whichever episode they belong to. An agent without a complete step joins any
     pack with its observations and spaces. The given episodes do not change; those in the packs are finalized.
@@ -57,24 +57,24 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
 
 
 class _Schema(NamedTuple):
-    """Spaces, and the shape and dtype of each array by path, which episodes of one pack have in common."""
+    """Spaces, and shape and dtype of each array by path, that all episodes of one pack must have in common."""
 
     spaces: tuple[Any, Any]
     observed: dict[str, Any]
     stepped: dict[str, Any] | None  # None without a step, since actions and outputs are unknown
 
-    def joins(self, other: _Schema) -> bool:
-        """Return True if an episode of this schema fits into a pack of the other without loss."""
-        if self.spaces != other.spaces or self.observed != other.observed:
+    def joins(self, shared: _Schema) -> bool:
+        """Return True if an episode with this schema fits into a pack with the schema `shared` without loss."""
+        if self.spaces != shared.spaces or self.observed != shared.observed:
             return False
-        return self.stepped is None or self.stepped == other.stepped
+        return self.stepped is None or self.stepped == shared.stepped
 
 
 _ByPlace = dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]  # the agents of one chunk: place -> episode, record
 
 
 class _AgentsOfOneSchema(NamedTuple):
-    """Episodes of agents of one schema, and the rest of each agent's timeline."""
+    """Agents' episodes that go into one pack, and for each the rest of its timeline (env steps, pending step)."""
 
     episodes: list[SingleAgentEpisode]
     records: list[dict[str, Any]]
@@ -87,7 +87,7 @@ class _AgentsOfOneSchema(NamedTuple):
 
 
 def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
-    """Return the multi-agent episodes of `pack_agents`, finalized and in order. Their arrays are views of the packs.
+    """Convert packs from `pack_agents` back to multi-agent episodes, in order. The arrays are views of the packs.
 
     Modules are restored. The mapping function of an episode is not packed.
 
@@ -114,8 +114,9 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
 
 
 def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: int) -> dict[str, Any]:
-    """Return a copy of an agent's timeline without its episode. The record of the first agent holds the rest of the
-    chunk.
+    """Return a copy of the data of an agent's `Timeline` besides its episode, as a dict to store in `custom_data`.
+
+    The dict of the first agent also holds the data of the whole chunk.
     """
     record = timeline.record()
     waiting = {name: copy_mutable(value) for name, value in record.items() if name not in _COPIED}
@@ -130,7 +131,7 @@ def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: i
 
 
 def _finished(agent_episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return a finalized copy of the episode."""
+    """Return a copy of an agent's episode with all its data as arrays. The given episode does not change."""
     return agent_episode.of(agent_episode.facts, agent_episode.finalized_tracks(), agent_episode.custom_data)
 
 
@@ -165,6 +166,6 @@ def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) ->
 
 
 def _by_agent(timelines: dict[Any, Timeline], name: str) -> Any:
-    """Return the agents' spaces with this name by agent, or None if no agent has a space."""
+    """Return a dict from agent to the attribute `name` of its episode, a space, or None if no agent has a space."""
     spaces = {agent_id: getattr(timeline.episode, name) for agent_id, timeline in timelines.items()}
     return spaces if any(space is not None for space in spaces.values()) else None

@@ -1,4 +1,4 @@
-"""Reads of a multi-agent episode: from env steps, or agents' own steps, to items. Pure functions over timelines."""
+"""Reads of items of a multi-agent episode by env step or by the agents' own steps, as pure functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from episodes.tracks.track import Track
 
 
 class AgentTrack(NamedTuple):
-    """A track of one agent, with the env steps of the items and the pending item."""
+    """All items of one kind (such as actions) of one agent, with their env steps and the pending item."""
 
     track: Track
     times: Sequence[int]
@@ -42,33 +42,33 @@ class AgentTrack(NamedTuple):
 
 
 def observations_of(timeline: Timeline) -> AgentTrack:
-    """Return the agent's observations."""
+    """Return an agent's observations with the env steps at which they arrived."""
     track = timeline.episode.tracks.observations
     return AgentTrack(track, timeline.observation_times, track.lookback, (), timeline.episode.observation_space)
 
 
 def infos_of(timeline: Timeline) -> AgentTrack:
-    """Return the agent's infos."""
+    """Return the infos of an agent's observations, with the env steps at which they arrived."""
     track = timeline.episode.tracks.infos
     return AgentTrack(track, timeline.observation_times, track.lookback, (), None)
 
 
 def actions_of(timeline: Timeline) -> AgentTrack:
-    """Return the agent's actions, at the env steps at which it acted."""
+    """Return an agent's actions, pending action included, with the env steps at which it acted."""
     track = timeline.episode.tracks.actions
     pending = (timeline.action,) if timeline.phase == WAITS else ()
     return AgentTrack(track, timeline.action_times, track.lookback, pending, timeline.episode.action_space)
 
 
 def rewards_of(timeline: Timeline) -> AgentTrack:
-    """Return the agent's rewards, at the env steps of the rewarded actions."""
+    """Return an agent's rewards, with the env steps of the rewarded actions."""
     track = timeline.episode.tracks.rewards
     pending = (0.0 if timeline.reward is None else timeline.reward,) if timeline.phase == WAITS else ()
     return AgentTrack(track, timeline.action_times, track.lookback, pending, None)
 
 
 def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
-    """Return a function from a timeline to the agent's extra model output `key`, or None if it has none."""
+    """Return a function that reads the extra model output `key` of one agent, or None if the agent has none."""
 
     def agent_track(timeline: Timeline) -> AgentTrack | None:
         agent_episode = timeline.episode
@@ -84,7 +84,7 @@ def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The arguments of one call of a getter. `MultiAgentGetters` documents them."""
+    """Arguments of one call of a getter of `MultiAgentEpisode`, such as `get_actions`."""
 
     name: str  # of the track, as error messages write it
     indices: Indices
@@ -97,14 +97,14 @@ class Request:
 
 
 class EnvSteps(NamedTuple):
-    """The env steps of a request."""
+    """Env steps that a getter call asks for: one, or several, and the earliest env step of the episode's lookback."""
 
     env_steps: int | range | list[int]
     origin: int  # the earliest env step of the lookback
 
 
 def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvSteps:
-    """Return the env steps of a request. They must be in the chunk unless the request has a fill.
+    """Return the env steps that a getter call asks for. An error if they are outside the chunk, unless there is a fill.
 
     Args:
         chunk: env step at which the chunk begins, and its lookback in env steps.
@@ -120,14 +120,14 @@ def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvStep
 
 
 def _positions(request: Request, lookback: int, size: int) -> int | range | np.ndarray:
-    """Return the positions of a request. They must have items unless the request has a fill."""
+    """Return the indices of a getter call as positions from 0. Positions outside are an error without a fill."""
     if request.fill is not None:
         return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
     return indexing.positions_there(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
 
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:
-    """Return the item or batch of one agent at the env steps in a tuple, or () if it has none."""
+    """Return `(item,)` or `(batch,)` of one agent at the given env steps, or () if the agent has no item."""
     env_steps, origin = steps
     if isinstance(env_steps, int):
         row = env_step_index.row_at(agent_track.times, env_steps) if env_steps >= origin else MISSING
@@ -142,7 +142,7 @@ def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> t
 
 
 def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
-    """Return the row of each env step, `MISSING` if the agent has no item."""
+    """Return the position of the agent's item at each env step, `MISSING` (-1) if it has no item."""
     if not isinstance(env_steps, range) or env_steps.step != 1:
         return env_step_index.rows_of(agent_track.times, env_steps, origin)
     rows = [MISSING] * len(env_steps)
@@ -153,7 +153,7 @@ def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin:
 
 
 def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
-    """Return the item or batch of one agent at its own steps in a tuple, or () if it has none.
+    """Return `(item,)` or `(batch,)` of one agent, indexed by the agent's own steps, or () if it has no such steps.
 
     Indices of None mean the complete steps. Other indices may include the pending step, as the last one.
     """
@@ -168,7 +168,7 @@ def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
 
 
 def _own_rows(request: Request, agent_track: AgentTrack) -> int | range | list[int]:
-    """Return the rows for indices of the agent's own steps. They must exist unless the request has a fill."""
+    """Return the positions of an agent's items for indices of its steps. Outside is an error without a fill."""
     if request.indices is None:
         return range(agent_track.lookback, agent_track.lookback + agent_track.num_steps)
     rows = _positions(request, agent_track.lookback, agent_track.num_items - agent_track.lookback)
@@ -179,7 +179,7 @@ def _own_rows(request: Request, agent_track: AgentTrack) -> int | range | list[i
 
 
 def item_at(request: Request, agent_track: AgentTrack, row: int) -> Any:
-    """Return the item of a row, or the fill if the row is `MISSING`."""
+    """Return an agent's item at position `row`, or the fill value if `row` is `MISSING` (-1)."""
     if row == MISSING:
         stand_in = filled(request, agent_track, [MISSING])
         return nested.take(stand_in, 0) if _is_array(agent_track) else stand_in[0]
@@ -190,7 +190,7 @@ def item_at(request: Request, agent_track: AgentTrack, row: int) -> Any:
 
 
 def batch_at(request: Request, agent_track: AgentTrack, rows: range | list[int]) -> Any:
-    """Return the items of existing rows: a list if the episode grows, arrays if it is finalized."""
+    """Return an agent's items at the positions `rows`: a list while the episode grows, arrays if it is finalized."""
     batch = _arrays(agent_track, rows) if type(agent_track.track) is ArrayTrack else _items(agent_track, rows)
     if not request.one_hot_discrete:
         return batch
@@ -200,7 +200,7 @@ def batch_at(request: Request, agent_track: AgentTrack, rows: range | list[int])
 
 
 def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> Any:
-    """Return the items of the rows, with `request.fill` in the item's shape and dtype for `MISSING` rows."""
+    """Return an agent's items at the positions `rows`, with `request.fill` in their shape and dtype for `MISSING`."""
     fill = request.fill
     if not agent_track.num_items and agent_track.track.field.holds == "arrays":
         return _filled_empty(request, agent_track, len(rows))
@@ -218,7 +218,7 @@ def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> An
 
 
 def _filled_empty(request: Request, agent_track: AgentTrack, size: int) -> Any:
-    """Return `size` fill values for a track without items, in the shape of the space's items."""
+    """Return `size` fill values in the shape of the space, for an agent without any items of this kind."""
     is_array = _is_array(agent_track)
     if not is_array and dtypes_of(agent_track.space) is None:
         return [request.fill] * size
@@ -245,7 +245,7 @@ def _items(agent_track: AgentTrack, rows: range | list[int]) -> list[Any]:
 
 
 def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
-    """Return the items of rows of a finished track. The pending item is its last."""
+    """Return the items at the positions `rows` as arrays, for a finalized agent whose last item may be pending."""
     track, num_done = agent_track.track, len(agent_track.times) - len(agent_track.pending)
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
         return nested.take(track.whole(), slice(rows.start, rows.stop))
@@ -256,12 +256,12 @@ def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
 
 
 def _stacked(agent_track: AgentTrack, items: list[Any]) -> Any:
-    """Return items as nested arrays, in the dtypes of the space."""
+    """Return items stacked to nested arrays, in the dtypes of the agent's space."""
     return stack_items(items, "track", 0, dtypes_of(agent_track.space))
 
 
 def newest_observations(timelines: Iterable[tuple[Any, Timeline]], now: int) -> dict[Any, Any]:
-    """Return the observations that arrived at the newest env step `now`, faster than `per_agent`."""
+    """Return a dict from agent to its observation at the newest env step `now`, a fast path of `per_agent`."""
     answers = {}
     for agent_id, timeline in timelines:
         if timeline.observation_times[-1] == now:
@@ -273,7 +273,7 @@ def newest_observations(timelines: Iterable[tuple[Any, Timeline]], now: int) -> 
 
 
 def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
-    """Return the observations that arrived at env step `t`, faster than `per_agent`."""
+    """Return a dict from agent to its observation at env step `t`, a fast path of `per_agent`."""
     rows = (
         (agent_id, timeline, env_step_index.row_at(timeline.observation_times, t)) for agent_id, timeline in timelines
     )
@@ -286,7 +286,7 @@ def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[A
 def per_agent(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> dict[Any, Any]:
-    """Return the item or batch of each agent that has one, by agent."""
+    """Return a dict from agent to the item or batch that a getter call asks for, without agents that have none."""
     steps = env_steps_of(request, chunk, size) if request.env_steps else None
     answers = {}
     for agent_id, agent_track in agent_tracks:
@@ -304,7 +304,7 @@ def per_agent(
 def per_env_step(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> list[dict[Any, Any]]:
-    """Return a dict from agent to item for each env step. With a fill, each dict has all agents."""
+    """Return one dict from agent to item for each env step. With a fill, every dict has all agents."""
     env_steps, origin = env_steps_of(request, chunk, size)
     if isinstance(env_steps, int) or not request.env_steps:
         raise InvalidArgument(

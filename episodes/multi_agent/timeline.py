@@ -1,4 +1,4 @@
-"""`Timeline`: one agent in a multi-agent episode: its episode, the env steps of its items, and its pending step.
+"""`Timeline`: the state of one agent in a multi-agent episode: its episode, env steps of its items, pending step.
 
 An agent that observes at the env steps 0, 2 and 4 and has acted on each observation, at env step 5:
 
@@ -54,7 +54,7 @@ class Chunk(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """The state of an agent after its newest observation."""
+    """An agent's action that has no next observation yet, with its reward sum and extra model outputs."""
 
     phase: str
     action: Any
@@ -64,7 +64,7 @@ class Pending(NamedTuple):
 
 
 class Timeline:
-    """State of one agent: an episode, the env steps of its observations and actions, and the pending step."""
+    """State of one agent in a multi-agent episode: its steps, the env steps of its items, and the pending step."""
 
     __slots__ = (
         "action",
@@ -98,9 +98,7 @@ class Timeline:
     # --- checks, which write nothing ---------------------------------------------------------------------------
 
     def check_action(self, outputs: Mapping[str, Any] | None, env_t: int) -> None:
-        """Raise an error if the agent cannot act at env step `env_t`, or if its extra model outputs have other keys or
-        shapes.
-        """
+        """Raise an error if the agent cannot act at env step `env_t`, or if its extra model outputs do not fit."""
         if self.phase != RESTS:
             raise self._cannot_act(env_t)
         growth = self.episode.growth
@@ -129,7 +127,7 @@ class Timeline:
                 )
 
     def check_shape(self, observation: Any, env_t: int) -> None:
-        """Raise `ShapeMismatch` unless the observation has the shape of earlier observations."""
+        """Raise `ShapeMismatch` unless the observation has the shape of the agent's earlier observations."""
         newest = self.episode.observations.get(-1)
         shape = self.item_shape
         if shape is None:
@@ -147,7 +145,7 @@ class Timeline:
             raise ShapeMismatch(f"{label()}: the observation has lists where its space has tuples; give tuples")
 
     def _place(self, env_t: int) -> str:
-        """Return episode, agent and env step as the first words of error messages."""
+        """Return the start of error messages: the episode, the agent and the env step."""
         agent_episode = self.episode
         return place_of(agent_episode.multi_agent_episode_id, agent_episode.agent_id, env_t)
 
@@ -162,14 +160,14 @@ class Timeline:
         return InvalidArgument(f"{place}: it acted at env step {self.action_times[-1]} and has no observation since")
 
     def no_reward(self, env_t: int) -> InvalidArgument:
-        """Return the error for an observation that completes a step without a reward."""
+        """Return the error for an observation that completes a step for which no reward was given."""
         return InvalidArgument(
             f"{self._place(env_t)}: no reward came since it acted, though its next observation is here; "
             "give a reward (0.0 counts)"
         )
 
     def cannot_observe(self, env_t: int) -> InvalidArgument:
-        """Return the error for an observation that completes no step."""
+        """Return the error for an observation of an agent that has not acted since its last one, or has ended."""
         if self.phase == ENDED:
             return InvalidArgument(after_end(self._place(env_t), self.ended_at))
         return InvalidArgument(
@@ -180,22 +178,22 @@ class Timeline:
     # --- growing -----------------------------------------------------------------------------------------------
 
     def set_pending_action(self, action: Any, extra: Mapping[str, Any] | None, env_t: int) -> None:
-        """Store the action taken at `env_t` as the pending action."""
+        """Store the action that the agent took at env step `env_t`, until its next observation completes the step."""
         self.action_times.append(env_t)
         self.action, self.extra, self.phase = action, extra, WAITS
 
     def end(self, ending: Ending, env_t: int) -> None:
-        """End the agent at `env_t`. Rewards after its newest observation belong to no step."""
+        """End the agent at env step `env_t`. Its rewards after its newest observation are dropped here."""
         self.episode.end(ending)
         self.phase, self.ended_at, self.reward = ENDED, env_t, None
 
     def finish(self, tracks: Tracks) -> None:
-        """Replace the growing tracks of the agent's episode by its `finalized_tracks`, and finalize the times."""
+        """Replace the growing lists of the agent's episode by the arrays of `finalized_tracks`."""
         self.episode.finish(tracks)
         self.observation_times, self.action_times = _finished(self.observation_times), _finished(self.action_times)
 
     def as_finished(self) -> Timeline:
-        """Return a finalized copy of this timeline, or this timeline if it is finalized."""
+        """Return a copy of this timeline with its data as arrays, or this timeline if its data are arrays already."""
         if self.episode.is_numpy:
             return self
         agent_episode = self.episode
@@ -210,7 +208,7 @@ class Timeline:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Timeline | None:
-        """Return the agent's part of a range of env steps, or None if it has none. Finalized timelines give views."""
+        """Return the agent's part of a range of env steps, or None if the part is empty. Arrays share memory."""
         begin, end, lookback, is_last = chunk
         first, zero, last = env_step_index.chunk_rows(self.observation_times, self.action_times, (begin, end), lookback)
         if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
@@ -233,7 +231,7 @@ class Timeline:
         return piece
 
     def is_gone(self, chunk: Chunk) -> bool:
-        """Return True if the agent ended before the chunk and none of its items is in the chunk or its lookback."""
+        """Return True if the agent ended before the chunk, and has no data in the chunk or its lookback."""
         return (
             self.ended_at is not None
             and self.ended_at <= chunk.begin
@@ -241,7 +239,7 @@ class Timeline:
         )
 
     def as_growing(self) -> Timeline:
-        """Return a growing copy of this timeline, or this timeline if it grows."""
+        """Return a copy of this timeline to which steps can be added, or this timeline if that is possible already."""
         agent_episode = self.episode
         if not agent_episode.is_numpy:
             return self
@@ -253,23 +251,23 @@ class Timeline:
         return timeline
 
     def pending(self) -> Pending:
-        """Return the pending step."""
+        """Return the agent's pending step: its action without a next observation, outputs, reward sum and env step."""
         acted_at = int(self.action_times[-1]) if self.phase == WAITS else None
         return Pending(self.phase, self.action, self.extra, self.reward, acted_at)
 
     def drop_pending(self) -> None:
-        """Drop the pending step, which belongs to the next chunk."""
+        """Remove the pending step, because it belongs to the next chunk."""
         action_times = self.action_times[:-1] if self.phase == WAITS else self.action_times
         self.action_times, self.phase, self.action, self.extra, self.reward = action_times, RESTS, None, None, None
 
     def restore_pending(self, pending: Pending) -> None:
-        """Undo `drop_pending`."""
+        """Put back a pending step that `drop_pending` removed."""
         self.phase, self.action, self.extra, self.reward, acted_at = pending
         if acted_at is not None:
             self.action_times = _joined(self.action_times, [acted_at])
 
     def check_follows(self, later: Timeline | None, env_t: int) -> None:
-        """Raise `ChunkMismatch` unless `later`, from the chunk that begins at `env_t`, continues this timeline."""
+        """Raise `ChunkMismatch` unless `later`, from the chunk that begins at `env_t`, continues this agent's steps."""
         if self.phase == ENDED:
             return
         if later is None:
@@ -277,7 +275,7 @@ class Timeline:
         self.episode.check_follows(later.episode)
 
     def append(self, later: Timeline, tracks: Tracks | None = None) -> None:
-        """Append the timeline of the next chunk without its lookback, and take over its pending step.
+        """Append an agent's steps of the next chunk, except its lookback, and take over its pending step.
 
         Args:
             later: a timeline that passed `check_follows`.
@@ -303,7 +301,7 @@ class Timeline:
         return env_t - self.action_times[max(self.episode.actions.total - num_steps, 0)]
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless the lengths of tracks and times fit each other."""
+        """Raise `TrackMismatch` unless there is one env step for each observation and each action."""
         self.episode.validate()
         facts, tracks = self.episode.facts, self.episode.tracks
         num_observations, num_actions = tracks.observations.total, tracks.actions.total
@@ -315,11 +313,11 @@ class Timeline:
             )
 
     def env_times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return copies of `observation_times` and `action_times`, int64."""
+        """Return copies of the env steps of observations and of actions, two int64 arrays."""
         return np.array(self.observation_times, np.int64), np.array(self.action_times, np.int64)
 
     def record(self) -> dict[str, Any]:
-        """Return all but the agent's episode as plain values and arrays. The pending step is not copied."""
+        """Return env steps, phase and pending step as a dict of plain values and arrays, without the agent's steps."""
         observation_times, action_times = self.env_times()
         waiting = {"action": self.action, "extra": self.extra, "reward": self.reward}
         return {
@@ -332,7 +330,7 @@ class Timeline:
 
     @classmethod
     def of(cls, episode: SingleAgentEpisode, record: Mapping[str, Any]) -> Timeline:
-        """Return the timeline of an agent's episode and a `record`."""
+        """Create a timeline from an agent's episode and the dict that `record` returned."""
         observation_times, action_times = np.array(record["seen"], np.int64), np.array(record["acted"], np.int64)
         done = episode.is_numpy
         timeline = cls(
@@ -344,15 +342,15 @@ class Timeline:
         timeline.action, timeline.extra, timeline.reward = record["action"], record["extra"], record["reward"]
         return timeline
 
-    def equals(self, other: Timeline) -> bool:
-        """Return True if times, phase, ending, episode and pending step are equal."""
+    def equals(self, compared: Timeline) -> bool:
+        """Return True if both have equal steps, env steps, phase, ending and pending step."""
         return (
-            list(self.observation_times) == list(other.observation_times)
-            and list(self.action_times) == list(other.action_times)
-            and (self.phase, self.ended_at) == (other.phase, other.ended_at)
-            and self.episode.equals(other.episode)
-            and equal((self.action, self.reward), (other.action, other.reward))
-            and same_info(self.extra, other.extra)
+            list(self.observation_times) == list(compared.observation_times)
+            and list(self.action_times) == list(compared.action_times)
+            and (self.phase, self.ended_at) == (compared.phase, compared.ended_at)
+            and self.episode.equals(compared.episode)
+            and equal((self.action, self.reward), (compared.action, compared.reward))
+            and same_info(self.extra, compared.extra)
         )
 
 
@@ -365,7 +363,7 @@ def complete_steps(
     extra: Mapping[Any, Any],
     env_t: int,
 ) -> None:
-    """Add the step that each observation completes: a pending step, or one with an action at the previous env step.
+    """Complete a step of each agent that got an observation: its pending step, or the action of the previous env step.
 
     One loop over all agents, as in `Agents.check_step`: a call per agent would take a tenth of an agent's step.
 
@@ -408,22 +406,22 @@ def complete_steps(
 
 
 def place_of(episode_id: Any, agent_id: Any, env_t: int) -> str:
-    """Return episode, agent and env step as the first words of error messages."""
+    """Return the start of error messages: the episode, the agent and the env step."""
     return f"episode {episode_id}: agent {agent_id!r} at env step {env_t}"
 
 
 def done_since(place: str, env_t: int) -> str:
-    """Return the error text for an action after the agent's end."""
+    """Return the error text for an action that is given after the agent's end."""
     return f"{place}: it is done since env step {env_t}; leave its action out"
 
 
 def after_end(place: str, env_t: int) -> str:
-    """Return the error text for an observation after the agent's end."""
+    """Return the error text for an observation that is given after the agent's end."""
     return f"{place}: an observation after its end (env step {env_t})"
 
 
 def _finished(times: Any) -> np.ndarray:
-    """Return the times as a read-only array."""
+    """Return env steps as a read-only int64 array."""
     finished = times if type(times) is np.ndarray else np.array(times, np.int64)
     finished.flags.writeable = False
     return finished

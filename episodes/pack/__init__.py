@@ -1,4 +1,4 @@
-"""Packs: many episodes as one array per track."""
+"""Packs: many episodes, whose observations, actions etc. are each stored in one array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of a list of episodes to the columns of a pack, by one concatenation per track."""
+"""Concatenation of a list of episodes to one array for observations, one for actions, and so on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRACKS, _FACTS, _CUSTOM_DATA = attrgetter("tracks"), attrgetter("facts"), attrg
 
 
 def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts, np.ndarray, np.ndarray]:
-    """Return columns, facts, lengths [n] and lookbacks [n] of a pack of the episodes. The episodes do not change."""
+    """Return what a pack of the episodes consists of: arrays, metadata, lengths [n] and lookbacks [n]."""
     if isinstance(episodes, SingleAgentEpisode):
         raise WrongType("a pack is made of a list of episodes; give [episode]")
     episodes = list(episodes)
@@ -35,9 +35,9 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
 
 
 def _check_single_agent(episodes: Sequence[object]) -> None:
-    other = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
-    if other is not None:
+    rejected = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
+    if rejected is not None:
         raise WrongType(
-            f"a pack holds single-agent episodes, not a {type(other).__name__}; pack_agents packs those of "
+            f"a pack holds single-agent episodes, not a {type(rejected).__name__}; pack_agents packs those of "
             "multi-agent episodes, and unpack_agents makes them whole again"
         )

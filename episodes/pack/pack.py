@@ -1,4 +1,4 @@
-"""`EpisodePack`: many episodes as one array per track. An episode of a pack is a view.
+"""`EpisodePack`: many episodes, stored as one array for observations, one for actions, and so on.
 
 Offsets mark where each episode begins. Packs are what the vector recorder returns, the replay buffer stores, files and
 messages carry, and learners read. Nothing is copied per episode.
@@ -45,18 +45,18 @@ from episodes.tracks.track import Track
 
 
 def _data(name: str) -> Any:
-    """Return a property for the nested arrays of a column."""
+    """Create a property that reads the nested arrays of all episodes, such as `observations`."""
     column = attrgetter(f"columns.{name}")
     return property(lambda pack: column(pack).whole())
 
 
 def _fact(name: str) -> Any:
-    """Return a property for an array of the facts."""
+    """Create a property that reads one metadata array, such as `ids`."""
     return property(attrgetter(f"facts.{name}"))
 
 
 class EpisodePack(Sequence[SingleAgentEpisode]):
-    """Immutable sequence of finalized episodes and chunks, stored as one read-only array per track.
+    """Immutable sequence of finished episodes, stored as one read-only array for observations, one for actions, etc.
 
     Step tracks have `offsets[i + 1] - offsets[i]` = L_i + T_i rows for episode i, observations and infos one more.
 
@@ -140,7 +140,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def of(cls, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> EpisodePack:
-        """Return the pack of columns and facts that fit each other. Nothing is checked."""
+        """Create a pack from arrays and metadata without any check."""
         pack = cls.__new__(cls)
         pack._set(columns, facts, lengths, lookbacks)
         return pack
@@ -160,7 +160,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def custom_data(self) -> list[dict[str, Any]] | None:
-        """A copy of each episode's custom data, or None if all are empty.
+        """Copies of the episodes' custom data, n dicts, or None if all are empty.
 
         Changes to the copies are lost. `pack.replace(custom_data=[...])` returns a pack with other custom data.
         """
@@ -168,9 +168,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def policy_versions(self) -> np.ndarray | None:
-        """The lowest and the highest policy version of each episode, int64 [n, 2] (-1: unknown), or None if all are
-        unknown.
-        """
+        """The lowest and the highest policy version of each episode, int64 [n, 2] (-1: unknown), or None."""
         versions = self.facts.policy_versions
         return None if versions is None else versions.lowest_and_highest()
 
@@ -181,7 +179,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def env_action_space(self) -> Any:
-        """Action space of the environment. `action_space` is the space of the stored actions, a policy's perhaps."""
+        """Action space of the environment. The stored actions may be in other units: see `action_space`."""
         return env_space_of(self.facts.action_space)
 
     def get_env_actions(self) -> Any:
@@ -197,26 +195,26 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def infos(self) -> Infos:
-        """The infos, one row per observation."""
+        """Info dicts of all observations, `Infos` of length sum(L_i + T_i + 1)."""
         return self.columns.infos.whole()
 
     @property
     def extra_model_outputs(self) -> dict[str, Any]:
-        """Nested arrays of the extra model outputs, by key."""
+        """Extra model outputs, such as log-probabilities, as a dict from key to nested arrays [sum(L_i + T_i), ...]."""
         return {key: track.whole() for key, track in self.columns.extra.items()}
 
     @cached_property
     def terminated(self) -> np.ndarray:
-        """Flags bool [n]: whether each episode ended in a terminal state."""
+        """True for each episode that ended in a terminal state, bool [n]."""
         return _frozen(self.facts.endings & 1 != 0)
 
     @cached_property
     def truncated(self) -> np.ndarray:
-        """Flags bool [n]: whether each episode was ended from outside."""
+        """True for each episode that was ended from outside, for example by a time limit, bool [n]."""
         return _frozen(self.facts.endings & 2 != 0)
 
     def check(self) -> None:
-        """Raise an error unless the columns fit each other.
+        """Raise an error unless all arrays have the number of rows that `lengths` and `lookbacks` require.
 
         Raises:
             TrackMismatch: a column has another number of rows than `lengths` and `lookbacks` require.
@@ -244,8 +242,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[SingleAgentEpisode]) -> EpisodePack:
-        """Return the episodes as a pack, by one concatenation per track. A pack is returned itself. The episodes do not
-        change.
+        """Create a pack from episodes, by one concatenation for observations, one for actions, and so on.
+
+        The episodes do not change. If `episodes` is a pack, it is returned itself.
 
         Raises:
             TrackMismatch: tracks of the episodes differ in keys, structure or item shape.
@@ -257,7 +256,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """Return the packs' episodes as one pack, by one concatenation per track. Large infos are joined later.
+        """Join packs to one pack, by one concatenation per array. Large infos are joined later.
 
         Until then the infos of the packs are not freed (`retained_nbytes` counts them). That is at most a quarter more
         memory than the joined infos need; otherwise they are joined at once.
@@ -290,7 +289,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodePack: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodePack:
-        """Return episode i, or the pack of a slice of episodes. Both are views, except for a slice with a step.
+        """Return episode i, or a pack of a slice of episodes. Nothing is copied, except for a slice with a step.
 
         Each read of episode i creates a new object, so changes to it (`custom_data`, setters) do not change the pack.
         Keep the episode, or use `pack.replace(custom_data=[...])`, which returns another pack.
@@ -322,7 +321,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(slice(start, stop), slice(begin, end), slice(begin + start, end + stop))
 
     def select(self, indices: Any) -> EpisodePack:
-        """Return the pack of the episodes at an integer array, a list or a boolean mask, by one gather per track."""
+        """Return a pack with copies of the episodes that an integer array, a list or a boolean mask selects."""
         try:
             index = np.asarray(indices)
             picked = np.arange(len(self))[index if index.size else index.astype(np.int64)]
@@ -334,7 +333,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(picked, steps, observed_rows)
 
     def replace(self, **changed: Any) -> EpisodePack:
-        """Return this pack with other columns or metadata, by the names of the constructor's arguments."""
+        """Return a pack with some arrays or metadata replaced, named like the arguments of the constructor."""
         columns, facts = self.columns, self.facts
         for name in ("observations", "actions", "rewards"):
             if name in changed:
@@ -359,7 +358,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return pack
 
     def move_starts(self, num_steps: np.ndarray) -> EpisodePack:
-        """Return this pack with the first `num_steps` [n] steps of each chunk moved to its lookback; views.
+        """Return a pack in which the first `num_steps` [n] steps of each chunk are lookback. Arrays are shared.
 
         Start times and policy versions follow. Endings and ids stay.
 
@@ -382,7 +381,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._with_actions(*action_units.with_env_actions(self.columns, self.facts.action_space))
 
     def with_policy_actions(self, mapping: str = "normalize") -> EpisodePack:
-        """Return a pack that stores the actions which a policy with this mapping would have put out.
+        """Return a pack with its actions in the units of a policy, such as [-1, 1] for `mapping="normalize"`.
 
         Learning from the environment's actions, of imported data for example, needs this if the policy acts in other
         units than the environment, as all policies do behind `module_to_env_pipeline(normalize_actions=True)`.
@@ -416,55 +415,55 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def tracks(self) -> dict[str, np.ndarray]:
-        """All arrays by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
+        """All arrays of the pack by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
         return self.columns.arrays()
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Row of step tracks at which each episode begins, with its lookback, int64 [n + 1]."""
+        """Index of each episode's first row, lookback included, in actions and rewards, and the end, int64 [n + 1]."""
         return _offsets(self.lengths + self.lookbacks)
 
     @cached_property
     def observation_offsets(self) -> np.ndarray:
-        """Row of observations and infos at which each episode begins, int64 [n + 1]."""
+        """Index of each episode's first row, lookback included, in observations and infos, and the end, int64 [n+1]."""
         return _frozen(self.offsets + np.arange(len(self) + 1))
 
     @cached_property
     def row_owners(self) -> np.ndarray:
-        """Index of the episode of each observation row, int [sum(L_i + T_i + 1)]."""
+        """Index of the episode that each row of the observations belongs to, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
 
     @cached_property
     def row_depths(self) -> np.ndarray:
-        """Number of rows of the same episode before each observation row, int [sum(L_i + T_i + 1)]."""
+        """Number of earlier observations of the same episode, for each observation, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.arange(len(self.row_owners)) - self.observation_offsets.take(self.row_owners))
 
     @cached_property
     def num_steps(self) -> int:
-        """Number of steps of all episodes without lookbacks."""
+        """Number of steps of all episodes together, without lookbacks."""
         return int(self.lengths.sum())
 
     @property
     def nbytes(self) -> int:
-        """Size of all tracks in bytes."""
+        """Size in bytes of all arrays of the pack."""
         return sum(array.nbytes for array in self.tracks.values())
 
     @property
     def retained_nbytes(self) -> int:
-        """The bytes that are not freed while this pack is held: all memory that its tracks and infos are views of.
+        """Bytes of memory that the pack keeps from being freed: the whole buffers behind its arrays and infos.
 
         Of a part of a pack, of one that came from a receiver or out of shared memory, that is more than `nbytes`.
         """
         return retained_nbytes([*self.tracks.values(), *self.infos.arrays()])
 
     def copied(self) -> EpisodePack:
-        """Return a copy of this pack in new memory, so that the buffers behind its views can be freed or reused."""
+        """Return a copy of this pack in new memory, so that the buffers behind its arrays can be freed or reused."""
         columns = self.columns.map_tracks(lambda track: track.copied())
         facts = self.facts.take(np.arange(len(self)))
         return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())
 
     def step_rows(self) -> slice | np.ndarray:
-        """Return the rows of the steps without lookbacks in step tracks, int [num_steps], or a slice of all."""
+        """Return the rows of all steps without lookbacks in actions and rewards, int [num_steps], or a slice of all."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.offsets[:-1] + self.lookbacks, self.lengths)
@@ -498,7 +497,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     # --- state -----------------------------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle one buffer per track, out of band with protocol 5, and per-episode data in band.
+        """Pickle one buffer for each large array, out of band with protocol 5, and episode metadata in band.
 
         Spaces are pickled without the state of their random generators, and unpickled packs share equal spaces. To
         sample from a space, copy and seed it.
@@ -524,7 +523,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
 
 def _fits(track: Track, num: int) -> bool:
-    """Return True if a track of one array, or of infos, has `num` items of an allowed kind. False for nested tracks."""
+    """Return True if a single array, or the infos, has `num` rows and an allowed dtype. Nested arrays return False."""
     data = track.data
     if type(data) is np.ndarray:
         return len(data) == num and is_kind_of(track.field, data)
@@ -532,8 +531,9 @@ def _fits(track: Track, num: int) -> bool:
 
 
 def describe_counts(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
-    """Describe the number of episodes, chunks and steps, and the mean return of the whole episodes, which `whole` [n]
-    marks.
+    """Return texts for a repr: the number of episodes, chunks and steps, and the mean return of whole episodes.
+
+    `whole` [n] is True for episodes that were neither cut at the start nor at the end.
     """
     num, steps = int(whole.sum()), f"{num_steps} step{'s' * (num_steps != 1)}"
     with np.errstate(over="ignore", invalid="ignore"):
@@ -558,7 +558,7 @@ def segment_sums(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> n
 
 
 def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the sums from each start to the next one, and from the last start to the end, float64 [n]."""
+    """Return the sums of `values` from each start to the next start, the last one to the end, float64 [n]."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinite values give no warning
         return np.add.reduceat(values, starts, dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""`PackHistory`: the history of observations in a pack."""
+"""`PackHistory`: observations in a pack of episodes and the steps before them, as input of connectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PackHistory"]
 
 
 class PackHistory(History):
-    """Observation rows of a pack, for example all T + 1 rows of each episode, or the row after each step.
+    """Selected observations in a pack of episodes, and the steps before them, as batches for connectors.
 
     Args:
         pack: the pack.
@@ -34,7 +34,7 @@ class PackHistory(History):
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The rows as an array, int [B]."""
+        """Index of each selected observation in the pack's observations, int [B]."""
         if isinstance(self._rows, slice):
             return np.arange(*self._rows.indices(int(self.pack.observation_offsets[-1])))
         return self._rows
@@ -44,7 +44,7 @@ class PackHistory(History):
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """Index of each row's episode, int [B]."""
+        """Index of the episode of each selected observation, int [B]."""
         owners = self.pack.row_owners
         return owners[self._rows] if isinstance(self._rows, slice) else owners.take(self._rows)
 
@@ -72,7 +72,7 @@ class PackHistory(History):
         return _windows(column, self.rows - self.owners - 1, self.depth, k)
 
     def flat_actions(self, k: int) -> np.ndarray:
-        """Return the last k actions as vectors. If windows overlap, each action of the pack is flattened only once."""
+        """Return the last k actions before each observation as vectors, float32 [B, k, D]."""
         pack = self.pack
         if len(self) * k <= len(pack.rewards) or not len(pack.rewards):
             return super().flat_actions(k)
@@ -96,13 +96,13 @@ class PackHistory(History):
         return super().module_ids if self.pack.module_ids is None else self.pack.module_ids.take(self.owners)
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the chunk of row i up to its observation, as views of the pack."""
+        """Return the episode of observation i up to this observation. Its arrays share memory with the pack."""
         owner = int(self.owners[i])
         return self.pack[owner][: int(self.depth[i] - self.pack.lookbacks[owner])]
 
 
 def _windows(column: Any, newest: np.ndarray, num_items: np.ndarray, k: int) -> Any:
-    """Return the last k items [B, k, ...] up to the rows `newest` [B], with zeros for items before the episode.
+    """Return the k items up to each row of `newest` [B] as [B, k, ...], with zeros before the start of the episode.
 
     Args:
         num_items: number of items [B] up to each row that belong to its episode.
@@ -125,7 +125,7 @@ _FEW = 1024  # items of all windows; below, a mask is twice as fast as indices
 
 
 def _missing(num_items: np.ndarray, young: np.ndarray, k: int) -> Any:
-    """Return the missing items of windows [B, k] as a mask or indices. `young` [B] marks the windows that have any."""
+    """Return the positions in [B, k] that lie before the start of an episode, as a mask or as indices."""
     if len(num_items) * k <= _FEW:
         return num_items[:, None] <= back(k)
     windows = young.nonzero()[0]  # few, mostly: a mask of all places would cost as much as the gather

@@ -1,4 +1,4 @@
-"""`PackSteps`: the steps of a pack, or of a list of episodes, by index, as the source of a train batch's origin."""
+"""`PackSteps`: finds the episode and time of each step of a batch that was made of a pack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ __all__ = ["PackSteps"]
 
 
 class PackSteps:
-    """The steps of a pack by index, without lookbacks, episode after episode. The episodes are not kept alive.
+    """The steps of a pack by index, to find the episode and time of rows of a train batch.
+
+    The object does not keep the episodes alive.
 
     Args:
         pack: the pack of the episodes.
@@ -41,7 +43,7 @@ class PackSteps:
         return int(self._lengths.sum())
 
     def step(self, number: int) -> StepOrigin:
-        """Return the origin of the step at this index."""
+        """Return the origin (episode id, time, agent, module) of the step at this index."""
         i = int(self._stops.searchsorted(number, "right"))
         started, length = int(self._facts.t_started[i]), int(self._lengths[i])
         key, t = self._key(i), started + number - int(self._stops[i]) + length
@@ -49,7 +51,7 @@ class PackSteps:
         return StepOrigin(key.id_, t, key.agent_id, key.module_id, started, started + length, ending, str(self))
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return episodes and times of the steps at these indices [n]."""
+        """Return the episodes and times of the steps at the given indices [n]."""
         episodes = self._stops.searchsorted(numbers, "right")
         distinct, episode_of_step = np.unique(episodes, return_inverse=True)
         begins = self._stops - self._lengths - self._facts.t_started
@@ -63,7 +65,7 @@ class PackSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the episode or chunk of the step. `EpisodeStateError` if it was garbage-collected."""
+        """Return the episode that contains the step at this index. `EpisodeStateError` if it was garbage-collected."""
         i = int(self._stops.searchsorted(number, "right"))
         holder = self._holders[i]() if isinstance(self._holders, list) else self._holders and self._holders()
         if holder is None:
@@ -81,7 +83,7 @@ class PackSteps:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle everything except the episodes."""
+        """Return the attributes to pickle: all except the references to the episodes."""
         no_holders = [_nothing] * len(self._lengths)
         return {**self.__dict__, "_holders": no_holders}
 

@@ -1,4 +1,4 @@
-"""Recorders that turn vector steps into packs."""
+"""Recorders that collect the steps of vector environments into packs of episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episode boundaries in the rows of N environments: the state machine of the three autoreset modes.
+"""Episode boundaries in vector environments: which results of `step` are steps, resets or last steps.
 
 Row r is the result of one `step` of a vector environment. The table is for an episode that ends in it:
 
@@ -29,7 +29,7 @@ _NONE = np.zeros(0, np.intp)
 
 
 class Row(NamedTuple):
-    """Classification of a row of N environments: lists of environments, int [k], ascending."""
+    """Classification of one vector step: which environments stepped, were reset, ended and began, int [k] each."""
 
     stepped: np.ndarray  # the row is a step of these environments
     reset: np.ndarray  # the row is a reset of all others
@@ -38,14 +38,14 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Classification of K rows of N environments."""
+    """Classification of K vector steps of N environments, as masks [K, N]."""
 
     stepped: np.ndarray  # bool [K, N], the row is a step and no reset
     ended: np.ndarray  # bool [K, N], an episode ended with the row
 
 
 class Boundaries:
-    """State of N environments: it classifies rows one by one (`classify`, `commit`) or many at once (`classify_rows`).
+    """State machine that classifies vector steps into steps, resets and endings, for all three autoreset modes.
 
     No Python code runs per environment. Classifying one row takes about 3 us. Recorders that only store rows classify
     many at a time.
@@ -78,29 +78,29 @@ class Boundaries:
         return self.num_rows - self._first_rows
 
     def copy(self) -> Boundaries:
-        """Return an independent copy."""
+        """Return an independent copy of the state."""
         copy = Boundaries.__new__(Boundaries)
         copy.__dict__.update(self.__dict__)
         return copy
 
     def resume(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
-        """Set the number of steps of each episode, `ages` [N]. Episodes in the environments `waiting` have ended."""
+        """Set the number of steps of each ongoing episode, `ages` [N], and the environments `waiting` for a reset."""
         self.waiting = waiting
         self._first_rows = self.num_rows - np.asarray(ages, np.int64)
 
     def reset(self, mask: np.ndarray) -> None:
-        """Start new episodes in the environments of the mask, bool [N]."""
+        """Record that new episodes have started in the environments of the mask, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
         self._begin(mask, self.num_rows)
 
     def _begin(self, envs: np.ndarray, rows: Any) -> None:
-        """Set the row number `rows` at which the episodes of the environments `envs` (a mask, or [k]) begin."""
+        """Set the row numbers at which the episodes of the given environments begin."""
         first_rows = self._first_rows.copy()
         first_rows[envs] = rows
         self._first_rows = first_rows
 
     def checked_mask(self, mask: Any) -> np.ndarray:
-        """Return the environments of a reset, bool [N]. None means all environments.
+        """Return the mask of reset environments as bool [N]. None means all environments.
 
         Raises:
             InvalidArgument: the mask is no bool array [N].
@@ -126,8 +126,9 @@ class Boundaries:
             )
 
     def classify(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
-        """Classify a row by its flags, bool [N]: which environments stepped, were reset and ended. `commit` records
-        it.
+        """Classify one vector step by its flags, bool [N]: which environments stepped, were reset and ended.
+
+        `commit` records the result.
         """
         reset, done = self.waiting, terminateds | truncateds
         if not len(reset):
@@ -143,7 +144,7 @@ class Boundaries:
         return Row(stepped, reset, ended, ended if self.last_lies_apart else reset)
 
     def commit(self, row: Row) -> None:
-        """Record a classified row."""
+        """Record one classified vector step."""
         num_steps = self.num_steps + len(row.stepped)
         if row is not self._plain:
             self._begin(row.begun, self.num_rows + 1)
@@ -152,7 +153,7 @@ class Boundaries:
         self.num_steps = num_steps
 
     def commit_steps(self, num_rows: int) -> None:
-        """Record `num_rows` rows that are steps of all environments, and in which no episode ended."""
+        """Record `num_rows` vector steps in which all environments stepped and no episode ended."""
         num_steps = self.num_steps + num_rows * self.num_envs
         self.num_rows += num_rows
         self.num_steps = num_steps
@@ -160,7 +161,7 @@ class Boundaries:
     # --- many rows at once ---------------------------------------------------------------------------------------
 
     def classify_rows(self, dones: np.ndarray) -> Rows:
-        """Classify rows by their flags, bool [K, N]. `commit_rows` records them.
+        """Classify K vector steps at once by their flags, bool [K, N].
 
         >>> rows = Boundaries(1, "NextStep").classify_rows(np.array([[0], [1], [1], [0]], bool))
         >>> rows.stepped[:, 0].tolist(), rows.ended[:, 0].tolist()
@@ -171,13 +172,13 @@ class Boundaries:
         return Rows(np.ones_like(dones), dones)
 
     def last_row(self, rows: Rows) -> Row:
-        """Return the classification of the last of the rows, as `classify` would."""
+        """Return the classification of the last of several vector steps, in the form that `classify` returns."""
         stepped, ended = rows.stepped[-1], rows.ended[-1].nonzero()[0]
         reset = (~stepped).nonzero()[0]
         return Row(stepped.nonzero()[0], reset, ended, ended if self.last_lies_apart else reset)
 
     def commit_rows(self, rows: Rows) -> None:
-        """Record classified rows."""
+        """Record several classified vector steps."""
         num_rows = len(rows.ended)
         if not num_rows:
             return
@@ -191,7 +192,7 @@ class Boundaries:
         self.num_steps, self.waiting = num_steps, waiting
 
     def _with_reset_rows(self, dones: np.ndarray) -> Rows:
-        """Return steps and ends for next-step autoreset. The row after an ending is a reset, even with a flag."""
+        """Classify vector steps for next-step autoreset, where the row after an ending is a reset."""
         steps, ends = np.ones_like(dones), dones
         np.logical_not(dones[:-1], out=steps[1:])
         steps[:1, self.waiting] = False
@@ -205,7 +206,7 @@ class Boundaries:
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return the autoreset mode for a mode or its name. `InvalidArgument` lists the known ones."""
+    """Return the autoreset mode for a mode or its name. Raise `InvalidArgument` for other values."""
     try:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
@@ -214,7 +215,7 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a vector info of same-step autoreset into the infos of last observations and the infos of the row.
+    """Split a vector info of same-step autoreset into infos of last observations and infos of reset observations.
 
     Statistics of Gymnasium's vector `RecordEpisodeStatistics` belong to the episodes that ended, although they are next
     to the infos of the next ones. Environments that set "episode" themselves have it in both.
@@ -232,7 +233,7 @@ def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any = None) -> Any:
-    """Return the last observations of the environments `envs`, nested arrays [k, ...], from a vector info.
+    """Return the last observations [k, ...] of the ended environments `envs` from a vector info.
 
     Args:
         infos: vector info. `infos["final_obs"]` is an object array with None for other environments, or (nested) arrays

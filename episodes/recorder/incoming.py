@@ -1,4 +1,4 @@
-"""`IncomingEpisodes`: the episodes of observations that are about to be recorded."""
+"""Episodes that end with observations which are about to be recorded, for observation preprocessors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["IncomingEpisodes"]
 
 
 class IncomingEpisodes(Sequence[SingleAgentEpisode]):
-    """The episode of each new observation: the observation is its last one, reached by its last action.
+    """Sequence of the episodes of new observations: each ends with its new observation.
 
     An episode is built when it is first read, in O(steps since the last take), until `close` is called. So callers that
     need only observations pay nothing for it. Episodes have no extra model outputs. An episode is finalized if the
@@ -53,7 +53,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         self._is_closed = False
 
     def close(self) -> None:
-        """Prevent later reads, because the observations are recorded."""
+        """Prevent further reads, because the observations have been recorded."""
         self._is_closed = True
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         return _Incoming(self, range(len(self))[index])
 
     def read(self, i: int) -> SingleAgentEpisode:
-        """Return the episode of observation i.
+        """Build the episode that ends with observation i.
 
         Raises:
             EpisodeStateError: its observation is recorded already.
@@ -92,7 +92,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
 
     @staticmethod
     def _continued(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
-        """Return the episode with one more step: nested arrays [1, ...] of its observation, action and reward."""
+        """Return the episode with one more step, given as nested arrays [1, ...]."""
         recorded = episode.get_observations()
         if not _are_alike(recorded, observation):
             return _grown(episode, observation, step, infos)
@@ -109,7 +109,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         )
 
     def _info(self, env: int) -> Infos:
-        """Return the info of the environment's observation, [1]."""
+        """Return the info of the environment's new observation, as infos of length 1."""
         if self._info_rows is None:
             self._info_rows = InfoRows(len(self._episodes))
             self._info_rows.add(self._infos or {})
@@ -117,7 +117,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
 
 
 class _Incoming(SingleAgentEpisode):
-    """Episode whose slots are empty until one of them is read."""
+    """Episode that is built when one of its attributes is first read."""
 
     __slots__ = ("_among", "_index")
 
@@ -138,7 +138,10 @@ class _Incoming(SingleAgentEpisode):
 
 
 def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
-    """Return the episode with the step as a growing episode: its last observation may have another shape."""
+    """Return the episode with one more step as a growing episode.
+
+    Its last observation may have another shape.
+    """
     action, reward = nested.take(step, 0)
     return SingleAgentEpisode(
         episode.id_,
@@ -154,7 +157,7 @@ def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Info
 
 
 def _row(rows: Any, i: int) -> Any:
-    """Return row i of nested arrays, as nested arrays [1, ...]."""
+    """Return row i of nested arrays as nested arrays [1, ...]."""
     return nested.map_leaves(lambda leaf: np.asarray(leaf)[i : i + 1], rows)
 
 

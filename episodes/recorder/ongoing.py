@@ -1,4 +1,4 @@
-"""`OngoingEpisodes`: the ongoing episodes of a recorder, built when they are read."""
+"""Ongoing episodes of a recorder, built when they are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class Recording(Protocol):
-    """Recorder with ongoing episodes."""
+    """Interface of a recorder with ongoing episodes."""
 
     num_envs: int
 
@@ -44,8 +44,9 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, env: slice) -> list[SingleAgentEpisode]: ...
     def __getitem__(self, env: int | slice) -> SingleAgentEpisode | list[SingleAgentEpisode]:
-        """Return the ongoing chunk of an environment, finalized: its steps since the last take, with all available
-        lookback.
+        """Return the ongoing chunk of an environment, finalized.
+
+        It contains the steps since the last take, with all available lookback.
         """
         num_envs = len(self)
         if isinstance(env, slice):
@@ -59,23 +60,23 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode, int [N]: 0 after a reset. An ended episode counts until the
-        reset.
+        """Number of steps of each environment's episode, int [N]: 0 after a reset.
+
+        An ended episode counts until the reset.
         """
         return self._recorder.ages
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of these steps that `recent` can return, lookback included, int [N]."""
+        """Number of past steps of each episode that `recent` can return, lookback included, int [N]."""
         return self._recorder.depths
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest rows of a track, oldest first, [k, N, ...], and whether they are valid, bool [k, N].
+        """Return the newest rows [k, N, ...] of observations, actions, rewards or an extra output, and their validity.
 
         Items from before the start of an ongoing episode are zeros and not valid. If an extra model output was never
         recorded, return None, and nothing is valid. As many rows as were read once are kept over every later take. If
-        all
-        rows are valid they are views: read them before the next step is recorded.
+        all rows are valid they are views: read them before the next step is recorded.
 
         Args:
             track: "observations", "actions", "rewards", or the key of an extra model output.

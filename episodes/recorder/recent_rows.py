@@ -1,4 +1,4 @@
-"""`RecentRows`: the last few rows of N environments, for views, while the rows themselves are recorded elsewhere."""
+"""Newest rows of N environments, kept for views that look back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEWEST = 32  # older rows are dropped when there are this many, so that it happ
 
 
 class RecentRows:
-    """The newest row of N environments, and `depth` earlier rows. Nothing is copied while only the newest row is read.
+    """Newest observations of N environments and `depth` earlier rows, for views that look back.
 
     A `ReplayRecorder` needs it, since its rows are in a ring in another order. A `VectorRecorder` has its rows itself.
 
@@ -35,11 +35,11 @@ class RecentRows:
 
     @property
     def keeps_earlier_rows(self) -> bool:
-        """Whether rows must be written, because views look further back than the newest row."""
+        """Whether earlier rows must be stored, because views look further back than the newest row."""
         return self._kept is not None
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Start with observations [N, ...] of a reset."""
+        """Start with the reset observations [N, ...]."""
         self._observations, self._info, self._kept = observations, info, None
         self._resets.clear()
         if self.depth:
@@ -56,12 +56,12 @@ class RecentRows:
             self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
 
     def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
-        """Write observations, actions, rewards and flags [N, ...], and extra outputs, without counting the row yet."""
+        """Write one vector step [N, ...] without counting it yet. `commit` counts it."""
         earlier = self.keep_earlier_rows()
         earlier.write(earlier.num_rows, rows, extras, earlier.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
-        """Count the row that was written."""
+        """Count the vector step that was written."""
         self._observations, self._info = observations, info
         self._resets.clear()
         rows = self._kept
@@ -81,13 +81,13 @@ class RecentRows:
         return rows
 
     def keep_earlier_rows(self) -> RecordedRows:
-        """Return the stored rows, and keep more of them from now on."""
+        """Return the stored rows, and store more of them from now on."""
         if self._kept is None:
             self._kept = self.rows()
         return self._kept
 
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` rows of a track, see `OngoingEpisodes.recent`."""
+        """Return the newest `num_items` rows of one time series, see `OngoingEpisodes.recent`."""
         if track == "observations" and num_items == 1:
             newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)
             return newest, np.ones((1, len(ages)), bool)

@@ -1,4 +1,4 @@
-"""`RecordedRows`: the rows of a recorder, one block per array."""
+"""Rows recorded from a vector environment, one preallocated array for each quantity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ARRAY: Any = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class LastObservations:
-    """Last observations of episodes whose row has the next episode's first observation already."""
+    """Last observations of episodes that ended in a row which already has the next reset observations."""
 
     row: int
     envs: np.ndarray  # [k] int, ascending
@@ -32,7 +32,7 @@ class LastObservations:
 
 
 def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, num_envs: int) -> tuple[np.ndarray, Any]:
-    """Return the last observations at row * N + env = `keys` [k], [k, ...], and the index in `stored` of each, [k]."""
+    """Return the last observations at the indices row * N + env = `keys` [k], and their index in `stored`."""
     all_keys = np.concatenate([entry.row * num_envs + entry.envs for entry in stored])
     numbers = np.repeat(np.arange(len(stored)), [len(entry.envs) for entry in stored])
     order = np.argsort(all_keys)
@@ -42,7 +42,7 @@ def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, n
 
 @dataclass(frozen=True, slots=True)
 class ResetInfo:
-    """Vector info of a reset that replaced observations of a row."""
+    """Vector info of a reset that replaced observations in a recorded row."""
 
     row: int
     envs: np.ndarray  # [k] int
@@ -50,7 +50,7 @@ class ResetInfo:
 
 
 class _Started(NamedTuple):
-    """Row with which new columns began, and the previous columns."""
+    """Row at which new arrays (columns) began, and the previous arrays."""
 
     row: int
     actions: Any
@@ -62,7 +62,7 @@ class _Started(NamedTuple):
 
 
 class RecordedRows:
-    """Recorded rows [num_rows, N, ...]: observations, and the steps before them. Row 0 has no step.
+    """Rows recorded from N environments, [num_rows, N, ...]: observations, and the steps that led to them.
 
         row            0      1      2      3            next row
         observation    o0     o1     o2     o3           written uncounted, then counted by `commit`
@@ -107,7 +107,7 @@ class RecordedRows:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Write row 0: observations without a step."""
+        """Write row 0: reset observations without a step."""
         observations = self._regular("observations", observations, self._observation_space)
         blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
         put_row(blocks, 0, observations)
@@ -116,7 +116,7 @@ class RecordedRows:
         self.commit(slot)
 
     def write(self, at: int, rows: tuple[Any, ...], extras: Mapping[str, Any], base: int) -> None:
-        """Write row `at` without counting it yet, so that a call that fails changes nothing. `commit` counts it.
+        """Write one vector step into row `at` without counting it, so that a call that fails changes nothing.
 
         Args:
             at: index of the row.
@@ -157,7 +157,7 @@ class RecordedRows:
         self.num_rows = at + 1
 
     def discard_uncommitted(self, at: int) -> None:
-        """Discard the uncommitted row `at`, and the columns that it created."""
+        """Discard the uncommitted row `at`, and the arrays that it created."""
         before = self._started
         if before is not None and before.row == at:
             _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
@@ -193,7 +193,7 @@ class RecordedRows:
         self._in_order = [*tracks, *made.values()]
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
-        """Return the row in the structure of the space. `ShapeMismatch` if arrays cannot hold the items."""
+        """Return a row nested like the space. Raise `ShapeMismatch` if arrays cannot contain its items."""
         rows, part = as_rows(rows, space), irregular_part(space)
         if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
             raise of_no_shape(name, part)
@@ -214,30 +214,30 @@ class RecordedRows:
         return [*blocks, self.terminateds, self.truncateds, self.replaced, self.resets]
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Overwrite the observations of the environments [k] in row `at`, from a row [N, ...]."""
+        """Overwrite the observations of the environments `envs` [k] in row `at`, given a full row [N, ...]."""
         self.put_observations(at, envs, nested.take(self.fitted_observations(observations, self.num_envs), envs))
 
     def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Overwrite the observations of the environments [k] in row `at` by fitting ones, [k, ...]."""
+        """Overwrite the observations of the environments `envs` [k] in row `at`, given validated items [k, ...]."""
         nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
 
     def mark_replaced(self, at: int, envs: np.ndarray) -> None:
-        """Mark the observations of these environments in row `at` as first ones of the next episodes."""
+        """Mark the observations of these environments in row `at` as first observations of the next episodes."""
         self.replaced.data[at, envs] = True
         self.any_replaced = True
 
     def mark_steps(self, at: Any, steps: np.ndarray) -> None:
-        """Mark which environments step, bool [N] for a row or [k, N] for rows. Flags of the others are cleared."""
+        """Mark which environments stepped, bool [N] for one row or [k, N] for rows. Flags of the others are cleared."""
         np.logical_not(steps, out=self.resets.data[at])
         for flags in (self.terminateds.data[at], self.truncateds.data[at]):
             np.logical_and(flags, steps, out=flags)
 
     def keep(self, first: int) -> None:
-        """Drop the rows before `first`."""
+        """Drop the rows before row `first`."""
         self.prepare_trim(first)()
 
     def prepare_trim(self, first: int) -> Callable[[], None]:
-        """Return a function that drops the rows before `first`. It may be called twice in a row."""
+        """Return a function that drops the rows before row `first`. The function may be called twice."""
         stop = self.num_rows
         stored = [(block, block.data[first:stop].copy()) for block in self._all_blocks()]
         numbers = {
@@ -273,17 +273,17 @@ class RecordedRows:
         self.__dict__.update(numbers)
 
     def lookback_at(self, at: int) -> int:
-        """Return the number of steps up to row `at` whose observations are stored."""
+        """Return the number of steps before row `at` whose observations are stored."""
         return at - max(self.steps_from, 0)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
     def done(self, at: Any) -> np.ndarray:
-        """Return whether an episode ended, bool [N] for a row or [k, N] for a slice of rows."""
+        """Return whether episodes ended, bool [N] for one row or [k, N] for a slice of rows."""
         return self.terminateds.data[at] | self.truncateds.data[at]
 
     def fitted_observations(self, observations: Any, num: int) -> Any:
-        """Return observations [num, ...] that fit the blocks.
+        """Validate observations [num, ...], and return arrays that can be stored.
 
         Raises:
             ShapeMismatch, TrackMismatch: they do not fit.
@@ -294,15 +294,16 @@ class RecordedRows:
         )
 
     def steps(self, index: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
-        """Return actions, rewards and extra outputs [k, ...] at row * N + env."""
+        """Return the actions, rewards and extra outputs [k, ...] at the indices row * N + env."""
         if self.actions is None:
             return empty_items(self._action_space), np.zeros(0), {}
         extras = {key: gather(blocks, index) for key, blocks in self.extras.items()}
         return gather(self.actions, index), gather(self.rewards, index), extras
 
     def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num` rows of a track [num, N, ...], zeros if not valid, and which are valid, bool [num,
-        N].
+        """Return the newest `num` rows [num, N, ...] of one time series, and which are valid, bool [num, N].
+
+        Invalid items are zeros.
         """
         if track == "observations":
             blocks, steps, oldest = self.observations, 0, 0

@@ -1,4 +1,4 @@
-"""History of the newest observation of each ongoing episode, for acting."""
+"""Observation history of ongoing episodes, as input of views when a policy acts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RecorderHistory"]
 
 
 class RecorderHistory(History):
-    """The newest row of a vector environment, one observation per environment. Valid until the next step is recorded.
+    """History of the newest observation of each environment. Valid until the next step is recorded.
 
     It goes back as far as the lookback of the next chunk, so that learning can compute the same views later.
     """
@@ -47,7 +47,7 @@ class RecorderHistory(History):
         return self.last(track, k)
 
     def last(self, track: str, k: int) -> Any:
-        """Return the last k items of a track, [N, k, ...], views of the recorder's rows if all of them exist."""
+        """Return the last k items of a time series [N, k, ...], as views if all of them exist."""
         rows, _ = self.episodes.recent(track, k)  # [k, N, ...]
         if rows is None:
             return None
@@ -62,12 +62,12 @@ class RecorderHistory(History):
         return [episode.get_infos(-1) for episode in self.episodes]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the ongoing chunk of an environment."""
+        """Return the ongoing chunk of environment i."""
         return self.episodes[i]
 
 
 class _EarlierRows(History):
-    """Observations of ongoing episodes, a given number of rows before the newest row."""
+    """History of observations of ongoing episodes, a given number of rows before the newest row."""
 
     def __init__(self, of: RecorderHistory, envs: np.ndarray, before: np.ndarray, lookback: int | None) -> None:
         super().__init__(of.spaces, lookback)
@@ -110,20 +110,20 @@ class _EarlierRows(History):
         return [self.episode(i).get_infos(-1) for i in range(len(self))]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the ongoing chunk up to the observation."""
+        """Return the ongoing chunk of row i, up to the row's observation."""
         episode, before = self._of.episode(int(self._envs[i])), int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 
 
 def _newest(rows: np.ndarray) -> np.ndarray:
-    """Return the last of the rows [k, N, ...] without a copy, read-only if the rows are the recorder's."""
+    """Return the last of the rows [k, N, ...] as a view, which is read-only if the rows are the recorder's."""
     newest = rows[-1]
     newest.flags.writeable = rows.flags.owndata
     return newest
 
 
 def _by_environment(rows: np.ndarray) -> np.ndarray:
-    """Return the rows [k, N, ...] as [N, k, ...], read-only if the rows are the recorder's."""
+    """Swap the first axes of rows [k, N, ...], as a view that is read-only if the rows are the recorder's."""
     swapped = rows.swapaxes(0, 1)
     swapped.flags.writeable = rows.flags.owndata
     return swapped

@@ -1,4 +1,4 @@
-"""`RowBlock`: rows of vector environments for one array: written row by row, read environment by environment.
+"""Preallocated array of recorded rows, written row by row and read environment by environment.
 
     data [capacity, N, ...]      env 0   env 1   env 2
     row 0                          .       .       .        write: one row
@@ -27,7 +27,7 @@ def takes_memoryview(dtype: np.dtype) -> bool:
 
 
 class RowBlock:
-    """Rows [capacity, N, ...] of one array. Rows are copied, so that callers can reuse theirs.
+    """Preallocated array of recorded rows [capacity, N, ...]. Rows are copied into it.
 
     The shape [N, ...] is that of the first row. A given dtype stays. Otherwise the dtype is that of the first row, and
     is widened if a later row needs it.
@@ -70,7 +70,7 @@ class RowBlock:
         self._hold(self.data)
 
     def put(self, at: int, row: Any) -> None:
-        """Copy a row [N, ...] to index `at`.
+        """Copy one row [N, ...] to the row index `at`.
 
         Raises:
             ShapeMismatch: the row has another shape, or values that the dtype cannot hold.
@@ -81,7 +81,7 @@ class RowBlock:
         self.data[at] = row
 
     def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the rows as an array that can be copied in. Nothing is changed.
+        """Convert rows to an array that can be copied into this block. Raise `ShapeMismatch` if they do not fit.
 
         Raises:
             ShapeMismatch: the rows have another shape than `shape`, or values that the dtype cannot hold.
@@ -105,13 +105,13 @@ class RowBlock:
         return rows
 
     def _widen(self, dtype: np.dtype) -> None:
-        """Change the dtype, unless it is fixed, so that it holds values of `dtype`."""
+        """Widen the dtype, unless it is fixed, so that it can represent values of `dtype`."""
         if not self.fixed and not np.can_cast(dtype, self.dtype):
             self._hold(self.data.astype(np.result_type(self.dtype, dtype)))
             self.dtype = self.data.dtype
 
     def put_envs(self, at: int, envs: np.ndarray, items: np.ndarray) -> None:
-        """Copy items [k, ...] that `fitted` returned to the environments `envs` [k] of row `at`."""
+        """Copy validated items [k, ...] to the environments `envs` [k] of row `at`."""
         self._widen(items.dtype)
         self.data[at, envs] = items
 
@@ -120,13 +120,13 @@ class RowBlock:
         self.data[:stop] = np.asarray(item)
 
     def resize(self, capacity: int) -> None:
-        """Change the number of rows to `capacity`."""
+        """Change the number of allocated rows to `capacity`."""
         data = np.zeros((capacity, *self.shape), self.data.dtype)
         data[: len(self.data)] = self.data
         self._hold(data)
 
     def gather(self, index: np.ndarray) -> np.ndarray:
-        """Return a copy of the items at row * N + env, [k, ...]."""
+        """Return a copy of the items at the indices row * N + env, [k, ...]."""
         data = self.data
         return data.reshape(len(data) * self.shape[0], *self.shape[1:]).take(index, axis=0)
 
@@ -136,7 +136,7 @@ def _kind_of(dtype: np.dtype) -> str:
 
 
 def as_numbers(name: str, row: Any) -> np.ndarray:
-    """Return the row as an array of numbers, bools or strings.
+    """Convert a row to an array of numbers, bools or strings. Raise `ShapeMismatch` if it is ragged.
 
     Raises:
         ShapeMismatch: the row is ragged, or has objects.
@@ -154,7 +154,7 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
 
 
 def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
-    """Return blocks for rows like this one (nested arrays [N, ...]), with its structure."""
+    """Allocate one block for each array of a row, nested like the row."""
     if not nested.leaves(row):
         raise ShapeMismatch(f"{name}: a row is {nested.describe(row)}: it has no array; give at least one [N, ...]")
     paths = nested.skeleton(row, name)
@@ -166,12 +166,12 @@ def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any =
 
 
 def put_row(blocks: Any, at: int, row: Any) -> None:
-    """Copy a nested row to index `at`."""
+    """Copy a nested row to the row index `at`, after validation."""
     put_fitted(blocks, at, fitted_row(blocks, row))
 
 
 def fitted_row(blocks: Any, row: Any) -> Any:
-    """Return a nested row as arrays that can be copied in. Lists are accepted for tuples."""
+    """Convert a nested row to arrays that can be copied into the blocks. Lists are accepted for tuples."""
     if type(blocks) is RowBlock:
         return blocks.fitted(row, blocks.shape)
     if not nested.same_structure(blocks, row):
@@ -180,7 +180,7 @@ def fitted_row(blocks: Any, row: Any) -> Any:
 
 
 def put_fitted(blocks: Any, at: int, row: Any) -> None:
-    """Copy a nested row that `fitted_row` returned to index `at`."""
+    """Copy a nested row from `fitted_row` to the row index `at`."""
     if type(blocks) is RowBlock:
         blocks.put(at, row)
     else:
@@ -188,5 +188,5 @@ def put_fitted(blocks: Any, at: int, row: Any) -> None:
 
 
 def gather(blocks: Any, index: np.ndarray) -> Any:
-    """Return nested arrays [k, ...] of the items at row * N + env."""
+    """Return the items at the indices row * N + env as nested arrays [k, ...]."""
     return nested.map_leaves(lambda block: block.gather(index), blocks)

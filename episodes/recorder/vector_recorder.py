@@ -1,4 +1,4 @@
-"""`VectorRecorder`: turns vector steps into an `EpisodePack`.
+"""Recorder that collects the steps of vector environments into packs of episodes.
 
 One row per vector step is copied into preallocated blocks. No Python code runs per environment until `take` copies the
 rows environment after environment, with one gather per track. Endings cost nothing while stepping: `Boundaries` finds
@@ -39,7 +39,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 class VectorRecorder:
-    """Recorder of vector steps. `take` returns the recorded steps as finalized chunks in a pack.
+    """Recorder of vector environment steps. `take` returns the recorded steps as finalized chunks in a pack.
 
     `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs to
     the next episode, and the last observation is in `infos["final_obs"]`. `DISABLED`: call `reset` with the mask of the
@@ -103,12 +103,12 @@ class VectorRecorder:
         self._carry_over: Callable[[], None] | None = None  # see `_finish_take`
 
     def seed(self, seed: Any) -> None:
-        """Generate the ids of later episodes from a seed (as of `numpy.random.default_rng`)."""
+        """Set the seed (or random generator) from which the ids of later episodes are generated."""
         self._id_generator = np.random.default_rng(seed)
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the policy that makes the next steps, or None if it is unknown. Chunks store it."""
+        """Version of the policy that takes the next steps, or None if the version is unknown."""
         version = self._versions[-1][1]
         return None if version == UNKNOWN else version
 
@@ -124,7 +124,7 @@ class VectorRecorder:
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
-        """Start new episodes with the observations [N, ...].
+        """Start new episodes with the reset observations [N, ...].
 
         An ongoing episode in these environments ends: as its last step's flags say if there is one, else as a cut
         chunk.
@@ -147,7 +147,7 @@ class VectorRecorder:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
 
     def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
-        """Store reset observations in the newest row, and keep the observations there that end a step.
+        """Replace the newest observations by reset observations, and store last observations of episodes elsewhere.
 
         The order of the writes makes it safe to repeat a reset that was interrupted.
         """
@@ -186,7 +186,7 @@ class VectorRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Record a vector step: the result of `step` of the environment, [N, ...] each, and its actions.
+        """Record the result of one vector environment step, arrays [N, ...], with the actions.
 
         Args:
             observations: nested arrays [N, ...].
@@ -228,7 +228,7 @@ class VectorRecorder:
         rows.num_rows = at + 1  # from here on the row counts
 
     def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
-        """Store the last observations of the episodes that end in row `at`. Return the slot of the row's infos."""
+        """Store the last observations of episodes that end in row `at`, and return the slot of the row's infos."""
         rows, last_observations = self._rows, self._last_observations
         while last_observations and last_observations[-1].row >= at:  # left by a step that was interrupted
             last_observations.pop()
@@ -250,7 +250,7 @@ class VectorRecorder:
         return slot
 
     def _classify(self) -> Boundaries:
-        """Return the boundaries after the newest row. Rows are classified here, many at once."""
+        """Classify all new rows into steps and resets, and return the autoreset state after the newest row."""
         self._finish_take()
         rows, known = self._rows, self._classified
         first, last = known.num_rows, rows.num_rows - 1
@@ -282,12 +282,12 @@ class VectorRecorder:
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of these steps that `recent` can return, lookback included, int [N]."""
+        """Number of past steps of each episode that `recent` can return, lookback included, int [N]."""
         return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
 
     @property
     def newest(self) -> Row:
-        """Classification of the newest row: which environments stepped, ended and began."""
+        """Classification of the newest vector step: which environments stepped, ended and began."""
         boundaries = self._classify()
         newest = self._classified.newest
         if newest is None:
@@ -295,14 +295,14 @@ class VectorRecorder:
         return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` rows of a track, see `OngoingEpisodes.recent`."""
+        """Return the newest `num_items` rows of one time series, see `OngoingEpisodes.recent`."""
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         self._history = max(self._history, num_items - 1)
         return self._rows.recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """Return the ongoing chunk of an environment as it is now, with all available lookback.
+        """Return the ongoing chunk of an environment at present, with all available lookback.
 
         Changes of its `custom_data` are stored in the pack of the next take, and continue with the episode.
         """
@@ -318,17 +318,18 @@ class VectorRecorder:
         return self._as_named_episodes(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
 
     def ended(self) -> EpisodePack:
-        """Return the chunks whose episodes ended with the newest step."""
+        """Return a pack of the chunks whose episodes ended with the newest step."""
         return self._pack(self._newest_chunks(), name=True)
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """Return the chunks of `ended` as episodes. Changes of their `custom_data` are stored in the pack of the next
-        take.
+        """Return the chunks whose episodes ended with the newest step, as episodes.
+
+        Changes of their `custom_data` are stored in the pack of the next take.
         """
         return self._as_named_episodes(self._newest_chunks())
 
     def _newest_chunks(self) -> Chunks:
-        """Return the layout of the chunks that ended with the newest step."""
+        """Return the location of the chunks that ended with the newest step."""
         self._classify()
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
@@ -337,20 +338,20 @@ class VectorRecorder:
         return replace(chunks, envs=envs[chunks.envs])
 
     def _as_named_episodes(self, chunks: Chunks) -> list[SingleAgentEpisode]:
-        """Return the chunks as episodes, and keep their ids and custom data for the take."""
+        """Return the chunks as episodes, and keep their ids and custom data for the next take."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
             episode.custom_data = self._custom.setdefault(key, {})
         return episodes
 
     def count_steps(self) -> int:
-        """Return the number of steps, over all environments, since the last take."""
+        """Return the number of steps since the last take, over all environments."""
         return self._classify().num_steps - self._steps_at_take
 
     # --- taking --------------------------------------------------------------------------------------------------
 
     def take(self) -> EpisodePack:
-        """Return the chunks recorded since the last take, environment after environment, finalized.
+        """Return the chunks recorded since the last take as a pack, environment after environment.
 
         Ongoing episodes with a step are returned as cut chunks. The next take continues them with the same id, their
         `t_started`, and `len_lookback_buffer` lookback steps. An interrupted take loses nothing.
@@ -368,7 +369,10 @@ class VectorRecorder:
         return pack
 
     def _finish_take(self) -> None:
-        """Drop the rows of the last take. The next call does it, so that an interrupted take loses nothing."""
+        """Drop the rows that the last take returned.
+
+        The next call does this, so that an interrupted take loses nothing.
+        """
         if self._carry_over is not None:
             self._carry_over()  # may be called twice
             self._carry_over = None
@@ -376,7 +380,7 @@ class VectorRecorder:
     def continue_from(
         self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
     ) -> None:
-        """Continue the episodes of another recorder, which stops. Own rows that were not taken are dropped.
+        """Continue the ongoing episodes of another recorder, and drop rows of this recorder that were not taken.
 
         Args:
             recent: the newest rows of the other recorder, which become lookback.
@@ -470,7 +474,7 @@ class VectorRecorder:
         return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
-        """Return the ids of the chunks. With `name`, new ids are kept for the take."""
+        """Return the ids of the chunks. With `name`, new ids are kept for the next take."""
         ids = random_ids(len(chunks.envs), self._id_generator)
         at_base = from_base.nonzero()[0]
         going_on = self._ids[chunks.envs[at_base]]
@@ -527,7 +531,7 @@ class VectorRecorder:
 
 
 class _Classified(NamedTuple):
-    """Result of `VectorRecorder._classify`: the number of rows, the boundaries after them, and the newest rows."""
+    """Classification of the recorded rows: their number, the autoreset state after them, and the newest rows."""
 
     num_rows: int
     boundaries: Boundaries

@@ -1,4 +1,4 @@
-"""Episodes kept and drawn again."""
+"""Replay buffers: store whole episodes, and sample transitions, sequences or episodes."""
 
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer

@@ -1,4 +1,4 @@
-"""Packs of chunks as blocks of a linked ring: which rows are written, and which steps continue which episodes."""
+"""Write packs of episode chunks to the ring of a replay buffer, and connect their steps to stored episodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from episodes.tracks.infos import Infos
 
 
 def as_sequence(episodes: Any, kind: type) -> Any:
-    """Return episodes as a list or pack.
+    """Return one or several episodes as a list or pack. Raise `WrongType` for anything else.
 
     Args:
         episodes: one episode, an iterable of episodes, or a pack.
@@ -50,7 +50,7 @@ def as_sequence(episodes: Any, kind: type) -> Any:
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
-    """Write the steps of a pack to the ring. If the pack does not fit, the ring does not change.
+    """Write the steps of a pack of episodes to the replay ring, or change nothing if the pack does not fit.
 
     Args:
         ring: where the steps are written.
@@ -81,7 +81,7 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
-    """Raise the error that `add_pack` would raise. The ring stays as it is."""
+    """Raise the error that `add_pack` would raise for a pack, without writing to the ring."""
     ragged = pack.columns.ragged_kinds()
     if ragged:
         raise TrackMismatch(
@@ -94,14 +94,17 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
 
 
 def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
-    """Return the step tracks of a pack by name. Tracks of ending flags are empty, since they only have a dtype yet."""
+    """Return the per-step arrays of a pack by name: actions, rewards, ending flags and extra outputs.
+
+    The ending flags are empty arrays, since only their dtype is needed.
+    """
     flags = np.zeros(0, bool)
     named = {ACTIONS: pack.actions, REWARDS: pack.rewards, TERMINATEDS: flags, TRUNCATEDS: flags}
     return named | checked_extra(pack.extra_model_outputs)
 
 
 def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:
-    """Raise `ChunkMismatch` unless each chunk of a stored episode begins where the stored part stops.
+    """Raise `ChunkMismatch` unless each chunk of a stored episode begins where the stored part ends.
 
     Args:
         pack: chunks to be added.
@@ -144,7 +147,10 @@ def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> Chunk
 
 
 def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
-    """Yield the pack in parts in which no episode occurs twice. A part has at most `capacity` steps, or one chunk."""
+    """Split a pack into parts in which no episode occurs twice, and yield the parts.
+
+    A part has at most `capacity` steps, or one chunk.
+    """
     start, num_steps, ids_in_part = 0, 0, set()
     for i, (id_, length) in enumerate(zip(ids, pack.lengths.tolist(), strict=True)):
         if i > start and (id_ in ids_in_part or num_steps + length > capacity):
@@ -157,7 +163,7 @@ def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[Epi
 
 @dataclass(frozen=True, slots=True)
 class NewChunks:
-    """Chunks of a pack that have steps, and what they continue in the ring, arrays [n].
+    """Chunks of a pack with at least one step, and the stored episodes that they continue, arrays [n].
 
     Attributes:
         chunks: indices of the chunks in the pack.
@@ -206,9 +212,7 @@ def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_pas
 def _build_addition(
     ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0
 ) -> Addition:
-    """Return the `Addition` that writes the steps of a pack, at least 1 and at most `capacity`. Nothing is changed
-    yet.
-    """
+    """Compute the indices, links and evictions for writing a pack to the ring, without changing the ring."""
     chunks = np.flatnonzero(pack.lengths)
     incoming = _new_chunks(ring, pack, chunks, num_passed)
     if order is not None:  # observation rows are not in the order of the steps
@@ -232,7 +236,7 @@ def _build_addition(
 def _build_block(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
 ) -> Block:
-    """Return the block of steps, chunk after chunk, for the positions `slots` [n]."""
+    """Return the data and links of all steps of a pack, to be written at the ring positions `slots` [n]."""
     first, lengths, reuses = incoming.first, incoming.lengths, incoming.reuses
     steps = np.arange(incoming.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)
@@ -261,7 +265,10 @@ def _build_block(
 
 
 def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:
-    """Return which observation rows of the pack are written: all but first ones that the ring has already."""
+    """Return the row indices of a pack's observations that the ring does not store yet.
+
+    A chunk's first observation is left out if the ring has it already.
+    """
     rows = pack.all_observation_rows()
     skipped = np.ones(len(pack), bool)
     skipped[chunks] = reuses
@@ -277,14 +284,14 @@ def _infos(infos: Infos, rows: Any) -> Infos:
 
 
 def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
-    """Return the positions [n] of the newest observations of the entries' episodes."""
+    """Return the ring positions of the newest observations of the episodes with table entries `entries`, int64 [n]."""
     return ring.links.next_row[ring.table.last.take(entries)]
 
 
 def _put_facts(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, episodes: TableChange
 ) -> None:
-    """Set the facts that the table stores: the custom data of the first chunk, and the joined facts of all chunks."""
+    """Add the metadata of new and continued episodes (agent ids, custom data) to the change of the episode table."""
     facts, table = pack.facts._replace(policy_versions=None), ring.table  # the ring has the versions of steps
     if facts.custom_data is None and all(column is None for column in facts.optional):
         return

@@ -1,6 +1,4 @@
-"""`EpisodeReplayBuffer`: a replay buffer that stores episodes and samples transitions, sequences or episodes from
-them.
-"""
+"""Replay buffer that stores episodes and samples transitions, sequences or episodes."""
 
 from __future__ import annotations
 
@@ -82,8 +80,7 @@ class EpisodeReplayBuffer(SampleCounts):
         capacity: maximum number of steps.
         seed: seed of the random generator. None for a random seed.
         path: directory for memory-mapped files, for buffers that do not fit into memory. None to store steps in memory.
-            A
-            directory belongs to one buffer at a time: it is locked until `close`.
+            A directory belongs to one buffer at a time: it is locked until `close`.
         resume: whether to continue with the steps that `flush` saved in `path`, if any. This also works if the process
             was killed.
         limit: limits how often steps are sampled, by `may_sample` and `may_add`. Sampling itself never waits.
@@ -145,10 +142,10 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring.keep_log(lineage)
 
     def _start_empty(self) -> None:
-        """Create the attributes of a subclass that belong to an empty ring."""
+        """Create the attributes of a subclass that belong to an empty buffer, such as priorities."""
 
     def close(self) -> None:
-        """Release the memory, the mapped files and their lock. All later calls raise `EpisodeStateError`.
+        """Release the memory, the mapped files and the lock on the files.
 
         Steps that were added after the last `flush` are not there when the files are opened again.
         """
@@ -176,7 +173,7 @@ class EpisodeReplayBuffer(SampleCounts):
         )
 
     def get_ring(self) -> LinkedRing:
-        """Return the ring of steps. Staged rows are written to it first."""
+        """Return the ring of stored steps, after writing all steps that recorders have staged."""
         ring = self._ring
         if ring.work is not None or ring.staged is not None:
             with ring.lock:
@@ -185,7 +182,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes with stored steps."""
+        """Number of episodes that have at least one stored step."""
         return len(self.get_ring().table)
 
     @property
@@ -196,19 +193,19 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def action_space(self) -> spaces.Space | None:
-        """Action space of the stored episodes, or None if it is unknown."""
+        """Action space of the stored episodes, or None if the space is unknown."""
         return self._spaces[1]
 
     @property
     def nbytes(self) -> int:
-        """Size of all tracks and links in bytes."""
+        """Memory size in bytes of all stored arrays."""
         return self.get_ring().nbytes
 
     @locked
     def add(
         self, episodes: SingleAgentEpisode | Iterable[SingleAgentEpisode], *, keys: Collection[str] | None = None
     ) -> None:
-        """Add episodes or chunks: one, a sequence of them, or a pack.
+        """Add an episode, a list of episodes or chunks, or a pack to the buffer.
 
         The last `capacity` steps of longer episodes are stored. Lookbacks are not stored, since they repeat steps of
         earlier chunks. Add the chunks of an episode in order. A chunk whose earlier steps are evicted starts a new
@@ -246,7 +243,7 @@ class EpisodeReplayBuffer(SampleCounts):
         len_lookback_buffer: int = 0,
         keys: Collection[str] | None = None,
     ) -> ReplayRecorder:
-        """Return a recorder that writes vector steps into this buffer, without building episodes first.
+        """Return a recorder that writes vector environment steps into this buffer without building episodes first.
 
         Args:
             num_envs: number of environments N, at most half the capacity.
@@ -265,7 +262,10 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def clear(self) -> None:
-        """Drop all steps. The tracks that the buffer stores stay, and so does the generator's state."""
+        """Remove all stored steps.
+
+        The dtypes and shapes of the stored arrays stay fixed, and the random generator keeps its state.
+        """
         self._ring.clear()
         self._start_empty()
 
@@ -282,7 +282,7 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         max_age: int | None = None,
     ) -> Batch:
-        """Return `n` transitions in a `Batch` of columns [n, ...]. Each stored step has the same probability.
+        """Sample `n` transitions uniformly from all stored steps, as a `Batch` of columns [n, ...].
 
         Args:
             n: number of transitions.
@@ -340,7 +340,7 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         max_age: int | None = None,
     ) -> Sequence[str]:
-        """Check arguments of `sample`, and return the names of the columns to sample."""
+        """Validate arguments of `sample`, and return the names of the columns to be sampled."""
         check_sample(n, n_step, gamma, max_age)
         return checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
 
@@ -355,7 +355,7 @@ class EpisodeReplayBuffer(SampleCounts):
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return a batch of the transitions of the steps `indices` [n], with the columns of `sample`.
+        """Return the transitions of the steps `indices` [n] in a `Batch`, with the columns of `sample`.
 
         Args:
             indices: step indices, int [n], such as `batch.indices`. Rows with index -1 are zeros.
@@ -385,7 +385,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return batch
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of `n` random steps, int64 [n], and their importance weights, float32 [n]."""
+        """Return the ring positions of `n` random steps, int64 [n], and their importance weights, float32 [n]."""
         tail = self._ring.tail
         size = self._ring.head - tail
         if not size:
@@ -396,9 +396,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return slots, ones(n, np.float32)
 
     def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of `n` random steps with `t` divisible by `period`, int64 [n], and their weights,
-        float32 [n].
-        """
+        """Return the ring positions of `n` random steps with `t` divisible by `period`, and their weights, [n] each."""
         if not len(self._ring):
             raise self.empty_error()
         begins = self._grids.setdefault(period, SequenceGrid(period)).stored_starts(self._ring)
@@ -454,7 +452,7 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         include_infos: bool | Literal["columns"] = False,
     ) -> Batch:
-        """Return sequences of consecutive steps in a `Batch` of columns [B, W, ...], padded with zeros.
+        """Sample sequences of consecutive steps, as a `Batch` of columns [B, W, ...] padded with zeros.
 
         W is `lookback + burn_in + length`. The first step to learn from is in column `lookback + burn_in` of every row,
         and is a random stored step, each with the same probability. A sequence never leaves its episode.
@@ -507,9 +505,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return make_batch(columns, self._ring, indices)
 
     def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """Return the column `indices`, from the positions of the sampled steps `begins` [B] and step indices `window`
-        [B, W].
-        """
+        """Return the column `indices` of sampled sequences: step indices [B, W], or [B] with sequence priorities."""
         return window
 
     def _sequences(
@@ -530,7 +526,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def sample_episodes(self, n: int) -> list[SingleAgentEpisode]:
-        """Return `n` random stored episodes, each with the same probability, with replacement.
+        """Sample `n` stored episodes uniformly with replacement.
 
         Only the stored steps of an episode are returned. Episodes whose steps are contiguous in memory are views: read
         or copy them before their steps are evicted. Other episodes are copies.
@@ -545,25 +541,24 @@ class EpisodeReplayBuffer(SampleCounts):
         return episodes
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
-        """Iterate over all stored episodes, starting with the one that has the oldest step. They are views, as in
-        `sample_episodes`.
+        """Iterate over all stored episodes, starting with the episode that has the oldest step.
+
+        The episodes are views, as in `sample_episodes`.
         """
         for entry in entries_in_order(self.get_ring()).tolist():
             yield self._episode(entry)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
-        """Iterate over all stored episodes in packs of at most `num_steps` steps. Longer episodes have a pack to
-        themselves.
+        """Iterate over all stored episodes in packs of at most `num_steps` steps.
 
-        The episode with the oldest step comes first. Packs are copies.
+        The episode with the oldest step comes first. A longer episode has a pack to itself. Packs are copies.
         """
         check_counts(num_steps=num_steps)
         return packs_of(self.get_ring(), self._spaces, num_steps)
 
     @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
-        """Write all stored steps to a data set on disk. Later calls for the same data set write only the steps added
-        since.
+        """Write all stored steps to a data set on disk, or only new steps if called again.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
         continues. Steps that are evicted between two calls are in neither. The buffer itself does not change.
@@ -591,8 +586,9 @@ class EpisodeReplayBuffer(SampleCounts):
         seed: int | None = None,
         **options: Any,
     ) -> Self:
-        """Create a buffer with the episodes of a data set, in their order. Data sets with several snapshots of a buffer
-        work too.
+        """Create a buffer with the episodes of a data set, in stored order.
+
+        The data set may contain several snapshots of one buffer.
 
         Args:
             dataset: data set or path of one.
@@ -625,9 +621,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the state of the random generator, as a dict of plain values and arrays that are
-        copies.
-        """
+        """Return all steps and the state of the random generator as a dict of plain values and array copies."""
         return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
@@ -639,7 +633,7 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace all contents by a state that `get_state` returned. If that is impossible, the buffer does not change.
+        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.
@@ -670,7 +664,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes that are saved next to the ring, by name. Nothing is changed yet."""
+        """Return the validated random generator, spaces and counts of a buffer state, by attribute name."""
         generator = deepcopy(self.generator)
         generator.bit_generator.state = state["generator"]
         observation_space, action_space = state["spaces"]
@@ -685,8 +679,9 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def _set_rest(self, attributes: dict[str, Any]) -> None:
-        """Set the attributes that `_checked_rest` returned. The generator stays the same object, since modules may
-        share it.
+        """Set the random generator, spaces and counts that `_checked_rest` returned.
+
+        The generator stays the same object, since the buffers of several modules may share it.
         """
         self.generator.bit_generator.state = attributes["generator"]
         self.__dict__.update({name: value for name, value in attributes.items() if name != "generator"})
@@ -697,7 +692,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def flush(self) -> None:
-        """Save the state: a buffer with the same `path` and `resume=True` continues from here, also after a kill.
+        """Save the state of a memory-mapped buffer, so that a new process can resume the buffer.
 
         The tracks are in the mapped files already. The rest takes a few milliseconds to write, longer with many infos.
         Steps that are added later are lost unless `flush` is called again, and so are the steps that they replaced.
@@ -712,8 +707,9 @@ class EpisodeReplayBuffer(SampleCounts):
         save(ring, ring.resume_point, self._rest_of_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is copied and pickled. The copy is stored in memory. Recorders continue with the original
-        buffer.
+        """Return the contents for copying and pickling. A copy is stored in memory, without files.
+
+        Recorders continue with the original buffer.
         """
         without = {"_ring": None, "lock": None, "_path": None, "generator": None, "_grids": {}}
         return {**self.__dict__, **without, "_state": self.get_state()}
@@ -730,17 +726,17 @@ class EpisodeReplayBuffer(SampleCounts):
 
 
 def checked_capacity(capacity: Any) -> int:
-    """Return the capacity as an int. `InvalidArgument` unless it is an int of at least 1."""
+    """Return the buffer's capacity as an int. Raise `InvalidArgument` unless it is an int of at least 1."""
     if not is_int(capacity) or capacity < 1:
         raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
     return int(capacity)
 
 
 def _known(before: Any, now: Any) -> Any:
-    """Return `now` unless it is None, else `before`."""
+    """Return the new value `now`, or the old value `before` if the new value is missing."""
     return before if now is None else now
 
 
 def _place(path: Path | str) -> str:
-    """Return a key that identifies a directory or URL."""
+    """Return a string that identifies a directory or URL."""
     return str(path.absolute() if isinstance(path, Path) else path)

@@ -1,4 +1,4 @@
-"""`EnvSteps`: which step of each agent belongs to which env step, for batches of all agents at one env step."""
+"""For each env step of a multi-agent buffer, the index of the step of each agent that acted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seat = tuple[Hashable, Hashable]  # an agent and the module that acted for it
 
 
 class EnvSteps:
-    """The newest `capacity` env steps. Each has a row with a step index for each agent that acted.
+    """Ring of the newest `capacity` env steps, with the step index of each agent that acted.
 
     An agent whose module differs from episode to episode has a column for each of its modules.
 
@@ -48,7 +48,7 @@ class EnvSteps:
         return self.head - self.tail
 
     def append(self, row: int, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
-        """Add rows from number `row` on for the env steps [begin, end) of an episode. May be called twice.
+        """Append the env steps [begin, end) of an episode as rows from number `row` on. May be called twice.
 
         Args:
             row: number of the first row.
@@ -71,7 +71,7 @@ class EnvSteps:
         self.head = row + count
 
     def oldest_steps(self) -> dict[Hashable, int]:
-        """Return, for each module that lost rows, the index of the oldest step that belongs to a stored row."""
+        """Return, for each module that lost rows, the index of the oldest agent step that is still needed."""
         oldest: dict[Hashable, int] = {}
         for row, count, steps in self.pieces:
             oldest |= {m: first + int(rows.searchsorted(self.tail)) for m, (first, rows) in steps.items()}
@@ -80,7 +80,7 @@ class EnvSteps:
         return oldest
 
     def forget_evicted(self) -> None:
-        """Remove parts and chunks without a stored row."""
+        """Remove the bookkeeping of episode parts whose env steps were all evicted."""
         while self.pieces and self.pieces[0][0] + self.pieces[0][1] <= self.tail:
             self.pieces.popleft()
         while self.chunks:
@@ -92,7 +92,7 @@ class EnvSteps:
             del self.chunks[next(iter(self.chunks))]
 
     def put(self, id_: str, seat: Seat, times: np.ndarray, steps: np.ndarray) -> None:
-        """Record that the agent acted at the env steps `times` [k] of the episode, with its steps `steps` [k]."""
+        """Store the step indices `steps` [k] of an agent for the env steps `times` [k] at which the agent acted."""
         if seat not in self.numbers:
             self.numbers[seat] = np.full(self.capacity, NONE, np.int64)
         for begin, end, row in reversed(self.chunks.get(id_, ())):
@@ -102,7 +102,7 @@ class EnvSteps:
                 break
 
     def usable(self, rows: np.ndarray, tails: Mapping[Seat, int]) -> np.ndarray:
-        """Return True for rows where at least one agent acted and all steps are stored, bool [n].
+        """Return True for each env step at which an agent acted and no agent's step is evicted, bool [n].
 
         Args:
             rows: positions of rows, int [n].
@@ -117,7 +117,7 @@ class EnvSteps:
         return any_acted & is_complete
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything as a dict of copies."""
+        """Return the contents as a dict of copies."""
         numbers = {seat: numbers.copy() for seat, numbers in self.numbers.items()}
         chunks = {id_: list(c) for id_, c in self.chunks.items()}
         return {"head": self.head, "numbers": numbers, "pieces": list(self.pieces), "chunks": chunks}

@@ -1,4 +1,4 @@
-"""`locked`: a decorator for methods that hold the buffer's lock, so that one thread may add while others sample."""
+"""Decorator for buffer methods that hold the buffer's lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 def locked(
     method: Callable[Concatenate[_Buffer, _Parameters], _Result],
 ) -> Callable[Concatenate[_Buffer, _Parameters], _Result]:
-    """Return the method, wrapped so that it holds the buffer's `lock`."""
+    """Wrap a method so that it holds the buffer's `lock` while it runs."""
 
     @wraps(method)
     def alone(self: _Buffer, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

@@ -1,4 +1,4 @@
-"""Sampling of steps of recent policies."""
+"""Sampling restricted to steps of recent policy versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Drawn = tuple[np.ndarray, np.ndarray]
 def sample_recent_steps(
     ring: LinkedRing, draw: Callable[[int], Drawn], n: int, max_age: int, rng: np.random.Generator
 ) -> Drawn:
-    """Sample steps at most `max_age` policy versions behind the newest. Return their positions [n] and weights [n].
+    """Sample `n` steps at most `max_age` policy versions old, and return their positions [n] and weights [n].
 
     Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps of unknown
     version count as old.

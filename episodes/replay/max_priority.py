@@ -1,4 +1,4 @@
-"""`PrioritiesWithMax`: priorities of steps, with their maximum at any time.
+"""Priorities of a prioritized replay buffer, with fast access to their maximum.
 
 The positions are divided into blocks. Each block has an upper bound of its priorities. A bound is recomputed only if it
 is the highest of all bounds when the maximum is read, so setting priorities costs almost nothing.
@@ -16,7 +16,7 @@ _FEW = 8
 
 
 class PrioritiesWithMax:
-    """Priorities > 0 of `size` positions. 0 means that no priority was set.
+    """Priorities of `size` ring positions with fast access to their maximum; 0 means not set.
 
     >>> given = PrioritiesWithMax(5)
     >>> given.set(np.array([1, 3]), np.array([2.0, 9.0]))
@@ -33,7 +33,7 @@ class PrioritiesWithMax:
 
     @property
     def highest(self) -> float:
-        """Highest priority. 0 if none is set."""
+        """Highest priority of all positions, or 0 if no priority is set."""
         for _ in range(_FEW):
             block = self._peaks.argmax()
             peak = self._given[block].max()
@@ -48,7 +48,7 @@ class PrioritiesWithMax:
         return self._given.nbytes + self._peaks.nbytes
 
     def set(self, positions: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of the positions [n]. If a position occurs twice, the last priority counts."""
+        """Set the priorities of the given positions [n]. Of duplicate positions the last one counts."""
         self._flat[positions] = priorities
         np.maximum.at(self._peaks, positions >> self._shift, priorities)
 
@@ -59,10 +59,10 @@ class PrioritiesWithMax:
         self._peaks[first:last] = self._given[first:last].max(axis=1)
 
     def get_state(self) -> np.ndarray:
-        """Return a copy of the priorities."""
+        """Return a copy of all priorities."""
         return self._flat.copy()
 
     def set_state(self, state: np.ndarray) -> None:
-        """Restore the state of an object of the same size."""
+        """Restore priorities from `get_state` of an object of the same size."""
         self._flat[:] = state
         self._peaks[:] = self._given.max(axis=1)

@@ -1,4 +1,4 @@
-"""`MultiAgentEpisodeReplayBuffer`: a replay buffer of multi-agent episodes, sampled by module or by env step."""
+"""Replay buffer of multi-agent episodes, sampled per module or per env step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def _stored(self) -> _Contents:
-        """Contents of the buffer, after unfinished work is done."""
+        """Contents of the buffer, after finishing an interrupted `add`."""
         if self._work:
             with self.lock:
                 self._finish()
@@ -70,7 +70,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def modules(self) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Replay buffer of each module, by module id."""
+        """Replay buffer of each module's agent steps, by module id."""
         return self._stored.modules
 
     @property
@@ -92,30 +92,30 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def num_added(self) -> int:
-        """Number of env steps added so far, evicted ones included."""
+        """Number of env steps added so far, evicted steps included."""
         return self._env_steps.head
 
     @property
     def nbytes(self) -> int:
-        """Size of all tracks and links in bytes."""
+        """Memory size in bytes of all stored arrays."""
         clocks = sum(numbers.nbytes for numbers in self._env_steps.numbers.values())
         return clocks + sum(buffer.nbytes for buffer in self.modules.values())
 
     @property
     def agent_ids(self) -> list[Hashable]:
-        """Ids of all agents that have acted so far."""
+        """Ids of all agents that have acted in added episodes."""
         return list(dict.fromkeys(agent_id for agent_id, _ in self._seats))
 
     @locked
     def clear(self) -> None:
-        """Remove all contents but the state of the random generator."""
+        """Remove all stored steps and modules. The random generator keeps its state."""
         self.__dict__.update(_work=(), _held=_Contents({}, {}, EnvSteps(self.capacity)))
 
     # --- adding ------------------------------------------------------------------------------------------------
 
     @locked
     def add(self, episodes: MultiAgentEpisode | Iterable[MultiAgentEpisode]) -> None:
-        """Add episodes or chunks. Add the chunks of an episode in order.
+        """Add multi-agent episodes or chunks of episodes to the buffer.
 
         Args:
             episodes: an episode, or a sequence of them.
@@ -140,8 +140,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return [episode.slice(slice(start, start + self._piece), len_lookback_buffer=0) for start in starts]
 
     def _checked_buffers(self, pieces: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Return the buffers of all modules, also new ones, and assign packs to the parts. Raise an error if a part
-        does not fit.
+        """Return the buffers of all modules, with new ones for new modules, and validate the parts.
+
+        Each part also gets its pack for each module. An error is raised if a part does not fit.
         """
         buffers = dict(self.modules)
         for piece in pieces:
@@ -157,7 +158,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return buffers
 
     def _finish(self) -> None:
-        """Do the rest of `_work`. An interrupted item is called again, so each may be called twice."""
+        """Finish an `add` that was interrupted: execute the remaining functions in `_work`."""
         while self._work:
             self._work[0]()
             self._work = self._work[1:]
@@ -168,7 +169,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return buffer
 
     def _module_buffer(self, capacity: int) -> EpisodeReplayBuffer:
-        """Return an empty buffer for the steps of a module."""
+        """Return an empty replay buffer for the agent steps of one module."""
         return EpisodeReplayBuffer(capacity)
 
     # --- draws -------------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         views: Mapping[Hashable, BoundViews] | None = None,
         **options: Any,
     ) -> dict[Hashable, Batch]:
-        """Return `n` transitions of each module, by module id. Each step of a module has the same probability.
+        """Sample `n` transitions of each module, and return one batch per module id.
 
         Args:
             n: number of transitions per module.
@@ -224,8 +225,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> dict[Hashable, Batch]:
-        """Return the transitions of all agents at `n` env steps, by agent id. Row i of each batch is from the same env
-        step.
+        """Sample `n` env steps, and return the transitions of all agents at these env steps, by agent id.
 
         Each env step at which an agent acted has the same probability. If an agent did not act there, its row is zeros,
         its index -1, and its `loss_mask` [n] False. If agents change their modules from episode to episode, give
@@ -270,7 +270,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return batches
 
     def _draw_rows(self, n: int) -> np.ndarray:
-        """Return the positions [n] of random env steps, int64."""
+        """Return the row positions of `n` random env steps that are completely stored, int64 [n]."""
         tails = {seat: self.modules[seat[1]].get_ring().tail for seat in self._seats}
         rows = self._random_rows(n)
         while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):
@@ -308,9 +308,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the state of the random generator, as a dict of plain values and arrays that are
-        copies.
-        """
+        """Return all steps and the state of the random generator as a dict of plain values and array copies."""
         modules = {module_id: (b.capacity, b.get_state()) for module_id, b in self.modules.items()}
         return {
             "capacity": self.capacity,
@@ -323,7 +321,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace all contents by a state that `get_state` returned. If that is impossible, the buffer does not change.
+        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.
@@ -345,7 +343,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.__dict__.update(restored)
 
     def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes that `set_state` replaces."""
+        """Return the new attributes of the buffer for a state from `get_state`."""
         contents = _Contents({}, dict.fromkeys(map(tuple, state["seats"])), EnvSteps(self.capacity))
         contents.env_steps.set_state(state["env_steps"])
         generator = deepcopy(self.generator)
@@ -368,13 +366,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
 
 class _Contents(NamedTuple):
-    """Contents of a multi-agent buffer."""
+    """Contents of a multi-agent buffer: one replay buffer per module, and the index of env steps."""
 
     modules: dict[Hashable, EpisodeReplayBuffer]
     seats: dict[Seat, None]  # the agents with their modules, as keys in the order in which they came
     env_steps: EnvSteps
 
     def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], seats: dict[Seat, None]) -> None:
-        """Add modules, and agents with their modules."""
+        """Add new modules with their buffers, and update the mapping from agents to modules."""
         self.modules.update(modules)
         self.seats.update(seats)

@@ -1,4 +1,4 @@
-"""`EpisodePart`: some env steps of a multi-agent episode, about to be added to the buffers of its modules."""
+"""Part of a multi-agent episode, prepared for the replay buffers of its modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EpisodePart:
-    """Some env steps of a multi-agent episode, with the steps of its agents.
+    """Contiguous env steps of a multi-agent episode, with the agent steps to add to each module's buffer.
 
     Args:
         episode: chunk with these env steps.
@@ -43,7 +43,7 @@ class EpisodePart:
                 self.agents.setdefault(module_id, []).append((agent_id, agent_episode))
 
     def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
-        """Write the part to the rings, after all earlier parts. May be called twice."""
+        """Write the agent steps to the rings of their modules, and their indices to `env_steps`. Repeatable."""
         episode = self._episode
         if self._begins is None:
             self._begins = env_steps.head, {module_id: rings[module_id].head for module_id in self.agents}
@@ -69,12 +69,12 @@ class EpisodePart:
         env_steps.forget_evicted()
 
     def _times(self, module_id: Hashable) -> np.ndarray:
-        """Return the env steps at which the module's agents acted, agent after agent, int64."""
+        """Return the env steps at which each of a module's agents acted, concatenated over agents, int64."""
         return np.concatenate([_acting_steps(self._episode, agent_id) for agent_id, _ in self.agents[module_id]])
 
 
 def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[EpisodePart]) -> None:
-    """Assign to each part its chunks of a module, from a pack of the chunks of all parts."""
+    """Split a pack of one module's chunks into one pack for each episode part in `pieces`."""
     start = 0
     for piece in pieces:
         stop = start + len(piece.agents.get(module_id, ()))
@@ -84,7 +84,7 @@ def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[Episod
 
 
 def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
-    """Return the env steps [k] at which the agent took the actions of its k complete steps in this chunk."""
+    """Return the env steps [k] at which an agent took the actions of its k complete steps in this chunk."""
     line = episode.agents.timeline(agent_id)
     lookback = line.episode.lookback
     return np.asarray(line.action_times, np.int64)[lookback : lookback + len(line.episode)]

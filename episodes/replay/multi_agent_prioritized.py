@@ -1,4 +1,4 @@
-"""`MultiAgentPrioritizedEpisodeReplayBuffer`: samples the steps of each module in proportion to their priorities."""
+"""Multi-agent replay buffer with prioritized sampling of each module's steps."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         return PrioritizedEpisodeReplayBuffer(capacity, **self._options)
 
     def set_beta(self, beta: float) -> None:
-        """Set the exponent of importance weights of later batches of all modules: 1 corrects fully, 0 not at all."""
+        """Set the importance weight exponent of later batches of all modules: 1 corrects fully, 0 not at all."""
         PrioritizedEpisodeReplayBuffer(1).set_beta(beta)
         self._options["beta"] = beta
         for module_id in self.modules:
             self._prioritized(module_id).set_beta(beta)
 
     def update_priorities(self, indices: Mapping[Any, np.ndarray], priorities: Mapping[Any, np.ndarray]) -> None:
-        """Set the priorities of the steps `indices`, by module.
+        """Set the priorities of sampled steps, given by step indices and priorities for each module.
 
         Args:
             indices: step indices by module id (`batch.indices` of `sample`).
@@ -83,11 +83,11 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         return cast(PrioritizedEpisodeReplayBuffer, self._buffer(module_id))
 
     def get_state(self) -> dict[str, Any]:
-        """Return all steps, the priorities and the state of the random generator."""
+        """Return all steps, the priorities and the state of the random generator as a dict."""
         return super().get_state() | {"options": dict(self._options)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace all contents by a state that `get_state` returned. If that is impossible, the buffer does not change.
+        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.

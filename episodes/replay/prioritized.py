@@ -1,4 +1,4 @@
-"""`PrioritizedEpisodeReplayBuffer`: a replay buffer that samples steps in proportion to their priorities."""
+"""Replay buffer with prioritized sampling of steps or sequences."""
 
 from __future__ import annotations
 
@@ -83,16 +83,16 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = self._num_gone = self._ring.head  # steps with smaller numbers have their priorities, or none
 
     def set_beta(self, beta: float) -> None:
-        """Set the exponent of importance weights of later batches: 1 corrects the sampling fully, 0 not at all."""
+        """Set the importance weight exponent of later batches: 1 corrects the sampling fully, 0 not at all."""
         self.beta = checked_number("beta", beta, 0.0)
 
     @property
     def nbytes(self) -> int:
-        """Size of all tracks, links and priorities in bytes."""
+        """Memory size in bytes of all stored arrays, priorities included."""
         return super().nbytes + self._tree.nbytes + self._given.nbytes
 
     def _prioritize_new_steps(self) -> None:
-        """Set new steps to the highest priority so far, and evicted steps to 0."""
+        """Give new steps the highest priority so far, and evicted steps priority 0."""
         ring = self.get_ring()
         head, tail = ring.head, ring.tail
         if tail > max(self._num_gone, head - self.capacity):  # steps were evicted that no new step replaces
@@ -115,9 +115,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = head
 
     def _position_ranges(self, number: int, stop: int) -> list[tuple[int, int]]:
-        """Return the positions of the steps [number, stop), at most `capacity`, as one or two ranges. None of them is
-        empty.
-        """
+        """Return the ring positions of the steps [number, stop) as one or two non-empty ranges."""
         first = number % self.capacity
         last = first + stop - number
         if last <= self.capacity:
@@ -125,7 +123,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return [(first, self.capacity), (0, last - self.capacity)]
 
     def _scaled_priority(self, priorities: Any) -> Any:
-        """Return p ** alpha, and at least `_LEAST`, so that a sum of the smallest values is not zero."""
+        """Return p ** alpha for priorities p, bounded below by a tiny constant so that sums are not zero."""
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
@@ -177,9 +175,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.set_checked_priorities(*self.checked_priorities(indices, priorities))
 
     def checked_priorities(self, indices: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the step indices, their priorities, and p ** alpha, after all checks of `update_priorities`. Nothing
-        is changed.
-        """
+        """Validate the arguments of `update_priorities`, and return step indices, priorities p and p ** alpha."""
         numbers, values = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != values.shape:
             raise ShapeMismatch(f"{values.shape} priorities for {numbers.shape} indices; give one for each")
@@ -201,7 +197,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return numbers, values, self._scaled_priority(values) if is_safe else self._finite_shares(values)
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
-        """Set the priorities that `checked_priorities` returned."""
+        """Set priorities that `checked_priorities` has validated, and ignore evicted steps."""
         tail = self.get_ring().tail
         if numbers.size and numbers.min() < tail:
             is_stored = numbers >= tail
@@ -215,9 +211,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._tree.set(slots, shares.ravel())
 
     def _finite_shares(self, values: np.ndarray) -> np.ndarray:
-        """Return p ** alpha of large priorities. `InvalidArgument` if a buffer full of them could have an infinite
-        sum.
-        """
+        """Return p ** alpha for large priorities. Raise `InvalidArgument` if their sum could be infinite."""
         with np.errstate(over="ignore"):
             shares = self._scaled_priority(values)
         if not shares.max() < _MOST / self.capacity:
@@ -276,7 +270,7 @@ _LEAST = 1e-290  # far above the smallest float, so that sums and weights of suc
 
 
 def _as_numbers(priorities: Any) -> np.ndarray:
-    """Return priorities as float64, also for tensors of any precision. `WrongType` if a priority is not a number."""
+    """Return priorities (numbers, arrays or tensors) as a float64 array. Raise `WrongType` for other values."""
     values = priorities.detach().double().cpu() if hasattr(priorities, "detach") else priorities
     try:
         array = np.asarray(values)

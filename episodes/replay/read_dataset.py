@@ -1,4 +1,4 @@
-"""Chunks of a data set as chunks that a ring continues with. Snapshots may repeat steps, and have gaps between them."""
+"""Load a data set into a replay ring, without steps that the ring contains already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.replay.ring.linked_ring import LinkedRing
 
 
 def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
-    """Yield the chunks as packs that can be added in order, without steps that the ring has already.
+    """Split a pack into packs that can be added to the ring in order, without already stored steps.
 
     If steps are missing between two chunks of an episode, because they were evicted before a snapshot, the later chunk
     becomes a separate entry with the same id:
@@ -46,7 +46,10 @@ _NEVER = sys.maxsize  # later than the time of any step
 
 
 def _t_next(ring: LinkedRing, id_: str) -> int | None:
-    """Return the time of the next step of an episode, a very late one if it ended, or None if it is not stored."""
+    """Return the time of the stored episode's next step, or None if the episode is not stored.
+
+    If the episode has ended, the result is later than any step.
+    """
     entries = ring.table.find([id_])
     if entries[0] < 0:
         return None
@@ -54,7 +57,7 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
 
 
 def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
-    """Return the pack without the first `skipped` [n] steps of its chunks, and without chunks without steps."""
+    """Return the pack without the first `skipped` [n] steps of its chunks, and without empty chunks."""
     if skipped.any():
         pack = pack.move_starts(skipped)
     return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))

@@ -1,4 +1,4 @@
-"""Episodes of a linked ring as `SingleAgentEpisode`s. They are views if their steps are contiguous in memory."""
+"""Read episodes from a replay ring, as views if their steps are contiguous in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:
-    """Return the stored part of the episode of a table entry."""
+    """Return the stored part of the episode with the table entry `entry`."""
     table = ring.table
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
@@ -42,7 +42,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
-    """Return the positions of an episode's steps, a slice if they are contiguous."""
+    """Return the ring positions of an episode's steps, as a slice if they are contiguous."""
     start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) + 1
     count = int(ring.links.t[stop - 1]) + 1 - int(ring.links.t[start])
     if stop - start == count:
@@ -59,7 +59,7 @@ def _follow(following: np.ndarray, slot: int, count: int) -> np.ndarray:
 
 
 def observation_rows(ring: LinkedRing, slots: slice | np.ndarray) -> slice | np.ndarray:
-    """Return the positions of the observations of an episode's steps, and of the one after, a slice if possible."""
+    """Return the ring positions of an episode's observations (one more than steps), as a slice if possible."""
     next_rows = ring.links.next_row[slots]
     first = int(ring.links.row[slots][0])
     stop = int(next_rows[-1]) + 1

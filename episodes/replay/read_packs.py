@@ -1,4 +1,4 @@
-"""All episodes of a linked ring as packs, with a few gathers each."""
+"""Read all episodes of a replay ring as packs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: int = 0) -> Iterator[EpisodePack]:
-    """Yield the stored episodes as packs, the episode with the oldest step first.
+    """Yield all stored episodes as packs, starting with the episode that has the oldest step.
 
     Args:
         ring: ring of the steps.
@@ -46,7 +46,7 @@ def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: 
 
 
 def entries_in_order(ring: LinkedRing) -> np.ndarray:
-    """Return the table entries [n] of all episodes, the one with the oldest step first."""
+    """Return the table entries [n] of all stored episodes, the episode with the oldest step first."""
     entries = np.array(ring.table.order, np.int64)
     return entries[np.argsort(ring.slot_numbers(ring.table.first[entries]))]
 

@@ -1,8 +1,7 @@
-"""`ReplayRecorder`: writes vector steps into a replay buffer, without building packs or episodes in between.
+"""Recorder that writes vector environment steps directly into a replay buffer.
 
 It supports the same three autoreset modes as `VectorRecorder`. Rows are staged, with one copy per column, and written
-to
-the ring many at a time: when the buffer is read, when other steps are added, or when the stage is full. A few numpy
+to the ring many at a time: when the buffer is read, when other steps are added, or when the stage is full. A few numpy
 calls then compute for all rows which of them are steps, how the steps are linked, and which steps they evict.
 """
 
@@ -105,18 +104,18 @@ class ReplayRecorder:
 
     @property
     def episodes(self) -> OngoingEpisodes:
-        """Ongoing episodes of the environments, read from the buffer."""
+        """Ongoing episodes of the environments, read from the replay buffer."""
         return OngoingEpisodes(self)
 
     def seed(self, seed: Any) -> None:
-        """Generate the ids of later episodes from a seed, or from a generator."""
+        """Set the seed (or random generator) from which the ids of later episodes are generated."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._ring.table.names.begin(np.random.default_rng(seed))
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the policy that makes the next steps, or None if it is unknown."""
+        """Version of the policy that takes the next steps, or None if the version is unknown."""
         return self._staged.version
 
     @policy_version.setter
@@ -141,7 +140,7 @@ class ReplayRecorder:
 
     @property
     def is_reset(self) -> bool:
-        """Whether `step` may be called.
+        """Whether `step` may be called, that is, all environments were reset and their episodes are still stored.
 
         False before the first reset, after `clear` or `set_state` of the buffer, and after other steps have evicted the
         ongoing episodes.
@@ -161,7 +160,7 @@ class ReplayRecorder:
 
     @property
     def _can_write_directly(self) -> bool:
-        """Whether no rows are staged, and no other steps were written since the last rows of this recorder."""
+        """Whether a step can be staged without checking for steps of other writers."""
         ring, tails = self._ring, self._staged.tails
         if ring.staged is not None or self._staged.rows or ring.head != tails.head or ring.rows_head != tails.rows_head:
             return False
@@ -170,7 +169,7 @@ class ReplayRecorder:
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
-        """Start new episodes with the observations [N, ...]. Ongoing episodes in these environments end as cut chunks.
+        """Start new episodes with the observations [N, ...]. Ongoing episodes of these environments end as cut chunks.
 
         Args:
             observations: nested arrays [N, ...].
@@ -232,7 +231,7 @@ class ReplayRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Store a vector step: the result of `step` of the environment, [N, ...] each, and its actions.
+        """Record the result of one vector environment step, arrays [N, ...], with the actions.
 
         Args:
             observations: nested arrays [N, ...].
@@ -274,7 +273,7 @@ class ReplayRecorder:
     def _step(
         self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
     ) -> None:
-        """Stage a row of any kind."""
+        """Stage one vector step for writing, with all checks and conversions."""
         ring, staged, raw_tracks = self._ring, self._staged, tracks
         if ring.staged is not staged or ring.work is not None:
             ring.flush_staged()
@@ -309,7 +308,7 @@ class ReplayRecorder:
         self._plain = stage if is_plain else None
 
     def _staged_row(self, ended: np.ndarray, infos: dict[str, Any], finals: Any) -> StagedRow:
-        """Return what a staged row has besides its columns.
+        """Return the infos and final observations of a vector step, in the form in which they are staged.
 
         Args:
             ended: environments [k] whose last observations are not in the row (same-step autoreset).
@@ -328,7 +327,10 @@ class ReplayRecorder:
         return StagedRow(staged.infos.add(infos), staged.infos.add(last_infos), finals)
 
     def _recent_rows(self) -> RecentRows:
-        """Return the newest rows, for views that look back. From now on each row may have to be kept."""
+        """Return the newest observations and earlier rows, for views that look back.
+
+        From now on each row may have to be kept.
+        """
         if self._newest is not None:
             self._recent.commit(self._newest, _NOTHING)
         self._newest = self._plain = None
@@ -337,13 +339,13 @@ class ReplayRecorder:
     # --- the ongoing episodes ------------------------------------------------------------------------------------
 
     def count_steps(self) -> int:
-        """Return the number of steps that were recorded, over all environments."""
+        """Return the number of steps recorded so far, over all environments."""
         with self._ring.lock:
             return self._staged.classify().num_steps
 
     @property
     def newest(self) -> Row:
-        """Classification of the newest row: which environments stepped, ended and began."""
+        """Classification of the newest vector step: which environments stepped, ended and began."""
         with self._ring.lock:
             self._staged.classify()
             newest = self._staged.classified.newest
@@ -353,27 +355,29 @@ class ReplayRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode, int [N]."""
+        """Number of steps of each environment's current episode, int [N]."""
         with self._ring.lock:
             return self._staged.classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of steps of each episode that `recent` can return, int [N]."""
+        """Number of past steps of each environment's episode that `recent` can return, int [N]."""
         rows = self._recent_rows().keep_earlier_rows()
         return np.minimum(self.ages, rows.lookback_at(rows.num_rows - 1))
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` rows of a track, see `OngoingEpisodes.recent`. Extra outputs need not be
-        stored.
+        """Return the newest `num_items` rows of observations, actions, rewards or an extra output.
+
+        See `OngoingEpisodes.recent`. Extra outputs need not be stored.
         """
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         return self._recent_rows().recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """Return the stored part of an environment's ongoing episode. Changes of its `custom_data` are stored in the
-        buffer.
+        """Return the stored part of the ongoing episode of environment `env`.
+
+        Changes of its `custom_data` are stored in the buffer.
         """
         with self._ring.lock:
             if not self.is_reset:
@@ -382,7 +386,7 @@ class ReplayRecorder:
             return self._stored_episode(env) if self.ages[env] else self._episode_without_steps(env)
 
     def _episode_without_steps(self, env: int) -> SingleAgentEpisode:
-        """Return an ongoing episode that has no step yet."""
+        """Return an ongoing episode that has a reset observation but no step yet."""
         ring, row = self._ring, self._staged.tails.rows[env : env + 1]
         infos = ring.infos.infos(row.tolist())
         if env not in self._staged.unstarted:
@@ -399,8 +403,9 @@ class ReplayRecorder:
         return episode
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """Return the stored episodes that ended with the newest step. Changes of their `custom_data` are stored in the
-        buffer.
+        """Return the stored episodes that ended with the newest step.
+
+        Changes of their `custom_data` are stored in the buffer.
         """
         with self._ring.lock:
             self._ring.flush_staged()
@@ -413,7 +418,7 @@ class ReplayRecorder:
         return episode
 
     def hand_over_to(self, recorder: VectorRecorder) -> None:
-        """Continue the ongoing episodes in another recorder. This recorder can only be reset afterwards."""
+        """Let another recorder continue the ongoing episodes. Afterwards this recorder can only be reset."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._hand_over_to(recorder)
@@ -436,7 +441,7 @@ class ReplayRecorder:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _arrays(self, name: str, items: Any) -> Any:
-        """Return a row as arrays [N, ...]: flags as bool, observations and actions with the dtypes of their spaces."""
+        """Convert one row of values to arrays [N, ...] with the dtypes of the spaces, ending flags to bool."""
         dtypes = self._dtypes.get(name)
         is_known = dtypes is not None and nested.same_structure(items, dtypes)
         if not is_known and name in self._dtypes:
@@ -461,8 +466,10 @@ class ReplayRecorder:
         return arrays
 
     def _check_can_continue(self, num_steps: int) -> bool:
-        """Raise `EpisodeStateError` if the ongoing episodes cannot continue. Return True if other steps were added
-        meanwhile.
+        """Return True if other steps were added since the last vector step.
+
+        Raises:
+            EpisodeStateError: the ongoing episodes cannot continue.
         """
         ring, tails = self._ring, self._staged.tails
         if (ring.head, ring.rows_head) == (tails.head, tails.rows_head):
@@ -474,7 +481,7 @@ class ReplayRecorder:
         return True
 
     def _why_cannot_continue(self, num_steps: int) -> str:
-        """Return the reason why the ongoing episodes cannot continue with `num_steps` more steps, or an empty text."""
+        """Return the reason why the ongoing episodes cannot take `num_steps` more steps, or an empty text."""
         ring, tails = self._ring, self._staged.tails
         going_on = (tails.previous != NONE).nonzero()[0]
         newest = tails.previous[going_on]

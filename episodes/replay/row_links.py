@@ -1,4 +1,4 @@
-"""Links of staged rows: which rows of N environments are steps, and how these steps are linked in the ring.
+"""Compute which staged vector steps are steps, and the links of these steps in a replay ring.
 
 `LinkedRun`: one row, or rows in which no episode ends but with the last one. It is fast for callers that sample after
 every few rows. `LinkedRows`: any rows. Both have the same methods.
@@ -23,7 +23,7 @@ _FEW_CHUNKS = np.iinfo(np.int16).max  # comparing int16 takes a quarter of the t
 
 
 class EnvTails(NamedTuple):
-    """Newest step, newest observation row and table entry of N environments in the ring, int [N] each, as indices."""
+    """Newest step, newest observation and episode table entry of N environments in the ring, int [N] each."""
 
     previous: np.ndarray  # [N] newest steps, NONE if the next step is the first of an episode
     rows: np.ndarray  # [N] newest observations
@@ -34,7 +34,7 @@ class EnvTails(NamedTuple):
 
 
 class LinkedRun:
-    """Staged rows whose steps belong to the same environments in each row. Episodes end in the last row only.
+    """Links of staged vector steps in which the same environments step and only the last row ends episodes.
 
     A row in which some environments are reset is a run of one row. See `LinkedRows` for the attributes.
 
@@ -60,15 +60,15 @@ class LinkedRun:
 
     @property
     def newest(self) -> slice:
-        """Newest steps of all episodes, a slice: the steps of the last row."""
+        """Slice that selects the newest step of each episode, that is, the steps of the last row."""
         return slice(self.num_steps - len(self._last.stepped), None)
 
     def env_of(self, step: int) -> int:
-        """Return the environment of a step of the first row."""
+        """Return the environment of a step of the first staged row."""
         return int(self._last.stepped[step])
 
     def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
-        """Return the steps [k] with a flag, from the flags of the rows, bool [K, N]."""
+        """Return the indices [k] of the steps with a flag, given the flags of all rows, bool [K, N]."""
         last = flags[-1] if self.step_rows is None else flags[-1][self.step_rows]
         return last.nonzero()[0] + (self.num_steps - len(last))
 
@@ -81,7 +81,7 @@ class LinkedRun:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Write the links of the steps into `into`. Return them [6, S], and the tails after these rows.
+        """Compute the links [6, S] of the staged steps, and the newest steps of each environment afterwards.
 
         Args:
             reservation: where the steps and rows are written.
@@ -129,7 +129,7 @@ class LinkedRun:
 
 @dataclass(slots=True, eq=False)
 class LinkedRows:
-    """K staged rows of N environments as steps and observation rows.
+    """Links of K staged vector steps of N environments, with any resets and endings.
 
         rows of the stage      0..N-1   N..2N-1  ...           a row and environment is one number: k * N + n
         steps                  those of them that are no resets: `live`
@@ -169,7 +169,7 @@ class LinkedRows:
 
     @classmethod
     def of(cls, rows: Rows, tails: EnvTails, last_lies_apart: bool) -> LinkedRows:
-        """Return the links of classified rows.
+        """Compute the step structure of classified vector rows: steps, first and last steps, observations.
 
         Args:
             rows: classification of the rows.
@@ -216,7 +216,7 @@ class LinkedRows:
 
     @property
     def step_rows(self) -> np.ndarray | None:
-        """Rows and environments that are steps, or None for all."""
+        """Indices of the (row, environment) pairs that are steps, or None if all pairs are steps."""
         return None if self.everyone else self.live
 
     @property
@@ -229,16 +229,16 @@ class LinkedRows:
 
     @property
     def newest(self) -> np.ndarray:
-        """Newest step of each episode: the steps of the last row, and the last steps of ended episodes, int [k]."""
+        """Index of the newest step of each episode in the staged rows, int [k]."""
         last = np.count_nonzero(self.rows.stepped[-1])
         return np.concatenate([self.ranks.take(self.ends), self.grid.places[self.num_steps - last : self.num_steps]])
 
     def env_of(self, step: int) -> int:
-        """Return the environment of a step of the first row."""
+        """Return the environment of a step of the first staged row."""
         return int(self.live[step])
 
     def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
-        """Return the steps [k] with a flag, from the flags of the rows, bool [K, N]."""
+        """Return the indices [k] of the steps with a flag, given the flags of all rows, bool [K, N]."""
         return self.ranks.take(self.ends[flags.ravel()[self.ends]])
 
     def links(
@@ -250,8 +250,9 @@ class LinkedRows:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Write the links of the steps into `into`. Return them [6, S], and the tails after these rows. See
-        `LinkedRun.links`.
+        """Compute the links [6, S] of the staged steps, and the newest steps of each environment afterwards.
+
+        See `LinkedRun.links`.
         """
         num_envs, live, split = len(tails.rows), self.live, self.num_in_first_row
         later, first_envs = live[split:] - num_envs, live[:split]
@@ -285,7 +286,7 @@ class LinkedRows:
 
 
 class _Grid(NamedTuple):
-    """Numbers of K rows of N environments. They are cached, since K and N seldom change."""
+    """Cached index arrays for K rows of N environments."""
 
     places: np.ndarray  # [K * N] k * N + n
     row_of: np.ndarray  # [K * N] k
@@ -299,8 +300,9 @@ def _grid(count: int, num_envs: int) -> _Grid:
 
 
 def _positions(offsets: np.ndarray, number: int, size: int, bound: int, into: np.ndarray) -> np.ndarray:
-    """Write the ring positions of the rows `number + offsets`, offsets below `bound`, to `into`. Avoid a division if
-    possible.
+    """Write the ring positions of the rows `number + offsets` to `into`, and return `into`.
+
+    The modulo is skipped if no position wraps around.
     """
     start = number % size
     np.add(offsets, start, out=into)
@@ -310,7 +312,7 @@ def _positions(offsets: np.ndarray, number: int, size: int, bound: int, into: np
 
 
 def _running_max(chunks: np.ndarray) -> np.ndarray:
-    """Return the maximum of each column up to each row, [K, N], in log2 K passes. The argument is overwritten.
+    """Return the running maximum over rows [K, N] of each column, computed in log2 K passes.
 
     `maximum.accumulate` takes three times as long.
     """

@@ -1,4 +1,4 @@
-"""Limits on how often a stored step is sampled, and the counts of samples and added steps of a buffer."""
+"""Limit on the ratio of sampled to added steps, and counts of both."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from episodes.errors import InvalidArgument, WrongType
 
 @dataclass(frozen=True, slots=True)
 class SamplesPerInsert:
-    """Limit on samples per added step, read through `buffer.may_sample` and `buffer.may_add` (Reverb:
-    `SampleToInsertRatio`).
+    """Limit on the number of samples per added step, like Reverb's `SampleToInsertRatio`.
 
-    At most `ratio` samples are allowed for each step added after the first `min_size`:
+    It is read through `buffer.may_sample` and `buffer.may_add`. At most `ratio` samples are allowed for each step added
+    after the first `min_size`:
 
         num_allowed = ratio * (num_added - min_size) - num_sampled
 
@@ -39,20 +39,20 @@ class SamplesPerInsert:
             raise InvalidArgument(f"{self}: give a finite ratio > 0, min_size >= 1 and slack >= 0")
 
     def num_allowed(self, num_added: int, num_sampled: int) -> float:
-        """Return the number of samples that the ratio still allows."""
+        """Return the number of steps that may still be sampled at this ratio."""
         return self.ratio * max(num_added - self.min_size, 0) - num_sampled
 
     def may_sample(self, n: int, *, size: int, num_added: int, num_sampled: int) -> bool:
-        """Return True if `n` samples may be taken from a buffer with `size` steps."""
+        """Return True if `n` steps may be sampled from a buffer with `size` stored steps."""
         return size >= self.min_size and self.num_allowed(num_added, num_sampled) >= n
 
     def may_add(self, *, num_added: int, num_sampled: int) -> bool:
-        """Return True if steps may be added."""
+        """Return True if steps may be added to a buffer with these counts."""
         return self.num_allowed(num_added, num_sampled) <= self.slack
 
 
 class SampleCounts:
-    """Base class of buffers that count their samples.
+    """Base class of replay buffers that count added and sampled steps.
 
     Attributes:
         limit: limit on samples per added step, or None.
@@ -72,7 +72,7 @@ class SampleCounts:
 
     @property
     def num_evicted(self) -> int:
-        """Number of evicted steps."""
+        """Number of steps evicted so far."""
         return self.num_added - len(self)
 
     @property
@@ -82,22 +82,22 @@ class SampleCounts:
 
     @property
     def counts(self) -> str:
-        """Text with all counts."""
+        """Description of all counts, such as "100 added, 0 evicted, 800 sampled"."""
         counted = f"{self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled"
         return f"{counted}: {self.samples_per_insert:.3g} per insert"
 
     def may_sample(self, n: int = 1) -> bool:
-        """Return True if `limit` allows to sample `n` steps, and the buffer is not empty."""
+        """Return True if the buffer is not empty and `limit` allows sampling `n` steps."""
         limit, counts = self.limit, {"num_added": self.num_added, "num_sampled": self.num_sampled}
         return len(self) > 0 and (limit is None or limit.may_sample(n, size=len(self), **counts))
 
     def may_add(self) -> bool:
-        """Return True if `limit` allows to add steps."""
+        """Return True if `limit` allows adding steps."""
         return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)
 
 
 def checked_limit(limit: Any) -> SamplesPerInsert | None:
-    """Return the limit. `WrongType` unless it is a `SamplesPerInsert` or None."""
+    """Return the limit. Raise `WrongType` unless it is a `SamplesPerInsert` or None."""
     if limit is not None and not isinstance(limit, SamplesPerInsert):
         raise WrongType(f"limit={limit!r}: give a SamplesPerInsert, or None for no limit")
     return limit

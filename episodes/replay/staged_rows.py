@@ -1,4 +1,4 @@
-"""`StagedRows`: columns of the newest rows of N environments, before they are written to the ring.
+"""Memory for the newest vector steps of N environments, before they are written to the replay ring.
 
 A vector step costs one assignment per column here. Links, evictions and classifications are computed for many rows at
 once.
@@ -30,7 +30,7 @@ _REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # error
 
 
 class StagedRows:
-    """Columns for `size` staged rows of equal dtypes and shapes, nested arrays [size, N, ...].
+    """Memory for `size` staged vector steps of equal dtypes and shapes, nested arrays [size, N, ...].
 
     A row that is so large that it fills the stage is not copied.
 
@@ -64,7 +64,7 @@ class StagedRows:
             self._create_views(plain, tracks[ACTIONS])
 
     def _create_views(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
-        """Create views of all rows for `put_arrays`, and the result of `first_rows` for one row."""
+        """Create memory views of all rows, with which `put_arrays` copies plain arrays quickly."""
         if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
             return
         views = [[array[k] for array in plain] for k in range(self.size)]
@@ -76,8 +76,9 @@ class StagedRows:
         self._views = [(*row[:first_number], *map(memoryview, row[first_number:])) for row in views]
 
     def _empty_like(self, leaf: np.ndarray) -> np.ndarray:
-        """Return memory for rows with the memory layout of `leaf`. Arrays that are the transpose of another one are
-        common.
+        """Allocate `size` rows like `leaf`, with the same memory layout.
+
+        Transposed arrays are common.
         """
         if leaf.ndim > 1 and leaf.flags.f_contiguous and not leaf.flags.c_contiguous:
             return np.empty((self.size, *leaf.shape[::-1]), leaf.dtype).transpose(0, *range(leaf.ndim, 0, -1))
@@ -85,7 +86,7 @@ class StagedRows:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `put_arrays` can be used: all tracks are plain arrays, and there are no extra model outputs."""
+        """Whether `put_arrays` can be used: all columns are plain arrays, without extra model outputs."""
         return bool(self._views)
 
     def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
@@ -94,7 +95,7 @@ class StagedRows:
         return nested.same_structure(rows, self._structure) and _dtypes_and_shapes(rows) == self._leaves
 
     def put(self, k: int, observations: Any, tracks: dict[str, Any]) -> None:
-        """Copy a row that fits into row k."""
+        """Copy one vector step with matching dtypes and shapes into row k."""
         if self.size == 1:
             self.observations, self.tracks = nested.map_leaves(lambda leaf: leaf[None], (observations, tracks))
             return
@@ -103,7 +104,7 @@ class StagedRows:
             _put(self.tracks[name], k, items)
 
     def put_arrays(self, k: int, observations: Any, actions: Any, rewards: Any, ends: Any, cuts: Any) -> bool:
-        """Copy plain arrays without extra model outputs into row k. Return False if they do not fit.
+        """Copy one vector step of plain arrays into row k, and return False if dtypes or shapes differ.
 
         A memoryview rejects other shapes and dtypes in the time that numpy needs to compare them. There is no loop,
         since it would cost as much as the copies.
@@ -127,30 +128,31 @@ class StagedRows:
         return True
 
     def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
-        """Return the observations [count * N, ...] and the tracks [count * N, ...] of the first rows."""
+        """Return the observations and per-step arrays of the first `count` rows, [count * N, ...] each."""
         if count > 1 or not self._views:
             return flatten_rows(self.observations, count), self.steps(count)
         return self._first
 
     def dones(self, start: int, stop: int) -> np.ndarray:
-        """Return where an episode may end in the rows [start, stop), bool [k, N]."""
+        """Return the logical or of the terminated and truncated flags of the rows [start, stop), bool [k, N]."""
         return self.tracks[TERMINATEDS][start:stop] | self.tracks[TRUNCATEDS][start:stop]
 
     def steps(self, num_rows: int) -> dict[str, Any]:
-        """Return the tracks of the first rows without the flags, nested arrays [num_rows * N, ...]."""
+        """Return the per-step arrays of the first `num_rows` rows without the ending flags, [num_rows * N, ...]."""
         return {name: flatten_rows(items, num_rows) for name, items in self.tracks.items() if name not in FLAGS}
 
 
 def flatten_rows(items: Any, num_rows: int) -> Any:
-    """Return the first rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
+    """Return the first `num_rows` rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
     if type(items) is np.ndarray:
         return _flatten(items[:num_rows])
     return nested.map_leaves(lambda leaf: _flatten(leaf[:num_rows]), items)
 
 
 def _flatten(rows: np.ndarray) -> np.ndarray:
-    """Return rows [k, N, ...] as [k * N, ...]. Transposed rows of few numbers are copied number by number, which is
-    faster.
+    """Reshape rows [k, N, ...] to [k * N, ...].
+
+    Transposed rows of few numbers are copied number by number, which is faster.
     """
     if rows.ndim == 3 and rows.shape[2] <= _FEW_NUMBERS and not rows.flags.c_contiguous:
         in_order = np.empty(rows.shape, rows.dtype)
@@ -169,7 +171,7 @@ def _put(staged: Any, k: int, items: Any) -> None:
 
 
 def cast_to_space(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return rows with the dtype of their space. `TrackMismatch` if values could be lost."""
+    """Cast rows to the dtype of their space. Raise `TrackMismatch` if values could be lost."""
     if leaf.dtype == dtype:
         return leaf
     if not np.can_cast(leaf.dtype, dtype, "same_kind"):

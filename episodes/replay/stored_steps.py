@@ -1,4 +1,4 @@
-"""`StoredSteps`: steps of a replay buffer by index, for the origins of sampled batches."""
+"""Look-up of the episode and time of replay steps, used for the `origin` of batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class StoredSteps:
-    """Source of origins: the stored steps of a ring and, if there is a log, the ids and times of evicted steps."""
+    """Source that maps step indices of a replay ring to episodes and times, also for evicted steps in the log."""
 
     def __init__(self, ring: LinkedRing) -> None:
         self._ring: Any = weakref.ref(ring)
 
     def step(self, number: int) -> StepOrigin:
-        """Return the origin of the step with this index."""
+        """Return the episode, time and ending of the step with the index `number`."""
         with self._ring_of(number) as ring:
             slot = number % ring.capacity
             table, entry = ring.table, int(ring.links.entry[slot])
@@ -37,12 +37,12 @@ class StoredSteps:
             return StepOrigin(owner.id_, t, owner.agent_id, owner.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the stored part of the step's episode."""
+        """Return the stored part of the episode that contains the step `number`."""
         with self._ring_of(number) as ring:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episodes and times of the steps `numbers` [n], as far as they are known."""
+        """Return the episode keys and times of the steps `numbers` [n], as far as they are known."""
         ring = self._held()
         if ring is None:
             return StepLocations([None], *np.zeros((2, len(numbers)), np.int64))
@@ -54,7 +54,7 @@ class StoredSteps:
 
     @contextmanager
     def _ring_of(self, number: int) -> Iterator[LinkedRing]:
-        """Yield the locked ring if it holds the step.
+        """Yield the locked ring if the step `number` is stored.
 
         Raises:
             EpisodeStateError: the buffer or the step no longer exists.
@@ -90,7 +90,7 @@ class StoredSteps:
 
 
 def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return keys that distinguish the episodes of steps, and the times of the steps, int64 [n] each.
+    """Return a key of each step's episode, and each step's time, int64 [n] each.
 
     A key is the table entry of a stored episode, -2 minus the serial number of an evicted one, or -1 if it is unknown.
     """
@@ -113,7 +113,7 @@ def _key_of(ring: LinkedRing, key: int) -> EpisodeKey | None:
 
 
 def make_batch(columns: dict[str, Any], ring: LinkedRing, numbers: np.ndarray) -> Batch:
-    """Return a batch of the columns, with the origin of its steps, step indices [B] or [B, W]."""
+    """Create a batch with the given columns and the origin of its steps, given as step indices [B] or [B, W]."""
     source = ring.source
     if source is None:
         source = ring.source = StoredSteps(ring)

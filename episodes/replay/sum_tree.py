@@ -1,4 +1,4 @@
-"""`SumTree`: numbers that are sampled in proportion to their values, and changed, many at a time.
+"""Sum tree for sampling leaves in proportion to their values, with vectorized reads and updates.
 
 Each node of the tree has 16 children. The root has up to 512, so a tree of a million leaves has four levels:
 
@@ -7,8 +7,7 @@ Each node of the tree has 16 children. The root has up to 512, so a tree of a mi
     leaves          v0 v1 ... v15 | v16 ... v31 | ...
 
 Each level takes a few numpy calls for all samples at once. A small matrix product sums the values before each child.
-The
-child of a sample is found by counting: eight comparisons per machine word.
+The child of a sample is found by counting: eight comparisons per machine word.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _TOP_BYTE = np.uint64(56)
 
 
 class SumTree:
-    """`size` numbers >= 0, all 0 at first.
+    """Sum tree with `size` leaves >= 0, initially 0, that is sampled in proportion to the leaves.
 
     >>> tree = SumTree(5)
     >>> tree.set(np.array([1, 3]), np.array([1.0, 2.0]))
@@ -50,7 +49,7 @@ class SumTree:
         return sum(level.nbytes for level in self._levels)
 
     def set(self, leaves: np.ndarray, values: np.ndarray | float) -> None:
-        """Set the leaves [n] to values. If a leaf occurs twice, the last value counts."""
+        """Set the given leaves [n] to values. Of duplicate leaves the last value counts."""
         self._levels[0][leaves] = values
         for level, above in zip(self._levels, self._levels[1:], strict=False):
             leaves = leaves >> _SHIFT
@@ -66,15 +65,15 @@ class SumTree:
         self._levels[-1].cumsum(out=self._begins[1:])
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
-        """Return the values [n] of the leaves."""
+        """Return the values of the given leaves, float64 [n]."""
         return self._levels[0].take(leaves)
 
     def leaves(self) -> np.ndarray:
-        """Return a copy of all values, float64 [size]."""
+        """Return a copy of all leaf values, float64 [size]."""
         return self._levels[0][: self.size].copy()
 
     def get_state(self) -> list[np.ndarray]:
-        """Return copies of all levels, the leaves first."""
+        """Return copies of all tree levels, the leaves first."""
         return [level.copy() for level in self._levels]
 
     def set_state(self, state: list[np.ndarray]) -> None:
@@ -85,7 +84,7 @@ class SumTree:
         self._levels[-1].cumsum(out=self._begins[1:])
 
     def find(self, amounts: np.ndarray) -> np.ndarray:
-        """Return the leaf [n] that contains each amount [n], 0 <= amount < total, if all leaves are put end to end."""
+        """Return the leaf [n] at which the cumulative sum of leaf values exceeds each amount [n]."""
         nodes = self._begins.searchsorted(amounts, "right") - 1
         amounts = amounts - self._begins.take(nodes)
         firsts = np.arange(0, len(amounts) * _WIDTH, _WIDTH)
@@ -110,6 +109,6 @@ def _zeros(size: int) -> np.ndarray:
 
 
 def _count(flags: np.ndarray) -> np.ndarray:
-    """Return the number of True flags in each row of 16, [n]. The first flag is always True."""
+    """Return the number of True flags in each row of 16, int64 [n]. The first flag is always True."""
     words = flags.view(np.uint64)
     return (((words[:, 0] + words[:, 1]) * _EACH_BYTE) >> _TOP_BYTE).view(np.int64)

@@ -17,7 +17,7 @@ WIDE = 256  # columns from which a loop over rows beats doubling on a CPU (128 x
 
 @dataclass(frozen=True, slots=True)
 class AlignedSteps:
-    """Steps of many episodes with the values that each step needs, as arrays or tensors, all [S] or all [T, N]."""
+    """Rewards, values, next values and episode boundaries of many steps, arrays or tensors of [S] or [T, N]."""
 
     rewards: Any
     values: Any  # value of the observation before the step
@@ -31,7 +31,7 @@ class AlignedSteps:
 def masked_if_not_finite(
     formula: Callable[..., tuple[Any, ...]], steps: AlignedSteps, *arguments: Any
 ) -> tuple[Any, ...]:
-    """Apply a formula, and again with masks if its result is not finite, so that no NaN crosses an episode boundary.
+    """Apply a formula, and again with masks if the result is not finite, so that no NaN crosses an episode boundary.
 
     Multiplying by 0 at the ends of episodes is faster, and right if every number is finite.
     """
@@ -46,7 +46,7 @@ def masked_if_not_finite(
 
 
 def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
-    """Set the numbers to 0 where the mask is 0, in place, and return the numbers."""
+    """Set the numbers to 0 in place where the mask is 0, and return the numbers."""
     if steps.masked:
         numbers[mask == 0] = 0
     else:
@@ -55,26 +55,26 @@ def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
 
 
 def gae_of(steps: AlignedSteps, gamma: float, lambda_: float) -> tuple[Any, Any]:
-    """Return (advantages, value_targets) of aligned steps."""
+    """Return generalized advantages and value targets of the steps, `(advantages, value_targets)`."""
     errors = steps.rewards + gamma * steps.next_values - steps.values
     advantages = solve_recurrence(errors, steps.goes_on * (gamma * lambda_), steps)
     return advantages, advantages + steps.values
 
 
 def discounted_returns_of(steps: AlignedSteps, gamma: float) -> tuple[Any]:
-    """Return (returns to go,) of aligned steps."""
+    """Return the discounted sum of rewards from each step to the end of the episode, as `(returns,)`."""
     return (solve_recurrence(rewards_and_last_values(steps, gamma), steps.goes_on * gamma, steps),)
 
 
 def rewards_and_last_values(steps: AlignedSteps, gamma: float) -> Any:
-    """Return the rewards, plus the discounted next value at the last step of each episode."""
+    """Return the rewards, with the discounted next value added at the last step of each episode."""
     inputs = zeroed(gamma * steps.next_values, 1.0 - steps.goes_on, steps)
     inputs += steps.rewards
     return inputs
 
 
 def n_step_returns_of(steps: AlignedSteps, remaining: Any, gamma: float, n_step: int) -> tuple[Any, Any]:
-    """Return (targets, number of rewards in each) of aligned steps.
+    """Return n-step targets and the number of rewards in each target.
 
     `remaining` is the number of steps from each step to the end of its episode. A window that reaches the end of its
     episode has the last value in its sum already. The others get the value after the window.
@@ -89,8 +89,9 @@ def n_step_returns_of(steps: AlignedSteps, remaining: Any, gamma: float, n_step:
 def vtrace_of(
     steps: AlignedSteps, ratios: Any, gamma: float, lambda_: float, clips: tuple[float, float]
 ) -> tuple[Any, Any]:
-    """Return (advantages, value_targets) of aligned steps. `clips` bound the ratios of the targets and of the
-    advantages.
+    """Return the V-trace advantages and value targets of the steps, `(advantages, value_targets)`.
+
+    `clips` are the upper bounds of the ratios in the targets and in the advantages.
     """
     clip_rho, clip_pg_rho = clips
     errors = ratios.clip(max=clip_rho) * (steps.rewards + gamma * steps.next_values - steps.values)
@@ -109,7 +110,7 @@ def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: Ali
     """
 
     def join(window: Any, length: int, later: Any) -> Any:
-        """Return the window of `length` steps followed by the window `later`."""
+        """Return sums over `length` steps, extended by the discounted sums `later` over the following steps."""
         joined = window * 1.0
         joined[:-length] += zeroed(gamma**length * later[length:], remaining[:-length] > length, steps)
         return joined

@@ -1,4 +1,4 @@
-"""Episodes of one agent."""
+"""Episodes of a single agent: `SingleAgentEpisode` with its getters, setters and state dicts."""
 
 from __future__ import annotations
 

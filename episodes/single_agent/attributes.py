@@ -1,4 +1,4 @@
-"""Properties of an episode that read and replace fields of its facts and tracks, which are immutable."""
+"""Properties of an episode that read and replace single fields of its immutable metadata and time series."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from episodes.tracks import Track
 
 
 def fact_of(name: str, doc: str) -> Any:
-    """Return a property for a field of the facts. Setting it replaces the facts."""
+    """Create a property that reads a field of an episode's metadata, and replaces the metadata if it is set."""
 
     def change(episode: Any, value: Any) -> None:
         episode.facts = episode.facts._replace(**{name: value})
@@ -19,7 +19,7 @@ def fact_of(name: str, doc: str) -> Any:
 
 
 def record_of(name: str, doc: str) -> property:
-    """Return a property for the facts or the tracks. Setting it discards the lists in `growth`."""
+    """Create a property for all metadata or all time series of an episode. Setting it discards cached lists."""
 
     def change(episode: Any, record: Any) -> None:
         episode.growth = None  # before the change, since its lists belong to the old tracks
@@ -29,7 +29,7 @@ def record_of(name: str, doc: str) -> property:
 
 
 def track_of(name: str, doc: str) -> Any:
-    """Return a property for a track. Setting it replaces the tracks, and raises `WrongType` for other values."""
+    """Create a property for one time series of an episode, such as `actions`. Setting another type is an error."""
 
     def change(episode: Any, track: Track) -> None:
         if not isinstance(track, Track):

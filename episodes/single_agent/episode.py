@@ -37,7 +37,7 @@ _RAGGED = "ragged"  # instead of the shape of ragged observations, so that no ob
 
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
-    """Chunk of one agent's episode in one environment.
+    """Episode of one agent in one environment, or a chunk (part) of an episode.
 
     The chunk may grow from an empty one, step by step, or be created from lists. With `len_lookback_buffer="auto"` all
     given data becomes lookback, as in RLlib: step 0 is then the last observation. Use `from_arrays` to create a
@@ -175,7 +175,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         action_space: spaces.Space | None = None,
         custom_data: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return a finished episode of arrays, which are not copied. It has no lookback.
+        """Create a finished episode from arrays, which are not copied. The episode has no lookback.
 
         Args:
             observations: nested arrays [T + 1, ...].
@@ -223,7 +223,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @classmethod
     def of(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> Self:
-        """Return the episode of facts and tracks that fit each other. Nothing is checked or copied."""
+        """Create an episode from metadata and time series without any check or copy."""
         self = _blank(cls)
         self._facts = facts
         self._tracks = tracks
@@ -236,7 +236,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def extra_model_outputs(self) -> Mapping[str, Track]:
-        """Extra model outputs by key, L + T items each. The mapping is read-only; set it to replace all outputs."""
+        """Extra model outputs by key, L + T items each, as a read-only mapping. Set the property to change outputs."""
         return MappingProxyType(self._tracks.extra)
 
     @extra_model_outputs.setter
@@ -254,35 +254,31 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def is_reset(self) -> bool:
-        """Whether there is a first observation."""
+        """True if the episode has its first observation."""
         return len(self._tracks.observations) > 0
 
     @property
     def is_numpy(self) -> bool:
-        """Whether the episode was finalized by `to_numpy`."""
+        """True if the data of the episode are arrays, as after `to_numpy`."""
         return self._tracks.is_finished
 
     is_finalized = is_numpy
 
     def get_duration_s(self) -> float:
-        """Return the seconds of growth: from the reset to the end, the cut or `to_numpy`, or until now if the episode
-        grows.
-        """
+        """Return the wall-clock seconds that the episode took so far, from reset to end, `cut` or `to_numpy`."""
         return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
 
     def _stop_clock(self) -> None:
         self._duration, self._began = self.get_duration_s(), None
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless actions, rewards and outputs have L + T items, and observations and infos L + T
-        + 1.
-        """
+        """Raise `TrackMismatch` unless there are L + T actions, rewards, outputs and L + T + 1 observations, infos."""
         self._tracks.check(f"episode {self.id_}")
 
     # --- growing -----------------------------------------------------------------------------------------------
 
     def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
-        """Start the episode with its reset observation.
+        """Start the episode with the observation that the environment's reset returned.
 
         Args:
             observation: the observation, nested or not.
@@ -398,19 +394,19 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise
 
     def end(self, ending: Ending) -> None:
-        """End the episode at its newest step."""
+        """End the episode at its newest step with the given `Ending`, such as terminated or truncated."""
         self._facts, self.growth = self._facts.ended(ending), None
         self._stop_clock()
 
     def _drop_incomplete_step(self, growth: tuple[Any, ...]) -> None:
-        """Remove the items of a rejected step, and extra tracks that began with this step."""
+        """Remove what was stored of a rejected step, and extra model outputs that began with this step."""
         tracks = self._tracks
         tracks.drop_after(tracks.infos.total)
         if self.growth is not growth and not tracks.rewards.total:
             self.tracks = tracks.with_extra(self._declared_extra())
 
     def growing(self, call: str) -> tuple[Any, ...]:
-        """Return `Tracks.growing_lists`, cached in `growth` until facts or tracks change.
+        """Return the lists to which a step appends its items, cached in `growth`. An error if the episode cannot grow.
 
         Raises:
             EpisodeStateError: the episode does not grow.
@@ -430,7 +426,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise WrongType(f"{self._place()}: {name}={value!r}; give a dict, or None")
 
     def _checked_observation(self, observation: Any) -> Any:
-        """Return the observation, with tuples for lists if its space has tuples. `ShapeMismatch` for another shape."""
+        """Return the observation, with lists replaced by tuples as in its space. `ShapeMismatch` for another shape."""
         if self._shape is None:
             self._shape = self._newest_shape()
         if self._shape is _RAGGED:
@@ -442,11 +438,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return _RAGGED if observations.ragged is not None else track_access.shape_of(observations.get(-1))
 
     def _place(self) -> str:
-        """Return the episode and its next step as the first words of error messages."""
+        """Return the start of error messages: the episode and its next step."""
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def create_extra_tracks(self, outputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Create the tracks of extra model outputs at the first step. Return their (key, list) pairs."""
+        """Create empty lists for the extra model outputs at the first step, and return pairs of key and list."""
         declared = self._declared_extra()
         if (
             len(declared) < len(self._tracks.extra)
@@ -465,7 +461,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return pairs
 
     def _declared_extra(self) -> dict[str, Track]:
-        """Return the ragged extra outputs. They exist from the beginning."""
+        """Return the extra outputs that the user declared with items of different lengths, by key."""
         return {key: track for key, track in self._tracks.extra.items() if track.ragged is not None}
 
     def _extra_outputs_error(self, outputs: Mapping[str, Any], error: Exception) -> Exception:
@@ -496,7 +492,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self._with_actions(*action_units.with_env_actions(self._tracks, self._facts.action_space))
 
     def with_policy_actions(self, mapping: str = "normalize") -> Self:
-        """Return an episode that stores the actions which a policy with this mapping would have put out.
+        """Return an episode with its actions in the units of a policy, such as [-1, 1] for `mapping="normalize"`.
 
         Learning from the environment's actions, of imported data for example, needs this if the policy acts in other
         units than the environment, as all policies do behind `module_to_env_pipeline(normalize_actions=True)`.
@@ -516,10 +512,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.of(self._facts._replace(action_space=action_space), tracks, own_data(self.custom_data))
 
     def to_numpy(self) -> Self:
-        """Finalize the episode in place, and return the episode. Each track becomes a read-only array, nested like its
-        items.
+        """Convert the data of the episode to read-only arrays in place, and return this episode. Idempotent.
 
-        A track has its space's dtype, or numpy's promotion over all items without a space. Idempotent.
+        Each array is nested like its items, in the dtype of its space, or without a space in numpy's promotion of all
+        items.
 
         Raises:
             ShapeMismatch: names the first item of another shape.
@@ -532,12 +528,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     finalize = to_numpy
 
     def finish(self, tracks: Tracks) -> None:
-        """Replace the growing tracks by its `finalized_tracks`."""
+        """Replace the growing lists of this episode by the arrays that its `finalized_tracks` returned."""
         duration = self.get_duration_s()
         self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
 
     def finalized_tracks(self) -> Tracks:
-        """Return the finalized tracks. The episode does not change."""
+        """Return the time series of this episode as arrays. The episode does not change."""
         tracks, facts = self._tracks, self._facts
         if tracks.is_finished:
             return tracks
@@ -553,11 +549,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise
 
     def __getitem__(self, slice_: slice) -> Self:
-        """Return the sub-episode of the steps `[a:b]`, like `slice`."""
+        """Return the part of the episode with the steps `[a:b]`, equal to `slice(slice(a, b))`."""
         return self.slice(slice_)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
-        """Return the sub-episode of the steps of a slice, clipped as Python clips. A finalized episode gives views.
+        """Return the part of the episode with the given steps, clipped as for a list. Finalized episodes share memory.
 
         Ids, spaces, infos and a copy of `custom_data` stay. The ending stays if the slice includes the last step.
 
@@ -572,7 +568,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.window(start, stop, min(max_lookback, own_lookback + start), stop == num_steps)
 
     def window(self, start: int, stop: int, lookback: int, reaches_end: bool) -> Self:
-        """Return the part of the existing steps [start, stop) with the given lookback. A finalized episode gives views.
+        """Return the part with the existing steps [start, stop) and the given lookback. Arrays are not copied.
 
         Args:
             reaches_end: True if the part includes the chunk's last step, so that it keeps the ending.
@@ -587,7 +583,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return part
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this chunk at its newest step, and return the next chunk, which continues the episode.
+        """End this chunk at its newest step, and return the next chunk, in which the episode continues.
 
         The next chunk has the same ids, `t_started = self.t`, this chunk's last observation as its first, and a copy of
         `custom_data`. This chunk grows no more. Before the reset, both chunks can still be reset.
@@ -610,13 +606,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return successor
 
     def as_growing(self) -> Self:
-        """Return an episode of the same items that can grow. Arrays of a finalized episode are not copied."""
+        """Return a copy of this episode to which steps can be added. Arrays of a finalized episode are not copied."""
         episode = self.of(self._facts, self._tracks.as_growing(), own_data(self.custom_data))
         episode._shape = self._shape
         return episode
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Append the next chunk of the episode in place: the inverse of `cut`. The lookback of `other` is dropped.
+        """Append the next chunk of the same episode in place: the inverse of `cut`. The lookback of `other` is dropped.
 
         A rejected call changes nothing.
 
@@ -629,43 +625,43 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.check_follows(other)
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
 
-    def joined_tracks(self, other: SingleAgentEpisode) -> Tracks:
-        """Return the tracks of this finalized episode followed by `other`, a chunk that passed `check_follows`."""
-        return self._tracks.joined(other.finalized_tracks())
+    def joined_tracks(self, later: SingleAgentEpisode) -> Tracks:
+        """Return the arrays of this finalized episode joined with the arrays of the next chunk."""
+        return self._tracks.joined(later.finalized_tracks())
 
-    def extend(self, other: SingleAgentEpisode, tracks: Tracks | None = None) -> None:
-        """Append a chunk that passed `check_follows`. This does not fail.
+    def extend(self, later: SingleAgentEpisode, tracks: Tracks | None = None) -> None:
+        """Append the next chunk, which `check_follows` accepted. This does not fail.
 
         Args:
-            tracks: `joined_tracks(other)` if this episode is finalized.
+            tracks: `joined_tracks(later)` if this episode is finalized.
         """
-        self.tracks = self._tracks.joined(other._tracks) if tracks is None else tracks
-        self.facts = self._facts.followed_by(other._facts)
-        self._shape = self._shape or other._shape
-        self.custom_data.update(other.custom_data)
-        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
-        self._is_cut = other._is_cut
+        self.tracks = self._tracks.joined(later._tracks) if tracks is None else tracks
+        self.facts = self._facts.followed_by(later._facts)
+        self._shape = self._shape or later._shape
+        self.custom_data.update(later.custom_data)
+        self._duration, self._began = self.get_duration_s() + later.get_duration_s(), None
+        self._is_cut = later._is_cut
 
-    def check_follows(self, other: SingleAgentEpisode) -> None:
-        """Raise the error of `concat_episode` unless `other` is the next chunk."""
+    def check_follows(self, later: SingleAgentEpisode) -> None:
+        """Raise the error of `concat_episode` unless `later` is the next chunk of this episode."""
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
-        if not isinstance(other, SingleAgentEpisode):
-            raise WrongType(f"episode {self.id_}: concat_episode takes an episode, not a {type(other).__name__}")
-        if other.id_ != self.id_:
+        if not isinstance(later, SingleAgentEpisode):
+            raise WrongType(f"episode {self.id_}: concat_episode takes an episode, not a {type(later).__name__}")
+        if later.id_ != self.id_:
             raise ChunkMismatch(
-                f"episode {self.id_}: a chunk of episode {other.id_} does not follow it; join chunks of one id"
+                f"episode {self.id_}: a chunk of episode {later.id_} does not follow it; join chunks of one id"
             )
-        if other.t_started != self.t:
+        if later.t_started != self.t:
             raise ChunkMismatch(
-                f"episode {self.id_}: a chunk that begins at t={other.t_started} does not follow one that stops at "
+                f"episode {self.id_}: a chunk that begins at t={later.t_started} does not follow one that stops at "
                 f"t={self.t}; join chunks in order, none left out"
             )
-        if not nested.equal(self.get_observations(-1), other.get_observations(0)):
+        if not nested.equal(self.get_observations(-1), later.get_observations(0)):
             raise ChunkMismatch(
                 f"episode {self.id_}: the chunk's first observation is not the one at which this one stops (t={self.t})"
             )
-        self._tracks.check_follows(other._tracks, f"episode {self.id_}", self.t)
+        self._tracks.check_follows(later._tracks, f"episode {self.id_}", self.t)
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:
         if self.is_done:
@@ -684,30 +680,30 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     # --- state -------------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        """Pickle the episode without its caches."""
+        """Pickle the episode without its cached lists."""
         attributes = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *attributes)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the whole episode as a dict of plain values and arrays, without shared memory."""
+        """Return the whole episode as a dict of plain values and copied arrays."""
         state = state_of(self._facts, self._tracks, self.custom_data)
         return state | {"duration_s": self.get_duration_s(), "is_cut": bool(self._is_cut)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the episode of a `get_state`, without shared memory."""
+        """Create an episode from the dict that `get_state` returned. Nothing shares memory with `state`."""
         episode = cls.of(*parts_of(state))
         episode._duration, episode._is_cut = state["duration_s"], state.get("is_cut")
         return episode
 
-    def equals(self, other: object) -> bool:
-        """Return True if both are the same chunk: equal ids, tracks, lookback, infos, ending and custom data."""
+    def equals(self, episode: object) -> bool:
+        """Return True if both are the same chunk: equal ids, data, lookback, infos, ending and custom data."""
         return (
-            isinstance(other, SingleAgentEpisode)
-            and self.is_numpy == other.is_numpy
-            and self._facts == other._facts
-            and self._tracks == other._tracks
-            and same_info(self.custom_data, other.custom_data)
+            isinstance(episode, SingleAgentEpisode)
+            and self.is_numpy == episode.is_numpy
+            and self._facts == episode._facts
+            and self._tracks == episode._tracks
+            and same_info(self.custom_data, episode.custom_data)
         )
 
     def __repr__(self) -> str:

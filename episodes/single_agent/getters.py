@@ -1,4 +1,4 @@
-"""Getters and setters of `SingleAgentEpisode`."""
+"""Methods of `SingleAgentEpisode` that read and replace observations, actions, rewards and other items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from episodes.tracks.validation import checked_key
 
 
 class TrackGetters:
-    """Getters and setters over the tracks of an episode.
+    """Base class of `SingleAgentEpisode`: methods that read and replace its observations, actions and so on.
 
     All getters accept the same indices. An int gives one item. A slice, list, tuple, range or integer array gives a
     batch: a list if the episode grows, arrays if it is finalized. `i >= 0` counts from step 0 of the chunk. `i < 0`
@@ -39,30 +39,31 @@ class TrackGetters:
 
     @property
     def infos(self: Any) -> Any:
-        """L + T + 1 infos: a list if the episode grows, `Infos` if it is finalized."""
+        """The L + T + 1 info dicts of the episode: a list if the episode grows, `Infos` if it is finalized."""
         return self._tracks.infos.whole()
 
     @property
     def lookback(self: Any) -> int:
-        """Lookback L of the chunk."""
+        """Number of steps L before step 0 of the chunk that are kept as context."""
         return self._tracks.rewards.lookback
 
     @property
     def env_action_space(self) -> Any:
-        """Action space of the environment. `action_space` is the space of the stored actions, a policy's perhaps."""
+        """Action space of the environment. The stored actions may be in other units: see `action_space`."""
         return env_space_of(self._facts.action_space)
 
     def env_steps(self: Any) -> int:
-        """Return the number of environment steps, `len(self)`."""
+        """Return the number of environment steps in this chunk without the lookback, `len(self)`."""
         return len(self)
 
     def agent_steps(self: Any) -> int:
-        """Return the number of agent steps, `len(self)`."""
+        """Return the number of agent steps in this chunk without the lookback, `len(self)`."""
         return len(self)
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Return the T steps as columns: `obs` (without the last), `actions`, `rewards`, flags, `t`, ids, infos, extra
-        outputs.
+        """Return the T steps as a dict of columns: `obs` (without the last), `actions`, `rewards`, flags and more.
+
+        The other columns are `t`, ids, infos and the extra model outputs.
 
         Raises:
             TrackMismatch: an extra model output has the name of another column.
@@ -70,7 +71,7 @@ class TrackGetters:
         return columns_of(self._facts, self._tracks)
 
     def get_return(self: Any) -> float:
-        """Return the undiscounted sum of the rewards from step 0 of this chunk on."""
+        """Return the undiscounted sum of the rewards in this chunk, without the lookback."""
         rewards = self._tracks.rewards.get()
         return _array_sum(rewards) if isinstance(rewards, np.ndarray) else float(sum(map(float, rewards)))
 
@@ -100,7 +101,7 @@ class TrackGetters:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return one observation or a batch, by default all T + 1 from step 0 on.
+        """Return one observation or a batch of observations, by default all T + 1 from step 0 on.
 
         Args:
             indices: see `TrackGetters`.
@@ -129,7 +130,10 @@ class TrackGetters:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return one action or a batch, by default all T from step 0 on. Arguments as in `get_observations`."""
+        """Return one action or a batch of actions, by default all T from step 0 on.
+
+        The arguments are those of `get_observations`.
+        """
         try:
             if one_hot_discrete:
                 return track_access.read_one_hot(
@@ -143,7 +147,7 @@ class TrackGetters:
             raise self._named(error) from None
 
     def get_env_actions(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> Any:
-        """Return the actions that were sent to the environment; the stored actions are the policy's.
+        """Return the actions that were sent to the environment. The stored actions may be in a policy's units.
 
         The environment's actions follow from the stored ones by the mapping in `action_space` (see `PolicyBox`), or are
         the extra model output "actions_for_env" if there is one. Without a `PolicyBox` both are the same.
@@ -164,14 +168,20 @@ class TrackGetters:
         return change(self._facts.action_space, self.get_actions(**options))
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one reward or a batch, by default all T from step 0 on. Arguments as in `get_observations`."""
+        """Return one reward or a batch of rewards, by default all T from step 0 on.
+
+        The arguments are those of `get_observations`.
+        """
         try:
             return self._tracks.rewards.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
             raise self._named(error) from None
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one info dict or a list, by default all T + 1 from step 0 on. `fill` is a dict."""
+        """Return one info dict or a list of info dicts, by default all T + 1 from step 0 on.
+
+        `fill` is a dict. The other arguments are those of `get_observations`.
+        """
         try:
             return self._tracks.infos.get(indices, neg_index_as_lookback, fill)
         except StepOutOfRange as error:
@@ -204,17 +214,17 @@ class TrackGetters:
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace observations: all from step 0 on, or those at `at_indices`."""
+        """Replace observations of the episode: all from step 0 on, or those at `at_indices`."""
         new_data = _nested_as(self._facts.observation_space, new_data, at_indices)
         self._write(self._tracks.observations, new_data, at_indices, neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Replace actions: all from step 0 on, or those at `at_indices`."""
+        """Replace actions of the episode: all from step 0 on, or those at `at_indices`."""
         new_data = _nested_as(self._facts.action_space, new_data, at_indices)
         self._write(self._tracks.actions, new_data, at_indices, neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Replace rewards: all from step 0 on, or those at `at_indices`."""
+        """Replace rewards of the episode: all from step 0 on, or those at `at_indices`."""
         self._write(self._tracks.rewards, new_data, at_indices, neg_index_as_lookback)
 
     def _write(self, track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
@@ -252,7 +262,7 @@ class TrackGetters:
 
 
 def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:
-    """Return new items with tuples for lists where the space has tuples."""
+    """Return new items with lists replaced by tuples if the space is a `Tuple` (or has one inside)."""
     return as_item(new_data, space) if isinstance(at_indices, INTEGERS) else as_items(new_data, space)
 
 

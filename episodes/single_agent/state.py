@@ -1,4 +1,4 @@
-"""State dicts and columns of an episode, as functions of its facts and tracks."""
+"""Conversion of an episode to and from state dicts, and to columns of its steps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from episodes.tracks import Tracks
 
 
 def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> dict[str, Any]:
-    """Return facts, tracks and custom data as a dict of plain values and arrays, without shared memory."""
+    """Return an episode's metadata, time series and custom data as one dict of plain values and copied arrays."""
     state = facts._asdict() | {"ending": facts.ending.code, "custom_data": custom_data}
     state |= tracks.state() | {"lookback": tracks.lookback, "is_numpy": tracks.is_finished}
     return deepcopy(state)
 
 
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
-    """Return facts, tracks and custom data of a `state_of`, without shared memory."""
+    """Return copies of the metadata, time series and custom data in a dict that `state_of` returned."""
     state = deepcopy(dict(state))
     # A state that is older than a fact does not have it.
     known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}
@@ -34,7 +34,7 @@ def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, 
 
 
 def columns_of(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
-    """Return the T steps as columns: lists if the tracks grow, arrays if they are finished."""
+    """Return the T steps of an episode as a dict of columns: lists while it grows, arrays if it is finalized."""
     steps = len(tracks.rewards)
     flags = np.zeros((2, steps), bool)
     flags[:, -1:] = [[facts.ending.is_terminated], [facts.ending.is_truncated]]

@@ -35,8 +35,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
         source: a data set or its path.
         target: path of the new data set.
         where: a condition on columns of `EpisodeDataset.metadata`: `"is_complete and custom_data/prompt == 3"`. A key
-            that
-            is no Python name is quoted: `custom_data/'my key'`. None copies all episodes.
+            that is no Python name is quoted: `custom_data/'my key'`. None copies all episodes.
 
     Returns:
         The number of copied episodes.

@@ -1,4 +1,4 @@
-"""Tracks: the time series of an episode. A track is a growing list or finished, read-only arrays."""
+"""Time series of an episode (tracks): growing lists, or finished read-only arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Field`: the name of a track, and whether it has an item per observation or per step."""
+"""Name of a time series of an episode, and its number of items (one per observation, or one per step)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXTRA = "extra_model_outputs"
 
 
 class Field:
-    """The name and the kind of a track. `field_of` creates one object per name and kind, so compare with `is`.
+    """Name and kind of one time series of an episode, such as "rewards". Compare objects with `is`.
 
     Attributes:
         name: key in `Tracks`, or in its `extra`.
@@ -24,8 +24,8 @@ class Field:
 
     __slots__ = ("holds", "is_extra", "label", "more", "name", "path")
 
-    def __init__(self, name: str, more: int, holds: str, is_extra: bool) -> None:
-        self.name, self.more, self.holds, self.is_extra = name, more, holds, is_extra
+    def __init__(self, name: str, num_more: int, holds: str, is_extra: bool) -> None:
+        self.name, self.more, self.holds, self.is_extra = name, num_more, holds, is_extra
         self.label = f"{EXTRA}[{name!r}]" if is_extra else name
         self.path = f"{EXTRA}/{nested.escape(name)}" if is_extra else name
 
@@ -39,9 +39,9 @@ class Field:
 _KNOWN: dict[tuple[Any, ...], Field] = {}
 
 
-def field_of(name: str, more: int, holds: str = "arrays", is_extra: bool = False) -> Field:
-    """Return the one field of this name and kind."""
-    key = name, more, holds, is_extra
+def field_of(name: str, num_more: int, holds: str = "arrays", is_extra: bool = False) -> Field:
+    """Return the unique `Field` object with this name and kind."""
+    key = name, num_more, holds, is_extra
     field = _KNOWN.get(key)
     if field is None:
         field = _KNOWN.setdefault(key, Field(*key))
@@ -58,7 +58,7 @@ UNNAMED = field_of("track", 0)
 
 
 def extra_field(key: str) -> Field:
-    """Return the field of an extra model output.
+    """Return the `Field` object of the extra model output `key`.
 
     Raises:
         WrongType: the key is not a string.

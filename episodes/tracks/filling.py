@@ -1,4 +1,4 @@
-"""Fill values: reads past the ends of a track return the fill in the shape and dtype of its items."""
+"""Fill values: reading before the first or after the last item of a time series returns a given value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL = 65504.0  # the largest float16, so every float dtype holds it
 
 
 def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
-    """Return the items [k, ...] of `data` [n, ...] at the positions, and `fill` for positions outside [0, n).
+    """Return the items [k, ...] of `data` [n, ...] at the positions, with `fill` at positions outside [0, n).
 
     A range of positions inside [0, n) returns a view.
     """
@@ -36,7 +36,7 @@ def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any
 
 
 def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
-    """Return `take_filled(data, span, fill)` by slicing, which is faster than by positions."""
+    """Return the items of `data` in the range `span` by slicing, with `fill` at positions outside the data."""
     size, start, step = len(span), span.start, span.step
     if step == 1:
         missing = start + size - len(data)
@@ -66,7 +66,7 @@ def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
 
 
 def check_fill(fill: Any, data: np.ndarray) -> Any:
-    """Return the fill as a value of the dtype of `data` [n, ...].
+    """Convert a fill value to the dtype of `data` [n, ...]. Raise `InvalidFill` if its shape or value does not fit.
 
     Raises:
         InvalidFill: the fill has neither the shape of an item nor a scalar's, or the dtype cannot hold it.
@@ -98,7 +98,7 @@ def _filler(fill: Any, data: np.ndarray) -> Any:
 
 
 class ItemKinds:
-    """Cache of the structure, shape and dtypes of a growing list's items. Each item is inspected once."""
+    """Cache of the nesting, shapes and dtypes of a growing list's items. Each item is inspected once."""
 
     __slots__ = ("_dtypes", "_num")
 
@@ -107,8 +107,9 @@ class ItemKinds:
         self._dtypes: Any = None  # a set of dtypes for each leaf, nested as the items are
 
     def filler(self, items: Sequence[Any], fill: Any) -> Any:
-        """Return an item full of `fill`, with the structure, shape and dtype of the items. Without items, return
-        `fill`.
+        """Return an item with all numbers equal to `fill`, nested and shaped like the items.
+
+        Without items, `fill` itself is returned.
         """
         if not items:
             return fill
@@ -136,7 +137,7 @@ def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
 
 
 def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
-    """Return a copy of `leaf` [n, ...] with the items [k, ...] in the rows, in a wider dtype if necessary.
+    """Return a copy of `leaf` [n, ...] with new items in the given rows, in a wider dtype if necessary.
 
     Raises:
         ShapeMismatch: the items have another shape, or no dtype holds them and the others without loss.
@@ -159,7 +160,7 @@ def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np
 
 
 def ones(num: int, dtype: type) -> np.ndarray:
-    """Return a new array of ones [num] as a copy of a cached array."""
+    """Return a new array of ones [num]."""
     return _ones(num, dtype).copy()
 
 

@@ -1,4 +1,4 @@
-"""`gymnasium.spaces.flatten` for many items at once."""
+"""Vectorized version of `gymnasium.spaces.flatten` for many items at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Path = tuple[Any, ...]  # keys and indices from the outermost Dict or Tuple down
 
 
 class Flattener:
-    """Function from items of a space to vectors. The column of each part is computed once.
+    """Function that flattens items of a Gymnasium space to vectors, for many items at once.
 
     Args:
         space: a space whose items Gymnasium flattens to arrays (`space.is_np_flattenable`), or any other.
@@ -32,7 +32,7 @@ class Flattener:
             self._parts = [_part_of(leaf, path, start) for leaf, path, start in _leaves(space)]
 
     def __call__(self, rows: Any) -> Any:
-        """Return the items, nested arrays [N, ...], as vectors [N, D].
+        """Flatten items, nested arrays [N, ...], to vectors [N, D].
 
         For a space without a flat form, return what Gymnasium makes of its items, in its structure and dtypes.
         """
@@ -49,7 +49,7 @@ class Flattener:
 
 
 def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple[gym.Space, Path, int]]:
-    """Yield the parts of a space that are no Dict or Tuple: (part, path in an item, first column in the vector)."""
+    """Yield the parts of a space that are no Dict or Tuple, with their path in an item and their first column."""
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         yield space, path, start
         return
@@ -59,7 +59,7 @@ def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple
 
 
 def _at(rows: Any, path: Path) -> Any:
-    """Return the items of one part, [N, ...], of nested arrays [N, ...]."""
+    """Return the array [N, ...] at the given path of nested arrays."""
     for key in path:
         rows = rows[:, key] if isinstance(rows, np.ndarray) else rows[key]  # lists given for tuples are stacked
     return rows
@@ -67,7 +67,7 @@ def _at(rows: Any, path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of an item, with the columns that it takes in a vector."""
+    """Part of a space, with its columns in the flattened vector."""
 
     space: gym.Space
     path: Path
@@ -75,17 +75,17 @@ class _Part:
     size: int
 
     def write(self, out: np.ndarray, rows: Any) -> None:
-        """Write the part's rows into the zeros `out` [N, D]. This base class flattens item by item."""
+        """Write the flattened rows of this part into the zeros `out` [N, D]. The base class flattens item by item."""
         for vector, item in zip(out, rows, strict=True):
             vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
 
     def vectors(self, rows: Any) -> Any:
-        """Return the part's columns [N, size], by functions of numpy only."""
+        """Return the flattened rows of this part [N, size], for array libraries other than numpy."""
         raise TypeError(f"items of {self.space} are flattened one by one")
 
 
 class _Raveled(_Part):
-    """A part of numbers, which are copied unchanged."""
+    """Part of a space whose numbers are copied unchanged, such as a Box."""
 
     def vectors(self, rows: Any) -> Any:
         return rows.reshape(-1, self.size)
@@ -96,7 +96,7 @@ class _Raveled(_Part):
 
 @dataclass(frozen=True, slots=True)
 class _OneHot(_Part):
-    """A part of K choices, each written as a one-hot vector."""
+    """Part of a space with K discrete choices, each flattened to a one-hot vector."""
 
     firsts: np.ndarray  # [K] the column of choice 0
 
@@ -124,7 +124,7 @@ def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
 
 
 def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
-    """Return the rows of a space without a flat form, with flattened parts, in Gymnasium's structure."""
+    """Flatten the parts of a space that has no flat form as a whole, such as a Graph."""
     match space:
         case spaces.Dict():
             return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}

@@ -1,4 +1,4 @@
-"""Index arithmetic of tracks: from a user's indices to positions in the data. No data is read here.
+"""Index arithmetic for episode data with lookback: from a user's indices to positions in the stored arrays.
 
 A track holds `lookback` items before step 0 and `size` items from step 0 on. Position 0 is the first of all
 `lookback + size` items. An index `i >= 0` counts from step 0. An index `i < 0` counts from the end and may reach into
@@ -20,15 +20,16 @@ Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
 def position_of(index: int, lookback: int, size: int, neg_index_as_lookback: bool) -> int:
-    """Return the position of one index. A position outside [0, lookback + size) has no item."""
+    """Return the position in the stored data of one index, possibly outside [0, lookback + size)."""
     if index >= 0 or neg_index_as_lookback:
         return lookback + index
     return lookback + size + index
 
 
 def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_lookback: bool) -> np.ndarray:
-    """Return the positions [...] of an integer array of indices [...]. Those outside [0, lookback + size) have no
-    item.
+    """Return the positions in the stored data of an array of indices [...].
+
+    Positions outside [0, lookback + size) have no item.
     """
     positions = indices + lookback
     if not neg_index_as_lookback:
@@ -37,7 +38,7 @@ def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_loo
 
 
 def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool) -> range:
-    """Return the positions of a slice, not clipped: they may lie left of 0 and right of the last item.
+    """Return the positions in the stored data of a slice, unclipped, so possibly outside the data.
 
     An open end means step 0 or the last item, never the lookback.
 
@@ -64,7 +65,7 @@ def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool
 
 
 def clip(span: range, total: int) -> slice:
-    """Return the positions as a slice of `total` items, with bounds clipped as Python clips a list's."""
+    """Clip a range of positions to `total` items, as Python clips slices of lists, and return it as a slice."""
     if span.step > 0:
         start, stop = max(span.start, 0), min(span.stop, total)
         return slice(start, max(stop, start), span.step)
@@ -75,7 +76,7 @@ def clip(span: range, total: int) -> slice:
 
 
 def inside(span: range, total: int) -> tuple[int, int]:
-    """Return the part `[head, tail)` of the positions in `span` that are inside [0, total).
+    """Return the indices [head, tail) of the positions in `span` that are inside [0, total).
 
     >>> inside(range(-3, 9, 2), 4)
     (2, 4)
@@ -92,8 +93,9 @@ def inside(span: range, total: int) -> tuple[int, int]:
 
 
 def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool) -> int | range | np.ndarray:
-    """Return the positions of any indices, whether or not they have items: an int for an int, else a range or an
-    array.
+    """Convert an int, slice, list or array of indices to positions in the stored data, possibly out of range.
+
+    The result is an int for an int, else a range or an array.
     """
     if isinstance(indices, slice):
         return span_of(indices, lookback, size, neg_index_as_lookback)
@@ -108,7 +110,7 @@ def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback:
 def positions_there(
     indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool, name: str
 ) -> int | range | np.ndarray:
-    """Return the positions of any indices, which all must have items. Slices are clipped.
+    """Convert indices to positions in the stored data. Raise `StepOutOfRange` for an index without an item.
 
     Raises:
         StepOutOfRange: names the track and the first index without an item.
@@ -128,7 +130,7 @@ def positions_there(
 
 
 def as_index_array(indices: Any) -> np.ndarray:
-    """Return the indices as an int64 array [k]. `WrongType` for booleans, floats and ragged lists."""
+    """Convert a list or array of indices to int64 [k]. Raise `WrongType` for bools, floats and ragged lists."""
     if isinstance(indices, (str, bytes)) or not isinstance(indices, (Sequence, np.ndarray, range)):
         raise WrongType(
             f"indices {indices!r}: an index is an int, a slice, or a list, tuple, range or integer array of ints"
@@ -145,14 +147,14 @@ def as_index_array(indices: Any) -> np.ndarray:
 
 
 def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRange:
-    """Return the error for an index without an item. It names the valid range."""
+    """Return the error for an index without an item, whose message gives the valid range."""
     valid_items = f"items 0..{size - 1}" if size else "no items from step 0 on"
     before = f" and {lookback} lookback items (-{lookback}..-1 with neg_index_as_lookback=True)" if lookback else ""
     return StepOutOfRange(f"{name}[{index}]: there are {valid_items}{before}; pass fill= to read past the ends.")
 
 
 def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
-    """Return the steps [start, stop) of a sub-episode, clipped as Python clips a list's slice."""
+    """Return the first and the stop step of an episode slice, clipped as Python clips slices of lists."""
     if not isinstance(slice_, slice):
         raise WrongType(
             f"episode[{slice_!r}]: an episode is sliced by steps, episode[a:b]; read one item with a getter"
@@ -166,14 +168,14 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
 
 
 def checked_lookback(length: Any, unit: str = "items") -> int:
-    """Return the length of a lookback as an int. `InvalidArgument` unless it is an int of at least 0."""
+    """Return the length of a lookback as an int. Raise `InvalidArgument` unless it is an int of at least 0."""
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of {unit}, 0 or more")
     return int(length)
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the ranges `[start, start + size)` of all pairs, concatenated, int64 [sum(sizes)].
+    """Return the integer ranges `[start, start + size)` of all pairs, concatenated, int64 [sum(sizes)].
 
     >>> ranges(np.array([3, 10]), np.array([2, 3])).tolist()
     [3, 4, 10, 11, 12]

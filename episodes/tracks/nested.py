@@ -1,4 +1,4 @@
-"""Nested values: a leaf, or a dict or tuple of nested values. Lists are leaves, and dicts keep the order of their keys.
+"""Functions on nested values: arrays or other leaves inside dicts and tuples, like items of `Dict` and `Tuple` spaces.
 
 Observations and actions of `Dict` and `Tuple` spaces are nested. Each function handles a plain leaf first, since most
 values are one.
@@ -26,22 +26,22 @@ _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None), Ra
 
 
 def is_leaf(value: Any) -> bool:
-    """Return True unless the value is a dict or a tuple."""
+    """Return True if the value is a leaf, that is, neither a dict nor a tuple."""
     return type(value) in _LEAF_TYPES or not isinstance(value, (dict, tuple))
 
 
 def is_foreign_array(leaf: Any) -> bool:
-    """Return True if the leaf is another library's array on which functions of numpy work."""
+    """Return True if a value is an array of another library that supports numpy functions."""
     return type(leaf) is not np.ndarray and hasattr(type(leaf), "__array_function__")
 
 
 def as_any_array(leaf: Any) -> Any:
-    """Return the leaf as an array; an array of another library on which functions of numpy work stays as it is."""
+    """Convert a leaf to a numpy array, unless it is an array of another library that supports numpy functions."""
     return leaf if hasattr(type(leaf), "__array_function__") else np.asarray(leaf)
 
 
 def rebuild(container: Any, values: list[Any]) -> Any:
-    """Return a container of the type and keys of `container` with other values."""
+    """Return a dict or tuple like `container`, with other values."""
     if isinstance(container, dict):
         return dict(zip(container, values, strict=True))
     if hasattr(container, "_fields"):
@@ -56,28 +56,32 @@ def children(container: Any) -> list[tuple[str, Any]]:
     return [(str(i), value) for i, value in enumerate(container)]
 
 
-def map_leaves(fn: Callable[..., Any], nested: Any, *others: Any) -> Any:
-    """Return the nested value with `fn` applied to each leaf, together with the matching leaves of `others`."""
+def map_leaves(fn: Callable[..., Any], nested: Any, *parallel: Any) -> Any:
+    """Apply `fn` to each leaf of a nested value, together with the corresponding leaves of `parallel`."""
     if is_leaf(nested):
-        return fn(nested, *others)
-    if others:
-        check_same_keys(nested, others)
+        return fn(nested, *parallel)
+    if parallel:
+        check_same_keys(nested, parallel)
     if isinstance(nested, dict):
-        if others:
-            return {key: map_leaves(fn, value, *[other[key] for other in others]) for key, value in nested.items()}
+        if parallel:
+            return {key: map_leaves(fn, value, *[part[key] for part in parallel]) for key, value in nested.items()}
         return {key: fn(part) if type(part) in _LEAF_TYPES else map_leaves(fn, part) for key, part in nested.items()}
-    return rebuild(nested, [map_leaves(fn, *values) for values in zip(nested, *others, strict=True)])
+    return rebuild(nested, [map_leaves(fn, *values) for values in zip(nested, *parallel, strict=True)])
 
 
-def check_same_keys(container: Any, others: Sequence[Any]) -> None:
-    """Raise `TrackMismatch` unless all of `others` have the container type and keys of `container`."""
-    for other in others:
-        same = not is_leaf(other) and isinstance(other, dict) == isinstance(container, dict)
+def check_same_keys(container: Any, parallel: Sequence[Any]) -> None:
+    """Raise `TrackMismatch` unless all of `parallel` have the container type and keys of `container`."""
+    for candidate in parallel:
+        same = not is_leaf(candidate) and isinstance(candidate, dict) == isinstance(container, dict)
         if same:
-            same = container.keys() == other.keys() if isinstance(container, dict) else len(container) == len(other)
+            same = (
+                container.keys() == candidate.keys()
+                if isinstance(container, dict)
+                else len(container) == len(candidate)
+            )
         if not same:
-            both = f"{describe(container)} and {describe(other)}"
-            raise TrackMismatch(f"nested values differ: {both}{_first_difference(container, other)}")
+            both = f"{describe(container)} and {describe(candidate)}"
+            raise TrackMismatch(f"nested values differ: {both}{_first_difference(container, candidate)}")
 
 
 def _first_difference(a: Any, b: Any) -> str:
@@ -98,7 +102,7 @@ def describe(nested: Any) -> str:
 
 
 def leaves(nested: Any) -> list[Any]:
-    """Return the leaves from left to right."""
+    """Return the leaves of a nested value in order, as a list."""
     if is_leaf(nested):
         return [nested]
     result: list[Any] = []
@@ -111,12 +115,12 @@ def leaves(nested: Any) -> list[Any]:
 
 
 def first_leaf(nested: Any) -> Any:
-    """Return the leftmost leaf."""
+    """Return the first leaf of a nested value."""
     return nested if is_leaf(nested) else leaves(nested)[0]
 
 
 def escape(key: str) -> str:
-    """Return a key as one part of a path, with `~` and `/` escaped as in JSON pointers.
+    """Escape a dict key for use in a path: `~` and `/` as in JSON pointers.
 
     >>> escape("a/b~c")
     'a~1b~0c'
@@ -125,12 +129,12 @@ def escape(key: str) -> str:
 
 
 def unescape(part: str) -> str:
-    """Return the key of an escaped part of a path."""
+    """Return the dict key of an escaped part of a path."""
     return part.replace("~1", "/").replace("~0", "~")
 
 
 def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
-    """Return the leaves by path.
+    """Flatten a nested value to a dict of its leaves by path.
 
     >>> flatten({"camera": 1, "joints": (2, 3)}, "observations")
     {'observations/camera': 1, 'observations/joints/0': 2, 'observations/joints/1': 3}
@@ -144,7 +148,7 @@ def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
 
 
 def skeleton(nested: Any, prefix: str | None = None) -> Any:
-    """Return the nested value with each leaf replaced by its path."""
+    """Return a nested value with each leaf replaced by its path."""
     return unflatten_like(nested, list(flatten(nested, prefix)))
 
 
@@ -155,7 +159,7 @@ def unflatten_like(nested: Any, values: Sequence[Any]) -> Any:
 
 
 def same_structure(a: Any, b: Any) -> bool:
-    """Return True if both values have the same containers and keys. Leaves are not compared."""
+    """Return True if two nested values have the same containers and keys. Leaves are not compared."""
     if is_leaf(a) or is_leaf(b):
         return is_leaf(a) and is_leaf(b)
     if isinstance(a, dict):
@@ -168,7 +172,7 @@ def same_structure(a: Any, b: Any) -> bool:
 
 
 def shaped_like(pattern: Any, nested: Any) -> Any:
-    """Return the nested value with tuples for lists where `pattern` has tuples."""
+    """Replace lists in a nested value by tuples, where `pattern` has tuples."""
     if isinstance(pattern, dict) and isinstance(nested, dict) and pattern.keys() == nested.keys():
         return {key: shaped_like(part, nested[key]) for key, part in pattern.items()}
     if isinstance(pattern, tuple) and isinstance(nested, (list, tuple)) and len(pattern) == len(nested):
@@ -177,7 +181,7 @@ def shaped_like(pattern: Any, nested: Any) -> Any:
 
 
 def transpose(items: Sequence[Any]) -> Any:
-    """Return one nested value, in which each leaf is the list of the items' leaves."""
+    """Convert a sequence of nested items to one nested value, whose leaves are lists."""
     first = items[0]
     if is_leaf(first):
         return list(items)
@@ -188,12 +192,12 @@ def transpose(items: Sequence[Any]) -> Any:
 
 
 def stack(items: Sequence[Any]) -> Any:
-    """Return items of one structure and shape as one nested value of arrays [len(items), ...]."""
+    """Stack nested items of equal shapes to one nested value of arrays [len(items), ...]."""
     return map_leaves(np.array, transpose(items))
 
 
 def take(nested: Any, rows: Any) -> Any:
-    """Return `leaf[rows]` for each leaf: a view for an int or a slice, a copy for an integer array."""
+    """Index each leaf of a nested value: `leaf[rows]`, a view for an int or a slice."""
     if type(rows) is np.ndarray and rows.dtype.kind == "i":  # `take` is ten times faster for narrow rows
         if type(nested) is np.ndarray:
             return nested.take(rows, axis=0)
@@ -204,7 +208,7 @@ def take(nested: Any, rows: Any) -> Any:
 
 
 def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
-    """Return a copy of nested arrays [n, ...] with `new` [k, ...] in the rows `rows` [k]."""
+    """Return a copy of nested arrays [n, ...] with the rows `rows` [k] replaced by `new` [k, ...]."""
 
     def changed(leaf: np.ndarray, items: np.ndarray) -> np.ndarray:
         copy = leaf.copy()
@@ -215,7 +219,7 @@ def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
 
 
 def one_after_another(arrays: Sequence[Any]) -> Any:
-    """Return arrays, or ragged items, concatenated. Arrays of one dtype keep it, byte order included."""
+    """Concatenate arrays or ragged items. The byte order is kept if all arrays have the same dtype."""
     if type(arrays[0]) is Ragged:
         return Ragged.concatenated(arrays)
     dtype = arrays[0].dtype
@@ -225,8 +229,9 @@ def one_after_another(arrays: Sequence[Any]) -> Any:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Return nested arrays concatenated leaf by leaf. Parts without rows are ignored, since their shape and dtype are
-    unknown.
+    """Concatenate nested arrays leaf by leaf.
+
+    Parts without rows are ignored, since their shape and dtype are unknown.
     """
     if is_leaf(parts[0]):
         if not all(map(len, parts)):
@@ -237,14 +242,14 @@ def concatenate(parts: Sequence[Any]) -> Any:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return True if both values have the same structure and equal leaves. NaN equals NaN."""
+    """Return True if two nested values have the same structure and equal leaves. NaN equals NaN."""
     if not same_structure(a, b):
         return False
     return all(leaves(map_leaves(equal_arrays, a, b)))
 
 
 def equal_arrays(a: Any, b: Any) -> bool:
-    """Return True if both values are equal as arrays. NaN equals NaN, and NaT equals NaT."""
+    """Return True if two values are equal as arrays. NaN equals NaN, and NaT equals NaT."""
     if type(a) is Ragged or type(b) is Ragged:
         return a.equals(b) if type(a) is Ragged else False
     a, b = host_array(a), host_array(b)
@@ -257,7 +262,7 @@ def equal_arrays(a: Any, b: Any) -> bool:
 
 
 def host_array(value: Any) -> np.ndarray:
-    """Return the value as an array. Tensors are detached and moved to the CPU."""
+    """Convert a value to a numpy array. Tensors are detached and moved to the CPU."""
     try:
         return np.asarray(value)
     except (TypeError, RuntimeError):  # from torch: a tensor with gradients, of bfloat16, or on a device
@@ -281,12 +286,12 @@ def frozen(data: Any) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """Return the nested value with each leaf as an array."""
+    """Convert each leaf of a nested value to an array."""
     return value if type(value) is np.ndarray else map_leaves(as_array, value)
 
 
 def as_array(leaf: Any) -> Any:
-    """Return the leaf as an array. Ragged items stay. `WrongType` for a masked array, whose mask would be lost."""
+    """Convert a leaf to an array, except for ragged items. Raise `WrongType` for a masked array."""
     if type(leaf) is Ragged:
         return leaf
     if isinstance(leaf, np.ma.MaskedArray):

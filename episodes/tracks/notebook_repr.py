@@ -1,4 +1,4 @@
-"""`_repr_html_` methods that import the package `episodes.inspect` at the first call."""
+"""Notebook display (`_repr_html_`) of objects, which imports the package `episodes.inspect` on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def notebook_repr(module: str, name: str) -> Callable[[Any], str | None]:
-    """Return a method `_repr_html_` that calls `module.name(object)`. The module is imported at the first call.
+    """Return a method `_repr_html_` that displays an object in a notebook by calling `module.name(object)`.
 
     The method returns None if jinja2 (extra `inspect`) is not installed. A notebook then shows the object's repr.
     """

@@ -1,4 +1,4 @@
-"""Action spaces of policies: which numbers a policy puts out, and which actions the environment gets for them.
+"""Action spaces that also describe how a policy's actions are mapped to the environment's actions.
 
 A policy often acts in units of its own, in [-1, 1] for example, and its actions are mapped to the environment's bounds
 before each step. Episodes store the policy's actions, since log-probabilities belong to them. Their action space is
@@ -27,7 +27,7 @@ MAPPINGS: tuple[str, ...] = get_args(ActionMapping)
 
 
 class PolicyBox(spaces.Box):
-    """Unbounded box of the actions that a policy puts out for an environment whose actions are a bounded `Box`.
+    """Unbounded box of the actions that a policy outputs for an environment whose actions are a bounded `Box`.
 
     Args:
         env_space: the environment's `Box`.
@@ -63,7 +63,7 @@ class PolicyBox(spaces.Box):
         self._half_width = ((highest - lowest) / 2).astype(exact)  # 1 in dimensions that are not spread
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Return the environment's actions [..., *shape] for the policy's actions [..., *shape].
+        """Map the policy's actions [..., *shape] to the environment's actions [..., *shape].
 
         Raises:
             EpisodeStateError: the mapping is "recorded".
@@ -84,7 +84,7 @@ class PolicyBox(spaces.Box):
         return np.clip(actions, self.env_space.low, self.env_space.high).astype(self.env_space.dtype, copy=False)
 
     def from_env(self, actions: np.ndarray) -> np.ndarray:
-        """Return the policy's actions [..., *shape] that `to_env` maps to these actions of the environment."""
+        """Return the policy's actions [..., *shape] that `to_env` maps to the given environment actions."""
         actions = np.asarray(actions)
         if self.mapping == "normalize":
             actions = (actions - self._center) / np.where(self._half_width == 0, 1, self._half_width)
@@ -102,48 +102,48 @@ class PolicyBox(spaces.Box):
 
 
 def policy_space_of(space: gym.Space, mapping: str) -> gym.Space:
-    """Return the space of a policy's actions: the environment's, with a `PolicyBox` for each bounded `Box`."""
+    """Return a policy's action space: the environment's space with a `PolicyBox` for each bounded `Box`."""
     return _map_boxes(space, lambda box: PolicyBox(getattr(box, "env_space", box), mapping))
 
 
 def env_space_of(space: Any) -> Any:
-    """Return the environment's action space for an episode's action space: the space itself if they are the same."""
+    """Return the environment's action space for an episode's action space."""
     return _map_boxes(space, lambda box: getattr(box, "env_space", box))
 
 
 def has_env_actions(space: gym.Space | None) -> bool:
-    """Return True if the space has a bounded `Box` of the environment's actions, not of a policy's."""
+    """Return True if the space has a bounded `Box` of actions in the environment's units."""
     return any(type(box) is not PolicyBox for box in _bounded_boxes(space))
 
 
 def has_policy_actions(space: gym.Space | None) -> bool:
-    """Return True if the space has a `PolicyBox`."""
+    """Return True if the space has a `PolicyBox`, that is, actions in a policy's units."""
     return any(type(box) is PolicyBox for box in _bounded_boxes(space))
 
 
-def check_same_units(known: gym.Space | None, given: gym.Space | None, where: str) -> None:
-    """Raise `TrackMismatch` if actions of the spaces `known` and `given` have different units."""
-    if known is None or given is None or known is given or known == given:
+def check_same_units(stored: gym.Space | None, new: gym.Space | None, label: str) -> None:
+    """Raise `TrackMismatch` if actions of the spaces `stored` and `new` have different units."""
+    if stored is None or new is None or stored is new or stored == new:
         return
-    if has_policy_actions(known) or has_policy_actions(given):
+    if has_policy_actions(stored) or has_policy_actions(new):
         raise TrackMismatch(
-            f"{where}: actions of {given}, those stored have the action_space {known}; convert one of them by "
+            f"{label}: actions of {new}, those stored have the action_space {stored}; convert one of them by "
             "with_env_actions() or with_policy_actions()"
         )
 
 
 def to_env_actions(space: gym.Space | None, actions: Any) -> Any:
-    """Return the environment's actions for nested actions [..., *item] of an episode's action space."""
+    """Map nested actions [..., *item] of an episode's action space to the environment's actions."""
     return _map_items(space, actions, PolicyBox.to_env)
 
 
 def to_policy_actions(space: gym.Space | None, actions: Any) -> Any:
-    """Return the policy's actions, items of `space`, for nested actions [..., *item] of the environment."""
+    """Map nested actions [..., *item] of the environment to a policy's actions, items of `space`."""
     return _map_items(space, actions, PolicyBox.from_env)
 
 
 def to_env_items(space: gym.Space | None, items: Any) -> Any:
-    """Return the environment's actions for a batch of actions: nested arrays [n, ...], or a list of n items."""
+    """Map a batch of actions (nested arrays [n, ...], or a list of n items) to the environment's actions."""
     return [to_env_actions(space, item) for item in items] if isinstance(items, list) else to_env_actions(space, items)
 
 
@@ -159,7 +159,7 @@ def _is_bounded(box: spaces.Box) -> bool:
 
 
 def _map_boxes(space: Any, change: Callable[[spaces.Box], spaces.Box]) -> Any:
-    """Return the space with its bounded boxes changed; the same object if none changes."""
+    """Return the space with `change` applied to its bounded boxes, or the same object if none changes."""
     if isinstance(space, spaces.Dict):
         parts = {key: _map_boxes(part, change) for key, part in space.spaces.items()}
         changed = any(part is not space.spaces[key] for key, part in parts.items())

@@ -1,4 +1,4 @@
-"""`Ragged`: n arrays of different lengths as one leaf of nested values, stored as values and offsets."""
+"""`Ragged`: n arrays of different lengths, stored as one array of values and one array of offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class RaggedKind:
-    """The dtype and shape of the items of a ragged track: arrays [L, *value_shape], where L differs from item to item.
+    """Dtype and item shape of a ragged time series, whose items are arrays [L, *value_shape] of different lengths L.
 
     Args:
         dtype: dtype of the values: numbers or bools.
@@ -88,14 +88,14 @@ class Ragged:
 
     @classmethod
     def of(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
-        """Return the items of values [V, ...] and offsets int64 [n + 1] that fit each other. Nothing is checked."""
+        """Create a `Ragged` from values [V, ...] and offsets int64 [n + 1] without any check."""
         ragged = cls.__new__(cls)
         ragged.values, ragged.offsets = _frozen(values), _frozen(offsets)
         return ragged
 
     @classmethod
     def from_lengths(cls, values: np.ndarray, lengths: Any) -> Ragged:
-        """Return the items with the given lengths [n], which are stored one after another in `values`.
+        """Create a `Ragged` from values [V, ...] that hold items of the given lengths [n] one after another.
 
         Raises:
             InvalidArgument: a length is negative.
@@ -111,7 +111,7 @@ class Ragged:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray], kind: RaggedKind) -> Ragged:
-        """Return arrays of one kind as items. Nothing is checked."""
+        """Create a `Ragged` from a list of arrays of the same dtype and value shape, without any check."""
         values = [array for array in arrays if len(array)]
         joined = np.concatenate(values) if values else np.zeros((0, *kind.value_shape), kind.dtype)
         return cls.of(joined, _offsets(list(map(len, arrays))))
@@ -128,22 +128,22 @@ class Ragged:
 
     @property
     def kind(self) -> RaggedKind:
-        """Dtype and shape of the items."""
+        """Dtype and value shape of the items."""
         return RaggedKind(self.values.dtype, self.values.shape[1:])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """`(n, -1, ...)`. The part from 1 on is the same for all slices and selections, as it is for an array."""
+        """Shape `(n, -1, ...)` for n items, where -1 is the axis of different lengths."""
         return (len(self), LENGTH, *self.values.shape[1:])
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions, the one of the lengths included."""
+        """Number of dimensions, with the axis of items and the axis of different lengths."""
         return self.values.ndim + 1
 
     @property
     def size(self) -> int:
-        """Number of all numbers of the items."""
+        """Number of values in all items."""
         return self.flat.size
 
     @property
@@ -153,22 +153,22 @@ class Ragged:
 
     @property
     def flat(self) -> np.ndarray:
-        """The values of these items alone, a view [V, ...]."""
+        """Values of all items one after another, a view [V, ...]."""
         return self.values[self.offsets.item(0) : self.offsets.item(-1)]
 
     @property
     def bounds(self) -> np.ndarray:
-        """The offsets of the items in `flat`, int64 [n + 1]; the first one is 0."""
+        """Offsets of the items in `flat`, int64 [n + 1], from 0 to V."""
         return self.offsets - self.offsets[0] if self.offsets.item(0) else self.offsets
 
     @property
     def lengths(self) -> np.ndarray:
-        """The length of each item, int64 [n]."""
+        """Length of each item, int64 [n]."""
         return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def nbytes(self) -> int:
-        """Size of these items and their offsets in bytes."""
+        """Size of the values and offsets in bytes."""
         return self.flat.nbytes + self.offsets.nbytes
 
     def __getitem__(self, index: Any) -> Any:
@@ -205,15 +205,15 @@ class Ragged:
         return Ragged.of(np.concatenate(parts), offsets)
 
     def copy(self) -> Ragged:
-        """Return these items in new memory."""
+        """Return a copy in new memory."""
         return Ragged.of(self.flat.copy(), self.bounds.copy())
 
     def astype(self, dtype: Any, copy: bool = True) -> Ragged:
-        """Return these items in another dtype."""
+        """Return a copy with values of another dtype."""
         return Ragged.of(self.flat.astype(dtype, copy=copy), self.bounds)
 
     def tolist(self) -> list[Any]:
-        """Return a list of the items as lists."""
+        """Convert the items to a list of lists."""
         return [item.tolist() for item in self]
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -227,7 +227,7 @@ class Ragged:
         )
 
     def padded(self, fill: Any = 0, length: int | None = None) -> np.ndarray:
-        """Return an array [n, length, ...] of the items with `fill` after the end of each.
+        """Return the items as an array [n, length, ...] with `fill` after the end of each item.
 
         Args:
             fill: a number.
@@ -247,34 +247,34 @@ class Ragged:
 
     # --- comparing, joining ----------------------------------------------------------------------------------------
 
-    def equals(self, other: object) -> bool:
+    def equals(self, compared: object) -> bool:
         """Return True if both have equal items. NaN equals NaN, and dtypes are not compared."""
-        if not isinstance(other, Ragged) or len(self) != len(other) or self.shape[1:] != other.shape[1:]:
+        if not isinstance(compared, Ragged) or len(self) != len(compared) or self.shape[1:] != compared.shape[1:]:
             return False
-        if not self.has_lengths_of(other):
+        if not self.has_lengths_of(compared):
             return False
-        has_nan = {self.dtype.kind, other.dtype.kind} <= {"f", "c"}
-        return bool(np.array_equal(self.flat, other.flat, equal_nan=has_nan))
+        has_nan = {self.dtype.kind, compared.dtype.kind} <= {"f", "c"}
+        return bool(np.array_equal(self.flat, compared.flat, equal_nan=has_nan))
 
     def __eq__(self, other: object) -> bool:
         return self.equals(other) if isinstance(other, Ragged) else NotImplemented
 
-    def has_lengths_of(self, other: Ragged) -> bool:
+    def has_lengths_of(self, compared: Ragged) -> bool:
         """Return True if both have items of the same lengths."""
-        return self.offsets is other.offsets or bool(np.array_equal(self.bounds, other.bounds))
+        return self.offsets is compared.offsets or bool(np.array_equal(self.bounds, compared.bounds))
 
-    def with_bounds_of(self, other: Ragged) -> Ragged:
-        """Return these items with the offsets of `other`, whose items have the same lengths, so that memory is shared.
+    def with_bounds_of(self, pattern: Ragged) -> Ragged:
+        """Return the items with the offsets array of `pattern`, whose items have the same lengths, to save memory.
 
         Offsets that are counted differently stay.
         """
-        if self.offsets is other.offsets or self.offsets.item(0) != other.offsets.item(0):
+        if self.offsets is pattern.offsets or self.offsets.item(0) != pattern.offsets.item(0):
             return self
-        return Ragged.of(self.values, other.offsets)
+        return Ragged.of(self.values, pattern.offsets)
 
     @staticmethod
     def concatenated(parts: Sequence[Any]) -> Ragged:
-        """Return the items of all parts.
+        """Concatenate several `Ragged` objects.
 
         Raises:
             ValueError: a part is an array, or has values of another shape, as of `np.concatenate`.

@@ -1,4 +1,4 @@
-"""Items of ragged tracks: declared kinds, and conversion and checks of new items."""
+"""Checks and conversions of items of different lengths, such as token sequences, in an episode's time series."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
 
 
 def ragged_filler(fill: Any, kind: RaggedKind) -> np.ndarray:
-    """Return a fill value as an item. `InvalidFill` for a scalar, which has no length, and for other dtypes."""
+    """Convert a fill value to an item. `InvalidFill` for a scalar, which has no length, and for other dtypes."""
     try:
         return as_ragged_item(fill, kind, lambda: "fill")
     except ShapeMismatch as error:
@@ -180,7 +180,7 @@ def ragged_filler(fill: Any, kind: RaggedKind) -> np.ndarray:
 
 
 def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: Any) -> Any:
-    """Return the items at the positions, and the item `fill` for positions outside [0, n)."""
+    """Return the items at the positions, with the item `fill` at positions outside [0, n)."""
     kind, num = data.kind, len(data)
     filler = ragged_filler(fill, kind)
     if isinstance(positions, int):
@@ -196,7 +196,7 @@ def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: 
 
 
 def with_ragged_items(data: Ragged, rows: Sequence[int], items: Sequence[Any], name: str) -> Ragged:
-    """Return a copy with other items in some rows. Errors are those of `as_ragged_item`."""
+    """Return a copy with other items in some rows. Errors are the same as in `as_ragged_item`."""
     arrays, kind = list(data), data.kind
     for row, item in zip(rows, items, strict=True):
         arrays[row] = as_ragged_item(item, kind, lambda row=row: f"{name}: item {row}")

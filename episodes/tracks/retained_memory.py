@@ -33,9 +33,7 @@ def _owner(array: np.ndarray) -> tuple[Any, int]:
 
 
 def is_immutable(array: np.ndarray) -> bool:
-    """Return True if the array and every array behind the view are read-only, so that no other object writes to the
-    memory.
-    """
+    """Return True if the array and all arrays behind it are read-only."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         if owner.flags.writeable:

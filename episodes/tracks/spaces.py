@@ -1,4 +1,4 @@
-"""Properties of the items of Gymnasium spaces: nesting, dtypes, shapes and one-hot form."""
+"""Properties of the items of Gymnasium spaces: nesting, dtypes, shapes and one-hot encoding."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
 
 
 def is_nested(space: spaces.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
-    """Return True for dict and tuple spaces."""
+    """Return True for Dict and Tuple spaces."""
     return space is not None and type(space) not in _ONE_ARRAY and isinstance(space, NESTED)  # `isinstance` takes 1 us
 
 
 def as_item(item: Any, space: spaces.Space | None) -> Any:
-    """Return the item with tuples for lists where the space has tuples. Gymnasium accepts such lists, too.
+    """Replace lists in an item by tuples, where the space has tuples. Gymnasium accepts both.
 
     >>> as_item({"at": [1, 2]}, spaces.Dict(at=spaces.Tuple([spaces.Discrete(3)] * 2)))
     {'at': (1, 2)}
@@ -41,12 +41,12 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
 
 
 def as_items(items: Any, space: spaces.Space | None) -> Any:
-    """Return a list of items with `as_item` applied to each. Values that are not lists are returned unchanged."""
+    """Apply `as_item` to each item of a list. Other values are returned unchanged."""
     return [as_item(item, space) for item in items] if type(items) is list and is_nested(space) else items
 
 
 def as_rows(rows: Any, space: spaces.Space | None) -> Any:
-    """Return a vector environment's row of N items as nested arrays [N, ...].
+    """Convert a vector environment's N observations or actions to nested arrays [N, ...].
 
     `Text` parts become arrays of strings. Items of `OneOf`, `Sequence` and `Graph` parts, which have no common shape,
     become arrays of objects.
@@ -64,7 +64,7 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
 
 
 def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
-    """Return items of a space as nested arrays [len(items), ...], with irregular parts as in `as_rows`."""
+    """Stack items of a space to nested arrays [len(items), ...], with object arrays for irregular parts."""
     if isinstance(space, spaces.Tuple):
         items = as_items(list(items), space)
         return tuple(stacked([item[i] for item in items], sub) for i, sub in enumerate(space.spaces))
@@ -81,9 +81,7 @@ def _objects(items: Sequence[Any]) -> np.ndarray:
 
 
 def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spaces.Space] | None:
-    """Return the path and the first part of a space whose items have no common shape, or None if all parts are
-    regular.
-    """
+    """Return the path and space of the first part whose items have varying shapes, or None."""
     if isinstance(space, _IRREGULAR):
         return path, space
     if not isinstance(space, NESTED):
@@ -94,7 +92,7 @@ def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spa
 
 
 def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
-    """Return the error for items of an `irregular_part`, which arrays cannot hold."""
+    """Return the error for items of varying shapes, which arrays cannot contain."""
     path, space = part
     advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
     if isinstance(space, spaces.OneOf):
@@ -106,7 +104,7 @@ def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
 
 
 def dtypes_of(space: spaces.Space | None) -> Any:
-    """Return the nested dtypes of a space's items, or None if there is no space or a part of it has no dtype."""
+    """Return the nested dtypes of a space's items, or None if a part has no dtype."""
     if space is None:
         return None
     if type(space) in _ONE_ARRAY:  # avoids two `isinstance` calls of 1 us each
@@ -124,7 +122,7 @@ def _all_or_none(dtypes: Any) -> Any:
 
 
 def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
-    """Return zeros [num_items, ...] nested as the space's items, or float32 [num_items] without a space."""
+    """Return zeros [num_items, ...], nested and shaped like the space's items."""
     if isinstance(space, spaces.Dict):
         return {key: empty_items(sub, num_items) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -135,7 +133,7 @@ def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
 
 
 def one_hot(values: Any, space: spaces.Space | None) -> Any:
-    """Return values [..., *item] with `Discrete` and `MultiDiscrete` parts as float32 one-hot vectors on a last axis.
+    """Encode the `Discrete` and `MultiDiscrete` parts of values [..., *item] as float32 one-hot vectors.
 
     A `MultiDiscrete` part becomes the concatenated one-hot vectors of its choices. Other parts stay as they are.
     """

@@ -1,4 +1,4 @@
-"""Conversion of a growing track's list of items to one array."""
+"""Stack a growing list of items to one array."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _dtype_of = operator.attrgetter("dtype")
 
 
 def _packing_codes() -> dict[type, tuple[str, np.dtype]]:
-    """Return `struct` codes and dtypes of Python's numbers.
+    """Return the `struct` codes and dtypes with which lists of Python numbers are packed.
 
     Floats are left out if numpy accepts an array of shape (1,) as a float, since it would be packed as a number.
     """
@@ -35,10 +35,10 @@ _CODES = _packing_codes()
 
 
 def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | None:
-    """Return `np.array(items)` by joining the items' bytes, which is faster and gives a read-only array.
+    """Stack items by joining their bytes, which is faster than `np.array`. Return None if that is impossible.
 
-    None unless all items are numbers of one type, or arrays of one dtype. `struct` rejects items without `__float__` or
-    `__index__`, so other items cannot slip through.
+    The array is read-only. All items must be numbers of one type, or arrays of one dtype. `struct` rejects items
+    without `__float__` or `__index__`, so other items cannot slip through.
 
     Args:
         uniform: True if all items are known to have one shape. Arrays are joined only then.
@@ -68,7 +68,7 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
 
 
 def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None) -> Any:
-    """Return the items as nested arrays [len(items), ...].
+    """Stack items to nested arrays [len(items), ...], with the given dtypes if any.
 
     Args:
         name: name of the track, for errors.
@@ -128,7 +128,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
 
 
 def _plain(item: Any, i: int, name: str) -> Any:
-    """Return a tensor as an array without its gradient, and any other item unchanged."""
+    """Convert a tensor to an array without its gradient, and return any other item unchanged."""
     if not hasattr(item, "detach"):
         return item
     try:
@@ -138,7 +138,7 @@ def _plain(item: Any, i: int, name: str) -> Any:
 
 
 def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
-    """Raise `ShapeMismatch` if an array of strings would change an item: a number, or a NUL at the end of a string.
+    """Raise `ShapeMismatch` if numpy would change an item in an array of strings.
 
     Args:
         first: index of the first item, for errors.
@@ -152,7 +152,7 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
 
 
 def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
-    """Return the array as `dtype`, or in native byte order if `dtype` is not a dtype.
+    """Cast an array to `dtype`, or to native byte order without a dtype. Raise `ShapeMismatch` if values would change.
 
     Raises:
         ShapeMismatch: `dtype` cannot hold the values without loss.
@@ -175,10 +175,10 @@ def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
 def _first_misfit(column: Sequence[Any], name: str, lookback: int, kind: Callable[[Any], Any]) -> ShapeMismatch:
     kinds = [kind(item) for item in column]
     step = next((i for i, k in enumerate(kinds) if k != kinds[0] or k is False), 0)
-    first, other = column[0], column[step]
+    first, misfit = column[0], column[step]
     beside = f", item {-lookback} is {_kind_of(first)}" if step else ""
     return ShapeMismatch(
-        f"{name}: item {step - lookback} is {_kind_of(other)}{beside}; "
+        f"{name}: item {step - lookback} is {_kind_of(misfit)}{beside}; "
         "all items of a track have one shape and are numbers, strings or arrays of them"
     )
 

@@ -1,4 +1,4 @@
-"""Tracks: the named time series of an episode, as three types with one interface.
+"""Time series of an episode: a growing list, finished arrays, or finished info dicts.
 
 A `ListTrack` grows, an `ArrayTrack` is finished, and an `InfoTrack` is finished and holds dicts. All are read in the
 same way (`track[i]`, `track.get(...)`); the module `indexing` defines which items an index means. A track holds
@@ -34,7 +34,7 @@ ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # (path of an array, arra
 
 
 class _Items:
-    """Methods that all tracks share. Other modules use `whole`, `arrays` and `total`, never `data`."""
+    """Base class of all time series, with their shared methods."""
 
     __slots__ = ()
 
@@ -47,19 +47,19 @@ class _Items:
     def __iter__(self: Any) -> Iterator[Any]:
         return iter(self.item_list(self.lookback, self.total))
 
-    def __eq__(self: Any, other: object) -> bool:
-        return same_track(self, other)
+    def __eq__(self: Any, track: object) -> bool:
+        return same_track(self, track)
 
     def whole(self: Any) -> Any:
-        """Return all items, the lookback included: a list, nested arrays [L + n, ...], or `Infos`."""
+        """Return all items including the lookback: a list, nested arrays [L + n, ...], or infos."""
         return self.data
 
     def state(self: Any) -> Any:
-        """Return the items for `get_state`: a list, nested arrays, or a list of info dicts."""
+        """Return all items for `get_state`: a list, nested arrays, or a list of info dicts."""
         return self.whole()
 
     def finalize(self: Any, space: Any = None) -> Any:
-        """Return the finished track: this track if it is finished already."""
+        """Return the time series with read-only arrays, or this object if it is finished already."""
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -67,7 +67,7 @@ class _Items:
         return {}
 
     def map_arrays(self: Any, change: ArrayChange) -> Any:
-        """Return this track with `change(path, array)` in place of each array."""
+        """Return this time series with `change(path, array)` in place of each array."""
         return self
 
     def first_wrong_length(self: Any, total: int) -> tuple[str, int] | None:
@@ -78,7 +78,7 @@ class _Items:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ListTrack(_Items):
-    """A growing track. Items are stored as given and not copied."""
+    """Growing time series: a list of items, which are stored without a copy."""
 
     items: list[Any] = dataclasses.field(default_factory=list)  # L + n items
     lookback: int = 0  # L
@@ -97,15 +97,15 @@ class ListTrack(_Items):
 
     @property
     def data(self) -> list[Any]:
-        """The list of all items, the lookback included."""
+        """List of all items, the lookback included."""
         return self.items
 
     def copied(self) -> ListTrack:
-        """Return a track with a copy of the list."""
+        """Return the time series with a copy of the list."""
         return ListTrack(list(self.items), self.lookback, self.uniform, self.field, None, self.ragged)
 
     def item(self, position: int) -> Any:
-        """Return the item at a position."""
+        """Return the item at a position, where position 0 is the first lookback item."""
         return self.items[position]
 
     @property
@@ -114,7 +114,7 @@ class ListTrack(_Items):
         return len(self.items)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one item for an int, else a list of items. `fill` replaces missing items."""
+        """Return one item for an int index, else a list of items. `fill` replaces missing items."""
         if fill is not None:
             return self._get_filled(indices, neg_index_as_lookback, fill)
         items, lookback = self.items, self.lookback
@@ -147,28 +147,26 @@ class ListTrack(_Items):
         return [self.items[p] if 0 <= p < total else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> ListTrack:
-        """Return the items at the positions of a slice as a new track."""
+        """Return the items in a slice of positions as a new time series."""
         return ListTrack(self.items[rows], lookback, self.uniform, self.field, None, self.ragged)
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """Return the items at positions [start, stop) as a list."""
+        """Return the items at the positions [start, stop) as a list."""
         return self.items[start:stop]
 
     def take(self, rows: Any) -> ListTrack:
-        """Return the items at positions (a slice, or integers [k]) as a track without lookback."""
+        """Return the items at the given positions as a time series without lookback."""
         items = self.items[rows] if isinstance(rows, slice) else [self.items[p] for p in rows]
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
-    def joined(self, other: Track, skip: int = 0) -> ListTrack:
-        """Append the items of `other` after its lookback and its first `skip` items to this track, and return this
-        track.
-        """
-        self.items.extend(other.item_list(other.lookback + skip, other.total))
+    def joined(self, later: Track, skip: int = 0) -> ListTrack:
+        """Append the items of `later`, without its lookback and its first `skip` items, and return this object."""
+        self.items.extend(later.item_list(later.lookback + skip, later.total))
         self.uniform = False
         return self
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> ListTrack:
-        """Return a track with other items at the positions."""
+        """Return a copy with other items at the given positions."""
         items = list(self.items)
         if self.ragged is not None:
             new_items = as_ragged_items(new_items, self.ragged, f"new {self.field.label}")
@@ -177,7 +175,7 @@ class ListTrack(_Items):
         return ListTrack(items, self.lookback, False, self.field, None, self.ragged)
 
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
-        """Return the finished track: arrays of the space's dtypes, or of numpy's promotion if the space has none."""
+        """Return the items as finished arrays, with the dtypes of the space, or of numpy's promotion."""
         items, lookback, field = self.items, self.lookback, self.field
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
@@ -194,13 +192,13 @@ class ListTrack(_Items):
         return ArrayTrack(joined, lookback, field)
 
     def as_growing(self) -> ListTrack:
-        """Return this track, which grows already."""
+        """Return this object, which grows already."""
         return self
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ArrayTrack(_Items):
-    """A finished track. It has no `append`, and its arrays are read-only."""
+    """Finished time series: read-only nested arrays [L + n, ...]."""
 
     data: Any  # nested arrays [L + n, ...]
     lookback: int = 0  # L
@@ -208,7 +206,7 @@ class ArrayTrack(_Items):
 
     @classmethod
     def of(cls, data: Any, lookback: int = 0, field: Field = UNNAMED) -> ArrayTrack:
-        """Return a track of read-only views of the arrays."""
+        """Return a finished time series with read-only views of the given arrays."""
         return cls(nested.frozen(data), lookback, field)
 
     def __reduce__(self) -> Any:
@@ -223,7 +221,7 @@ class ArrayTrack(_Items):
 
     @property
     def ragged(self) -> Kinds | None:
-        """Kind of the items if the track is ragged, else None."""
+        """Dtype and value shape of the items if their lengths may differ, else None."""
         return None if type(self.data) is np.ndarray else kinds_of(self.data)
 
     @property
@@ -237,7 +235,7 @@ class ArrayTrack(_Items):
         return nested.flatten(self.data, self.field.path)
 
     def map_arrays(self, change: ArrayChange) -> ArrayTrack:
-        """Return this track with `change(path, array)` in place of each array."""
+        """Return this time series with `change(path, array)` in place of each array."""
         data, path = self.data, self.field.path
         if type(data) is np.ndarray:
             return ArrayTrack.of(change(path, data), self.lookback, self.field)
@@ -245,15 +243,15 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(nested.unflatten_like(data, changed), self.lookback, self.field)
 
     def copied(self) -> ArrayTrack:
-        """Return this track with copies of its arrays."""
+        """Return this time series with copies of its arrays."""
         return self.map_arrays(lambda path, array: array.copy())
 
     def item(self, position: int) -> Any:
-        """Return the item at a position."""
+        """Return the item at a position, where position 0 is the first lookback item."""
         return nested.take(self.data, position)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one item for an int, else nested arrays [k, ...]: views for slices, copies for lists.
+        """Return one item for an int index, else nested arrays [k, ...]: views for slices, copies for lists.
 
         `fill` replaces missing items, in the item's shape and dtype.
         """
@@ -284,7 +282,7 @@ class ArrayTrack(_Items):
         return data[rows] if type(data) is np.ndarray else nested.take(data, rows)
 
     def get_at(self, positions: int | range | np.ndarray, fill: Any) -> Any:
-        """Return the items at the positions, and `fill` for positions without an item."""
+        """Return the items at the given positions, with `fill` at positions without an item."""
         data = self.data
         if type(data) is np.ndarray:
             return take_filled(data, positions, fill)
@@ -293,25 +291,25 @@ class ArrayTrack(_Items):
         return nested.map_leaves(lambda leaf: take_filled(leaf, positions, fill), data)
 
     def view(self, rows: slice, lookback: int = 0) -> ArrayTrack:
-        """Return the items at the positions of a slice as a new track of views."""
+        """Return the items in a slice of positions as a new time series of views."""
         data, part = self.data, _blank(ArrayTrack)
         part.data = data[rows] if type(data) is np.ndarray else nested.take(data, rows)
         part.lookback, part.field = lookback, self.field
         return part
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """Return the items at positions [start, stop) as a list."""
+        """Return the items at the positions [start, stop) as a list."""
         data, rows = self.data, range(start, stop)
         return list(data[start:stop]) if type(data) is np.ndarray else [nested.take(data, i) for i in rows]
 
     def take(self, rows: Any) -> ArrayTrack:
-        """Return the items at positions (a slice: views, integers [k]: copies) as a track without lookback."""
+        """Return the items at the given positions (views for a slice) as a time series without lookback."""
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
-    def joined(self, other: Track, skip: int = 0) -> ArrayTrack:
-        """Return a track of this track's items and the items of `other` after its lookback and `skip` more items."""
-        tail = other.finalize().whole()
-        tail = nested.take(tail, slice(other.lookback + skip, None))
+    def joined(self, later: Track, skip: int = 0) -> ArrayTrack:
+        """Return these items, followed by the items of `later` without its lookback and its first `skip` items."""
+        tail = later.finalize().whole()
+        tail = nested.take(tail, slice(later.lookback + skip, None))
         try:
             return ArrayTrack.of(nested.concatenate([self.data, tail]), self.lookback, self.field)
         except ValueError:
@@ -331,12 +329,12 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(new, self.lookback, self.field)
 
     def as_growing(self) -> ListTrack:
-        """Return a growing track of the same items."""
+        """Return the items as a growing time series."""
         return ListTrack(self.item_list(0, self.total), self.lookback, False, self.field, None, self.ragged)
 
 
 class InfoTrack(_Items):
-    """The infos of a finished episode as a track. They are stored as columns and read as dicts."""
+    """Infos of a finished episode as a time series, stored as columns and read as dicts."""
 
     __slots__ = ("data", "lookback")
 
@@ -359,15 +357,15 @@ class InfoTrack(_Items):
         return len(self.data)
 
     def copied(self) -> InfoTrack:
-        """Return this track with copies of its columns."""
+        """Return the infos with copies of all columns."""
         return InfoTrack(self.data.copied(), self.lookback)
 
     def item(self, position: int) -> Any:
-        """Return the info at a position."""
+        """Return the info dict at a position, where position 0 is the first lookback item."""
         return self.data[position]
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one info for an int, else a list of infos. `fill` replaces missing infos unchanged."""
+        """Return one info dict for an int index, else a list of dicts. `fill` replaces missing infos."""
         infos, size = self.data, len(self)
         if fill is None:
             positions = indexing.positions_there(indices, self.lookback, size, neg_index_as_lookback, self.field.label)
@@ -378,28 +376,28 @@ class InfoTrack(_Items):
         return [infos[p] if 0 <= p < len(infos) else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> InfoTrack:
-        """Return the infos at the positions of a slice as a new track of views."""
+        """Return the infos in a slice of positions as a new time series of views."""
         part = _blank(InfoTrack)
         part.data, part.lookback = self.data.view(rows.start, rows.stop), lookback
         return part
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """Return the infos at positions [start, stop) as a list."""
+        """Return the infos at the positions [start, stop) as a list."""
         return list(self.data.view(start, stop))
 
     def take(self, rows: Any) -> InfoTrack:
-        """Return the infos at positions (a slice: views, integers [k]: copies) as a track without lookback."""
+        """Return the infos at the given positions (views for a slice) as a time series without lookback."""
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
 
-    def joined(self, other: Track, skip: int = 0) -> InfoTrack:
-        """Return a track of this track's infos and the infos of `other` after its lookback and `skip` more infos."""
-        following = other.finalize().whole()
+    def joined(self, later: Track, skip: int = 0) -> InfoTrack:
+        """Return these infos, followed by the infos of `later` (without lookback and `skip` infos)."""
+        following = later.finalize().whole()
         return InfoTrack(
-            joined_infos([self.data, following.view(other.lookback + skip, len(following))]), self.lookback
+            joined_infos([self.data, following.view(later.lookback + skip, len(following))]), self.lookback
         )
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> InfoTrack:
-        """Return a track with other infos at the positions."""
+        """Return a copy with other infos at the given positions."""
         return InfoTrack(infos_of(self.as_growing().replaced(positions, new_items).items), self.lookback)
 
     def state(self) -> list[Any]:
@@ -407,7 +405,7 @@ class InfoTrack(_Items):
         return list(self.data)
 
     def as_growing(self) -> ListTrack:
-        """Return a growing track of the same infos."""
+        """Return the infos as a growing time series."""
         return ListTrack(list(self.data), self.lookback, False, INFOS)
 
 
@@ -415,7 +413,7 @@ Track = ListTrack | ArrayTrack | InfoTrack
 
 
 def same_extra(a: Mapping[str, Track], b: Mapping[str, Track]) -> bool:
-    """Return True if both have equal extra model outputs. One that has no items counts as missing."""
+    """Return True if two episodes have equal extra model outputs. An output without items counts as missing."""
     if a.keys() == b.keys():
         return all(same_track(track, b[key]) for key, track in a.items())
     filled = [{key: track for key, track in extra.items() if track.total} for extra in (a, b)]
@@ -423,8 +421,9 @@ def same_extra(a: Mapping[str, Track], b: Mapping[str, Track]) -> bool:
 
 
 def same_track(a: Track, b: object) -> bool:
-    """Return True if both are tracks of one field with equal lookback and items. Finished tracks must have equal
-    dtypes.
+    """Return True if two time series have the same name, lookback and items.
+
+    Finished ones must also have equal dtypes.
     """
     if not isinstance(b, (ListTrack, ArrayTrack, InfoTrack)) or a.field is not b.field or a.total != b.total:
         return False

@@ -1,4 +1,4 @@
-"""Checks and access beyond a plain lookup: new items, one-hot items, and items of empty tracks."""
+"""Validation of new items, one-hot reading, and reading of empty time series."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from episodes.tracks.tracks import Tracks, wrong_length
 
 
 def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
-    """Return the shape of an item, or a nested value of shapes for a nested item.
+    """Return the shape of an item, or nested shapes for a nested item.
 
     Args:
         label: function that returns the first words of an error message.
@@ -41,14 +41,17 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
 
 
 class _LeafShape(list):
-    """The shape of a leaf within a nested value of shapes. A list, because a tuple would be a nested value itself."""
+    """Shape of one leaf in nested shapes.
+
+    It is a list, because a tuple would be a nested value itself.
+    """
 
     def __init__(self, leaf: Any) -> None:
         super().__init__(np.shape(leaf))
 
 
 def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Return the observation, with tuples for lists where its space has tuples, if it has the shape `shape`.
+    """Return the observation. Raise `ShapeMismatch` unless it has the shape of earlier observations.
 
     Args:
         shape: `shape_of` the earlier observations.
@@ -72,7 +75,9 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
 
 
 def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Return what a next action must equal to need no check: the shape of an array or the type of a number, else None.
+    """Validate the shape of an action, and return the array shape or number type of valid later actions.
+
+    A later action that equals the result needs no validation. The result is None for other kinds of actions.
 
     Raises:
         ShapeMismatch: earlier actions in the track have another shape.
@@ -91,7 +96,7 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
 
 
 class _Appends:
-    """An object with only the method `append` of a list."""
+    """Object with only the `append` method of a list, so that each new item can be checked."""
 
     __slots__ = ("append",)
 
@@ -100,7 +105,7 @@ class _Appends:
 
 
 def growing_extra(outputs: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
-    """Create growing tracks for the first extra model outputs of an episode.
+    """Create growing time series for the first extra model outputs of an episode.
 
     Outputs given as arrays must keep their shape.
 
@@ -133,15 +138,13 @@ def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
 
 
 def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
-    """Return the lists of `Tracks.growing_lists`, where appended actions get tuples for lists if their space has
-    tuples.
-    """
+    """Return the lists of `Tracks.growing_lists` such that appended actions get tuples in place of lists."""
     append = growth[1].append
     return (growth[0], _Appends(lambda action: append(as_item(action, space))), *growth[2:])
 
 
 def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ...]:
-    """Return the lists of `Tracks.growing_lists`, where items that are appended to ragged tracks become arrays.
+    """Return the lists to which a step appends, where lists of ragged time series convert items to arrays.
 
     An item of a ragged extra output must be as long as the action. Outputs are appended before the action.
     """
@@ -167,7 +170,7 @@ def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ..
 
 
 def _ragged_appends(track: Any, items: Any) -> Any:
-    """Return an object whose `append` checks an item of a ragged track, or `items` for another track."""
+    """Return `items`, or for a ragged time series an object whose `append` checks and converts an item."""
     kind = track.ragged
     if kind is None:
         return items
@@ -198,7 +201,7 @@ def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
-    """Raise `ShapeMismatch` if a track cannot be finalized because items of its space have several shapes."""
+    """Raise `ShapeMismatch` if items have several shapes, so that the time series cannot become an array."""
     part = irregular_part(space)
     try:
         if part is not None:
@@ -210,7 +213,7 @@ def check_regular(track: Track, space: spaces.Space | None) -> None:
 def read_one_hot(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
-    """Return `track.get(...)` with discrete parts as one-hot vectors. A filled item consists of `fill` alone."""
+    """Read items of a time series with discrete parts as one-hot vectors."""
     if track.ragged is not None:
         raise ShapeMismatch(f"{track.field.label} are ragged: one_hot_discrete needs items of one shape")
     if fill is None:
@@ -232,7 +235,7 @@ def read_one_hot(
 def read_empty(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
-    """Return `track.get(...)` for a track without items: `fill` in the shape and dtype of the space's items."""
+    """Read a time series without items: return `fill` in the shape and dtype of the space's items."""
     if not isinstance(track, ListTrack) or dtypes_of(space) is None:
         return track.get(indices, neg_index_as_lookback, fill)
     positions = indexing.positions(indices, track.lookback, len(track), neg_index_as_lookback)
@@ -257,7 +260,7 @@ def unstacked(batch: Any, num_items: int) -> list[Any]:
 
 
 def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> Track:
-    """Return the track with new items at the indices. Indices of None mean all items from step 0 on.
+    """Return the time series with new items at the given indices, or with all items from step 0 on replaced.
 
     Raises:
         StepOutOfRange: an index has no item.
@@ -295,7 +298,7 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
 
 
 def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
-    """Return the end of an error message if a list may have an item for RLlib's artificial last step."""
+    """Return the end of an error message for lists that have an item for RLlib's artificial last step."""
     if field.more or num_given != num_allowed + 1:
         return ""
     return ". If the last item is for RLlib's artificial extra step, leave it out: episodes have only real steps"
@@ -324,7 +327,7 @@ def _num_rows(name: str, new_data: Any) -> int:
 
 
 def new_track(field: Field, new_data: Any, like: Track) -> Track:
-    """Return a track of the same type, length and lookback as `like`, with the given items.
+    """Return a time series of the same type, length and lookback as `like`, with the given items.
 
     Args:
         new_data: one item for each step of `like`, lookback included: a list, or nested arrays [L + T, ...].

@@ -1,4 +1,4 @@
-"""`Tracks`: immutable record of all time series of an episode, or of all episodes of a pack."""
+"""Immutable record of all time series of an episode: observations, infos, actions, rewards and extra outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REWARDS, _DATA, _LOOKBACK = attrgetter("rewards"), attrgetter("data"), attrgett
 
 
 class Tracks(NamedTuple):
-    """The tracks of an episode: four that every episode has, and its extra model outputs by key.
+    """All time series of an episode: observations, infos, actions, rewards, and extra model outputs by key.
 
     The record never changes; growing appends to the lists of growing tracks. Observation tracks have L + T + 1 items,
     step tracks L + T (`track.field.more` is 1 or 0). All tracks have the same lookback L:
@@ -57,7 +57,7 @@ class Tracks(NamedTuple):
         lookback: int = 0,
         ragged: Mapping[str, Kinds] | None = None,
     ) -> Tracks:
-        """Return growing tracks with copies of the lists.
+        """Create growing time series with copies of the given lists.
 
         Args:
             observations: L + T + 1 items.
@@ -66,7 +66,7 @@ class Tracks(NamedTuple):
             rewards: L + T numbers.
             extra: L + T items by key.
             lookback: lookback L.
-            ragged: kinds of the ragged tracks, by name or key. An extra output that is not in `extra` has no items.
+            ragged: item shapes and dtypes of ragged time series, by name or key. One not in `extra` has no items.
 
         Raises:
             ShapeMismatch: an item of a ragged track does not have the track's kind.
@@ -93,7 +93,7 @@ class Tracks(NamedTuple):
     def finished(
         cls, observations: Any, infos: Infos, actions: Any, rewards: Any, extra: Mapping[str, Any], lookback: int = 0
     ) -> Tracks:
-        """Return finished tracks of nested arrays, which are not copied."""
+        """Create finished time series from nested arrays, which are not copied."""
         return cls(
             ArrayTrack.of(observations, lookback, OBSERVATIONS),
             _empty_infos(infos.num, lookback) if type(infos) is EmptyInfos else InfoTrack(infos, lookback),
@@ -108,26 +108,24 @@ class Tracks(NamedTuple):
 
     @property
     def lookback(self) -> int:
-        """Lookback L of all tracks."""
+        """Number of lookback steps L."""
         return self.rewards.lookback
 
     @property
     def is_finished(self) -> bool:
-        """True if the tracks are arrays, False if they grow."""
+        """Whether the time series are read-only arrays. False if they grow."""
         return type(self.rewards) is not ListTrack
 
     def all(self) -> list[Track]:
-        """Return all tracks as a list."""
+        """Return all time series as a list, extra model outputs included."""
         return [*self[:4], *self.extra.values()]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays of finished tracks by path, such as `observations/camera` or
-        `extra_model_outputs/vf_preds`.
-        """
+        """Return all arrays by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
         return {path: array for track in self.all() for path, array in track.arrays().items()}
 
     def check(self, label: str) -> None:
-        """Raise an error unless step tracks have as many items as the rewards, and observation tracks one more.
+        """Raise an error unless there are as many actions as rewards, and one observation and info more.
 
         Args:
             label: first words of the error message.
@@ -156,7 +154,7 @@ class Tracks(NamedTuple):
                 check_reward(reward, lambda i=i: f"{label}: rewards[{i}]")
 
     def check_lengths_of_outputs(self, label: str) -> None:
-        """Raise `ShapeMismatch` unless the items of ragged extra outputs are as long as ragged actions.
+        """Raise `ShapeMismatch` unless ragged extra outputs (such as log-probabilities) are as long as ragged actions.
 
         Args:
             label: first words of the error message.
@@ -175,35 +173,35 @@ class Tracks(NamedTuple):
                     raise ShapeMismatch(f"{label}: step {i}: {wrong_length(track.field.label, item, action)}")
 
     def ragged_kinds(self) -> dict[str, Kinds]:
-        """Return the kinds of the ragged tracks by name or key."""
+        """Return the dtype and value shape of each time series with items of different lengths, by name or key."""
         return {track.field.name: track.ragged for track in self.all() if track.ragged is not None}
 
     def growing_lists(self) -> tuple[Any, ...]:
-        """Return the lists of observations, actions, rewards and infos, and the (key, list) pairs of extra outputs."""
+        """Return the lists to which new observations, actions, rewards, infos and extra outputs are appended."""
         tracks: Any = self
         observations, infos, actions, rewards, extra = tracks
         extra_tracks = tuple([(key, track.items) for key, track in extra.items()])
         return observations.items, actions.items, rewards.items, infos.items, extra_tracks
 
     def drop_after(self, num_observed: int) -> None:
-        """Remove all items of growing tracks after the first `num_observed` observations and their steps."""
+        """Remove all items of growing time series after the first `num_observed` observations and their steps."""
         for track in self.all():
             del track.whole()[num_observed - 1 + track.field.more :]
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
     def map_tracks(self, change: Callable[[Track], Track]) -> Tracks:
-        """Return these tracks with `change(track)` in place of each track."""
+        """Return a record with `change(track)` in place of each time series."""
         observations, infos, actions, rewards, extra = self
         extra_tracks = {key: change(track) for key, track in extra.items()} if extra else {}
         return _new(Tracks, (change(observations), change(infos), change(actions), change(rewards), extra_tracks))
 
     def with_extra(self, extra: Mapping[str, Track]) -> Tracks:
-        """Return these tracks with other extra model outputs."""
+        """Return a record with other extra model outputs."""
         return _new(Tracks, (*self[:4], extra))
 
     def window(self, first: int, last: int, lookback: int = 0, episode: int = 0) -> Tracks:
-        """Return the steps at positions [first, last) and one observation more; views if the tracks are finished.
+        """Return the steps at the positions [first, last), with one observation more, as views if they are finished.
 
         Args:
             lookback: number of these steps that are the lookback of the new tracks.
@@ -225,17 +223,18 @@ class Tracks(NamedTuple):
         return _new(Tracks, tracks)
 
     def take(self, steps: Any, observed: Any) -> Tracks:
-        """Return the rows `steps` of step tracks and `observed` of observation tracks; slices give views, integers
-        copies.
+        """Return the rows `steps` of per-step arrays and the rows `observed` of per-observation arrays.
+
+        Slices give views, integers copies.
         """
         return _with_shared_offsets(self.map_tracks(lambda track: track.take(observed if track.field.more else steps)))
 
     def map_arrays(self, change: ArrayChange) -> Tracks:
-        """Return these tracks with `change(path, array)` in place of each array of finished tracks."""
+        """Return a record with `change(path, array)` in place of each array."""
         return self.map_tracks(lambda track: track.map_arrays(change))
 
     def replaced(self, *tracks: Track) -> Tracks:
-        """Return these tracks with the given tracks in the places that their fields name."""
+        """Return a record in which the given time series replace the time series with the same names."""
         changed: list[Any] = list(self)
         for track in tracks:
             field = track.field
@@ -246,7 +245,7 @@ class Tracks(NamedTuple):
         return _new(Tracks, changed)
 
     def finalized(self, observation_space: Any, action_space: Any, label: str) -> Tracks:
-        """Return these growing tracks finished, with the dtypes of their spaces.
+        """Return all growing time series as finished arrays, with the dtypes of the spaces.
 
         Args:
             label: first words of error messages.
@@ -267,64 +266,65 @@ class Tracks(NamedTuple):
         return _with_shared_offsets(_new(Tracks, tracks))
 
     def as_growing(self) -> Tracks:
-        """Return the tracks as growing tracks: these tracks themselves if they grow already."""
+        """Return growing time series with the same items, or this record if they grow already."""
         return self.map_tracks(lambda track: track.as_growing()) if self.is_finished else self
 
-    def joined(self, other: Tracks) -> Tracks:
-        """Return these tracks followed by `other` without its lookback and first observation. Growing tracks grow in
-        place.
+    def joined(self, later: Tracks) -> Tracks:
+        """Return this record extended by the steps of `later`, a later chunk of the episode.
+
+        The lookback and the first observation of `later` are left out. Growing lists are extended in place.
 
         Args:
-            other: tracks that passed `check_follows`.
+            later: tracks that passed `check_follows`.
         """
         base = self
         if not self.rewards.total:  # without a step the extra outputs are unknown
-            new_tracks = [track.view(slice(0, 0)) for key, track in other.extra.items() if key not in self.extra]
+            new_tracks = [track.view(slice(0, 0)) for key, track in later.extra.items() if key not in self.extra]
             base = self.replaced(
                 *(track.finalize() if self.is_finished else track.as_growing() for track in new_tracks)
             )
-        extra, following = base.extra, other.extra
+        extra, following = base.extra, later.extra
         return Tracks(
-            base.observations.joined(other.observations, 1),
-            base.infos.joined(other.infos, 1),
-            base.actions.joined(other.actions),
-            base.rewards.joined(other.rewards),
+            base.observations.joined(later.observations, 1),
+            base.infos.joined(later.infos, 1),
+            base.actions.joined(later.actions),
+            base.rewards.joined(later.rewards),
             {key: t.joined(following[key], t.field.more) if key in following else t for key, t in extra.items()},
         )
 
-    def check_follows(self, other: Tracks, label: str, t: int) -> None:
-        """Raise `TrackMismatch` if both have steps and different extra outputs, or different ragged tracks.
+    def check_follows(self, later: Tracks, label: str, t: int) -> None:
+        """Raise `TrackMismatch` if a following chunk has other extra outputs or other ragged time series.
 
         Args:
             label: first words of the error message.
-            t: env step at which `other` begins, for the error message.
+            t: env step at which `later` begins, for the error message.
         """
-        if self.extra.keys() != other.extra.keys() and self.rewards.total and len(other.rewards):
+        if self.extra.keys() != later.extra.keys() and self.rewards.total and len(later.rewards):
             raise TrackMismatch(
-                f"{label}: the chunk at t={t} has extra model outputs {list(other.extra)}, the chunk before it "
+                f"{label}: the chunk at t={t} has extra model outputs {list(later.extra)}, the chunk before it "
                 f"{list(self.extra)}; all chunks of an episode need the same keys"
             )
-        kinds, other_kinds = self.ragged_kinds(), other.ragged_kinds()
-        if kinds != other_kinds and any(
-            kinds.get(track.field.name) != other_kinds.get(track.field.name)
-            for track in other.all()
+        kinds, later_kinds = self.ragged_kinds(), later.ragged_kinds()
+        if kinds != later_kinds and any(
+            kinds.get(track.field.name) != later_kinds.get(track.field.name)
+            for track in later.all()
             if not track.field.is_extra or (track.total and track.field.name in self.extra)
         ):
             raise TrackMismatch(
-                f"{label}: the chunk at t={t} has the ragged tracks {_described(other_kinds)}, the chunk before it "
+                f"{label}: the chunk at t={t} has the ragged tracks {_described(later_kinds)}, the chunk before it "
                 f"{_described(kinds)}; all chunks of an episode need the same ones"
             )
 
     # --- state -------------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        """Return True if all tracks are equal. Without a step, extra model outputs without items do not count."""
+        """Return True if all time series are equal, ignoring extra outputs without items."""
         return isinstance(other, Tracks) and self[:4] == other[:4] and same_extra(self.extra, other.extra)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> Any:
-        """Pickle the lists or arrays in order. Names and kinds of the tracks, half of the bytes, are left out."""
+        """Return the data for pickling: lists or arrays in order, without names."""
         extra = {key: track.data for key, track in self.extra.items()}
         lists = (*(track.data for track in self[:4]), extra, self.lookback)
         if self.is_finished:
@@ -333,7 +333,7 @@ class Tracks(NamedTuple):
         return Tracks.growing, (*lists, kinds) if kinds else lists
 
     def state(self) -> dict[str, Any]:
-        """Return lists of items, or arrays, by name, with infos as dicts. Nothing is copied."""
+        """Return lists of items, or arrays, by name, with infos as dicts and without copies."""
         states = {track.field.name: track.state() for track in self[:4]}
         states[EXTRA] = {key: track.state() for key, track in self.extra.items()}
         kinds = {} if self.is_finished else self.ragged_kinds()
@@ -341,7 +341,7 @@ class Tracks(NamedTuple):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], lookback: int, is_finished: bool) -> Tracks:
-        """Return the tracks of a `state`. Lists are copied, arrays are not."""
+        """Create the record from a `state`. Lists are copied, arrays are not."""
         infos, actions, rewards, extra = (state[name] for name in ("infos", "actions", "rewards", EXTRA))
         if is_finished:
             return cls.finished(state["observations"], infos_of(infos), actions, rewards, extra, lookback)
@@ -353,18 +353,18 @@ class Tracks(NamedTuple):
 
     @staticmethod
     def all_finished(parts: Sequence[Tracks]) -> bool:
-        """Return True if the tracks of all parts are arrays."""
+        """Return True if all parts are finished, that is, consist of arrays."""
         return ListTrack not in set(map(type, map(_REWARDS, parts)))
 
     @staticmethod
     def sizes(parts: Sequence[Tracks]) -> tuple[list[int], list[int]]:
-        """Return the number of steps [n] of finished parts, lookbacks included, and of their lookbacks [n]."""
+        """Return the number of steps [n] of each part, lookback included, and its lookback [n]."""
         rewards = list(map(_REWARDS, parts))
         return list(map(len, map(_DATA, rewards))), list(map(_LOOKBACK, rewards))
 
     @classmethod
     def concatenated(cls, parts: Sequence[Tracks], ids: Sequence[Any], steps: Sequence[int]) -> Tracks:
-        """Return the items of all parts concatenated, lookbacks included, by one concatenation per track.
+        """Concatenate the time series of several episodes, lookbacks included.
 
         Args:
             ids: ids [n] of the episodes, for errors.
@@ -388,7 +388,7 @@ class Tracks(NamedTuple):
 
 
 def wrong_length(label: str, item: Any, action: Any) -> str:
-    """Return the error message for an item of a ragged output that is not as long as the action."""
+    """Return the error message for an extra output of another length than the action of the step."""
     return f"{label} has a length of {len(item)}, the action has {len(action)}; give one value for each of its values"
 
 
@@ -397,7 +397,7 @@ def _described(kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_shared_offsets(tracks: Tracks) -> Tracks:
-    """Return finished tracks in which ragged extra outputs have the actions' array of offsets, since they are equal."""
+    """Return finished time series in which ragged outputs share the offsets array of the actions, to save memory."""
     actions: Any = tracks.actions
     if type(actions) is not ArrayTrack or type(actions.data) is not Ragged or not tracks.extra:
         return tracks
@@ -416,7 +416,7 @@ _PLACES = {name: place for place, name in enumerate(Tracks._fields)}
 def _extra_tracks(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> dict[str, list[Track]]:
-    """Return the extra tracks of all parts by key. Parts with a step must have the same keys."""
+    """Return the extra outputs of all parts by key. Parts with a step must have the same keys."""
     if sum(map(len, extras)) == len(extras) * len(extras[0]):
         try:
             return {key: list(map(itemgetter(key), extras)) for key in extras[0]}
@@ -428,14 +428,14 @@ def _extra_tracks(
 
 @lru_cache(maxsize=64)
 def _empty_infos(num: int, lookback: int) -> InfoTrack:
-    """Return a track of `num` empty infos, the same object for all episodes of a length."""
+    """Return a cached time series of `num` empty infos."""
     return InfoTrack(EmptyInfos(num), lookback)
 
 
 def _common_extra(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> Mapping[str, Track]:
-    """Return the extra model outputs of one part. `TrackMismatch` unless all parts with a step have their keys."""
+    """Return the extra outputs of one part. Raise `TrackMismatch` unless all parts with a step have the same keys."""
     first = next((extra for extra, has_step in zip(extras, has_steps, strict=True) if has_step), extras[0])
     for id_, extra, has_step in zip(ids, extras, has_steps, strict=True):
         if has_step and extra.keys() != first.keys():
@@ -444,7 +444,7 @@ def _common_extra(
 
 
 def _column(tracks: Sequence[Any], have_items: bool, ids: Sequence[Any]) -> ArrayTrack:
-    """Return the tracks' items as one track. Tracks without items are ignored, since their shape is unknown."""
+    """Concatenate the items of several finished time series. Those without items are ignored."""
     data, field = list(map(_DATA, tracks)), tracks[0].field
     if have_items:
         try:

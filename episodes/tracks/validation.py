@@ -1,4 +1,4 @@
-"""Checks of constructor arguments. Each error names the argument."""
+"""Validation of constructor arguments. Each error names the argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.errors import InvalidArgument, WrongType
 
 
 def checked_count(name: str, value: Any, at_least: float = 1) -> int:
-    """Return the value as an int.
+    """Return the value as an int. Raise `InvalidArgument` unless it is an int of at least `at_least`.
 
     Raises:
         InvalidArgument: the value is not an int (bools do not count), or is less than `at_least`.
@@ -31,7 +31,7 @@ def checked_count(name: str, value: Any, at_least: float = 1) -> int:
 
 
 def checked_number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return the value as a Python float, which does not change the dtype of float32 arrays.
+    """Return the value as a float. Raise `InvalidArgument` unless it is a number in [low, high].
 
     Raises:
         InvalidArgument: the value is not a number in [low, high].
@@ -48,7 +48,7 @@ def checked_number(name: str, value: Any, low: float = -math.inf, high: float = 
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """Return the value as a bool.
+    """Return the value as a bool. Raise `WrongType` unless it is a bool.
 
     Raises:
         WrongType: the value is not a bool, for example "False".
@@ -59,7 +59,7 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_items(name: str, value: Any, contents: str) -> list[Any]:
-    """Return the value as a list.
+    """Return an iterable as a list. Raise `WrongType` for text and other values.
 
     Raises:
         WrongType: the value is not iterable, or is text.
@@ -70,7 +70,7 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
 
 
 def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
-    """Return the value as a dict.
+    """Return a mapping as a dict. Raise `WrongType` for other values.
 
     Raises:
         WrongType: the value is not a mapping.
@@ -81,7 +81,7 @@ def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
 
 
 def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
-    """Return the value.
+    """Return the value. Raise `InvalidArgument` unless it is one of the strings `choices`.
 
     Raises:
         InvalidArgument: the value is not one of the choices.
@@ -92,14 +92,14 @@ def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
 
 
 def checked_key(name: str, value: Any) -> str:
-    """Return the value. `WrongType` unless it is a str."""
+    """Return the value. Raise `WrongType` unless it is a str."""
     if not isinstance(value, str):
         raise WrongType(f"{name}={value!r}: give the key, a str")
     return value
 
 
 def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
-    """Return the value.
+    """Return a Gymnasium space, or None if allowed. Raise `WrongType` for other values.
 
     Raises:
         WrongType: the value is not a space. None is allowed if `or_none` is True.
@@ -110,7 +110,7 @@ def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
 
 
 def checked_seed(seed: Any) -> int | None:
-    """Return the seed as a Python int, which Gymnasium requires, or None.
+    """Return a seed as a Python int, as Gymnasium requires, or None. Raise `InvalidArgument` for other values.
 
     Raises:
         InvalidArgument: the seed is not an int of at least 0.
@@ -119,7 +119,7 @@ def checked_seed(seed: Any) -> int | None:
 
 
 def checked_generator(seed: Any) -> np.random.Generator:
-    """Return a random generator for the seed.
+    """Create a numpy random generator from a seed. Raise `InvalidArgument` for an invalid seed.
 
     Raises:
         InvalidArgument: the seed is neither an int of at least 0 nor None.
@@ -133,7 +133,7 @@ def checked_generator(seed: Any) -> np.random.Generator:
 
 
 def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
-    """Return the dtype. `WrongType` unless it is a dtype of real numbers."""
+    """Return the dtype. Raise `WrongType` unless it is a dtype of real numbers."""
     try:
         checked = None if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
@@ -144,14 +144,14 @@ def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
 
 
 def checked_path(path: Any) -> Any:
-    """Return the path of a directory, or None for memory. `WrongType` for other values."""
+    """Return the path of a directory, or None. Raise `WrongType` for other values."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise WrongType(f"path={path!r}: give the path of a directory, or None for memory")
     return path
 
 
 def checked_place(name: str, value: Any) -> Any:
-    """Return the path, or None. `WrongType` for other values, such as the number of an open file."""
+    """Return the path of a file, or None. Raise `WrongType` for other values, such as a file descriptor."""
     if value is not None and not isinstance(value, (str, os.PathLike)):
         raise WrongType(f"{name}={value!r}: give a path, or None")
     return value

@@ -1,4 +1,4 @@
-"""Episodes between processes and machines: rollouts of a fixed size for echo, and streams of episodes over ZeroMQ."""
+"""Transport of episodes between processes and machines: preallocated rollout buffers, and streams over ZeroMQ."""
 
 from episodes.transport.accumulator import TrajectoryAccumulator
 from episodes.transport.keys import make_keys

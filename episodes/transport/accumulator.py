@@ -1,4 +1,4 @@
-"""`TrajectoryAccumulator`: rollouts of a fixed size, written step by step into preallocated arrays."""
+"""Fixed-size rollout buffers that are filled step by step in preallocated arrays."""
 
 from __future__ import annotations
 
@@ -75,18 +75,19 @@ class TrajectoryAccumulator:
 
     @property
     def buffers(self) -> dict[str, Any]:
-        """The arrays that `build` returns, with their current contents. A receiver needs their structure, shapes and
-        dtypes.
+        """Arrays that `build` returns, with their current contents.
+
+        A receiver of the arrays needs their structure, shapes and dtypes.
         """
         return self._built
 
     @property
     def is_full(self) -> bool:
-        """Whether every slot of every timescale was written."""
+        """Whether all slots of all timescales are filled."""
         return all(part.index == part.capacity for part in self._timescales.values())
 
     def add(self, timescale: str, data: Any) -> None:
-        """Write an item into the next slot of a timescale. If it raises, nothing was written.
+        """Write one item into the next free slot of a timescale, after validating the item.
 
         Args:
             timescale: a key of the example.
@@ -105,7 +106,7 @@ class TrajectoryAccumulator:
         part.add(data)
 
     def build(self) -> dict[str, Any]:
-        """Return the filled arrays, nested as the example. The next `add` writes into the first slot again.
+        """Return the filled arrays, nested like `example`, and start again at the first slot.
 
         Raises:
             EpisodeStateError: slots are empty and `partial="raise"`; the items are kept.
@@ -121,14 +122,15 @@ class TrajectoryAccumulator:
         return self._built
 
     def reset(self) -> None:
-        """Drop the items since the last `build`, for example of an abandoned episode."""
+        """Discard the items added since the last `build`, for example of an abandoned episode."""
         for part in self._timescales.values():
             part.index = 0
 
 
 class _Timescale:
-    """Arrays of one timescale, and cached plans for reading items: an item is read into a list of leaves, then
-    written.
+    """Preallocated arrays of one timescale, with cached plans for validating items.
+
+    A plan reads an item into a list of leaves, which are then written.
     """
 
     __slots__ = ("arrays", "buffers", "capacity", "index", "kinds", "name", "paths", "plans", "read", "slots", "spare")
@@ -204,7 +206,7 @@ class _Timescale:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """Return the leaves of an item as the arrays accept them. Raise an error that names the first invalid leaf."""
+        """Convert an item to arrays with the expected shapes and dtypes. Raise an error for the first invalid leaf."""
         leaves: list[Any] = []
         self._collect(self.buffers, data, (), leaves)
         fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
@@ -258,7 +260,10 @@ class _Timescale:
 
 
 def _is_of_numbers(array: np.ndarray) -> bool:
-    """Return True if items are numbers that a memoryview can write: it needs a quarter of numpy's time."""
+    """Return True if a memoryview can write the array's items.
+
+    A memoryview needs a quarter of numpy's time.
+    """
     return array.ndim == 1 and array.dtype.isnative and array.dtype.char in "?bBhHiIlLqQfd"
 
 
@@ -266,17 +271,17 @@ def _is_of_numbers(array: np.ndarray) -> bool:
 
 
 class _Unlike(Exception):
-    """Raised if the containers of an item differ from the example's in type or size."""
+    """Raised if an item is nested differently from the example: containers of other types or sizes."""
 
 
 def _keys(node: Any, of_leaves: bool) -> list[Any]:
-    """Return the keys of a container's arrays (`of_leaves`), or the keys of its nested containers."""
+    """Return the keys of a container's arrays if `of_leaves` is True, otherwise of its nested containers."""
     keys = sorted(node) if isinstance(node, Mapping) else range(len(node))
     return [key for key in keys if isinstance(node[key], np.ndarray) is of_leaves]
 
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-    """Return the arrays with their paths, in the order of reading: a container's arrays before nested containers."""
+    """Return all arrays of a nested value with their paths, in the order in which items are read."""
     if isinstance(node, np.ndarray):
         return [(path, node)]
     keys = (*_keys(node, of_leaves=True), *_keys(node, of_leaves=False))
@@ -284,7 +289,7 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.
 
 
 def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that lists the leaves of a value nested as `node`, and raises `_Unlike` for other values."""
+    """Return a function that lists the leaves of a value nested like `node`, and raises `_Unlike` for other values."""
     if isinstance(node, np.ndarray):
         return lambda data: (data,)
     kind, size = type(node), len(node)
@@ -308,7 +313,7 @@ def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
 
 
 def _getter(keys: list[Any]) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that lists the values of `keys`."""
+    """Return a function that lists the values at `keys` of a container."""
     return itemgetter(*keys) if len(keys) > 1 else lambda data: [data[key] for key in keys]
 
 
@@ -318,7 +323,7 @@ _PLANNED = _SCALARS | _PYTHON.keys() | {np.ndarray}
 
 
 def _plan(types: tuple[type, ...], kinds: list[tuple[tuple[int, ...], np.dtype]]) -> _Plan:
-    """Return the checks of leaves with these types: the shapes and dtypes of arrays, and the ranges of numbers."""
+    """Return the checks for leaves of these types: shapes and dtypes of arrays, and ranges of Python numbers."""
     arrays = [i for i, type_ in enumerate(types) if type_ is np.ndarray]
     first = slice(arrays[0], arrays[0] + 1) if arrays else slice(0)
     get = itemgetter(*arrays) if len(arrays) > 1 else itemgetter(first)
@@ -328,7 +333,7 @@ def _plan(types: tuple[type, ...], kinds: list[tuple[tuple[int, ...], np.dtype]]
 
 
 def _range(dtype: np.dtype) -> tuple[Any, Any]:
-    """Return the lowest and the highest number of a dtype."""
+    """Return the lowest and the highest number that a dtype can represent."""
     if dtype.kind == "f":
         return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
     return np.iinfo(dtype).min, np.iinfo(dtype).max

@@ -1,4 +1,4 @@
-"""Limit of the bytes that a receiver holds for each connection, and a thread that closes connections beyond it.
+"""Limit the bytes that a receiver buffers for each TCP connection, and close connections beyond the limit.
 
 ZeroMQ reads what arrives before anyone calls `recv`. Its limits count complete messages and bound single parts, so a
 peer could fill the memory with the parts of a message that never ends. The kernel counts the bytes that a TCP
@@ -26,7 +26,7 @@ _SO_COOKIE = 57  # Linux: a number that no other socket has had
 
 
 class Connection:
-    """Bytes of one connection. The receiver's threads write `waiting` and `done`, the watch writes the others."""
+    """Byte counts of one TCP connection of a receiver."""
 
     __slots__ = ("cookie", "descriptor", "done", "is_closed", "is_counted", "offset", "waiting")
 
@@ -44,7 +44,7 @@ class Connection:
                 self.is_counted = True
 
     def num_held(self) -> int:
-        """Return how many bytes of this connection the process holds. Raise `OSError` if it is not one of TCP."""
+        """Return the number of bytes of this connection that the process buffers. Raise `OSError` if it is not TCP."""
         info = _option_of(self.descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         held = _RECEIVED.unpack(info)[0] - self.done - self.offset
         if held < 0:
@@ -52,11 +52,11 @@ class Connection:
         return max(held, 0)
 
     def read_cookie(self) -> bytes:
-        """Return a number that no other socket has had."""
+        """Return the kernel's cookie of the socket, a number that identifies the socket uniquely."""
         return _option_of(self.descriptor, socket.SOL_SOCKET, _SO_COOKIE, 8)
 
     def shut_down(self) -> None:
-        """End the connection. ZeroMQ sees it, and drops what it holds."""
+        """Shut the connection down, so that ZeroMQ discards its buffered messages."""
         if self.read_cookie() == self.cookie:
             with _borrowed(self.descriptor) as borrowed:
                 borrowed.shutdown(socket.SHUT_RDWR)
@@ -64,7 +64,7 @@ class Connection:
 
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield a socket for a descriptor of ZeroMQ, which stays its owner."""
+    """Yield a Python socket for a file descriptor that ZeroMQ owns and keeps open."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     try:
         yield borrowed
@@ -73,13 +73,13 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _option_of(descriptor: int, level: int, name: int, size: int) -> bytes:
-    """Return an option of the socket behind a descriptor."""
+    """Return a socket option (`getsockopt`) of the socket with the given descriptor."""
     with _borrowed(descriptor) as borrowed:
         return borrowed.getsockopt(level, name, size)
 
 
 class ConnectionWatch:
-    """State that the watching thread and the receiver share."""
+    """Open connections of a receiver, shared by the receiver and its watching thread."""
 
     def __init__(self) -> None:
         self.num_failed_handshakes = 0
@@ -87,7 +87,7 @@ class ConnectionWatch:
         """Open connections by descriptor."""
 
     def start(self, zmq: Any, monitor: Any, limit: int) -> Callable[[], None]:
-        """Start the thread, which owns the monitor's socket from then on, and return its `join`.
+        """Start the watching thread, and return a function that waits for its end.
 
         Args:
             zmq: the module.
@@ -100,7 +100,7 @@ class ConnectionWatch:
 
 
 def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
-    """Read events until the monitor is disabled, and check all connections from time to time."""
+    """Read connection events until the monitor is disabled, and close connections that exceed the byte limit."""
     connections, next_check = watch.connections, 0.0
     failures = (
         zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -138,6 +138,6 @@ def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
 
 
 def _remove(connections: dict[int, Connection], descriptor: int) -> None:
-    """Mark the connection of a descriptor as closed, and remove it."""
+    """Mark the connection with this descriptor as closed, and remove it from `connections`."""
     if (connection := connections.pop(descriptor, None)) is not None:
         connection.is_closed = True

@@ -1,4 +1,4 @@
-"""Metadata columns of a pack as values that msgpack can hold, and back."""
+"""Encode the metadata of a pack (ids, lengths, endings, policy versions) for msgpack, and decode metadata."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDINGS = bytes(range(4))  # valid codes
 
 
 def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
-    """Return `num` lengths in steps, int64 [num], and their sum. Raise `UnreadableData` if they are impossible."""
+    """Decode `num` episode lengths, int64 [num], and their sum. Raise `UnreadableData` for impossible lengths."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
         largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
@@ -43,17 +43,17 @@ def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
 
 
 def no_counts(num: int) -> np.ndarray:
-    """Return read-only zeros, int64 [num]."""
+    """Return `num` zeros, a read-only int64 array."""
     return _ZEROS[:num] if num <= _NOT_MANY else np.zeros(num, np.int64)
 
 
 def integers_of(values: np.ndarray) -> bytes:
-    """Return integers as little-endian int64 bytes."""
+    """Return an integer array as little-endian int64 bytes."""
     return values.tobytes() if values.dtype == INTEGERS else values.astype(INTEGERS).tobytes()
 
 
 def _ids(ids: np.ndarray) -> Any:
-    """Return ids: ASCII as bytes, few or other texts as numpy stores them, and ids that are not texts as msgpack."""
+    """Encode episode ids: ASCII strings as bytes, other strings as UTF-32, ids of other types as msgpack."""
     if ids.dtype.kind != "U" or not ids.nbytes:
         return msgpack_codec.encode(ids.tolist(), "ids")
     if not ids.dtype.isnative or sys.byteorder != "little":
@@ -110,7 +110,9 @@ def _read_document(data: bytes | None, num: int) -> np.ndarray | None:
 
 
 def _versions(column: VersionColumn) -> bytes | list[bytes]:
-    """Return policy versions: one number if all chunks have the same, one for each chunk, or versions, begins and
+    """Encode the policy versions of a pack in the shortest of several forms.
+
+    The result is one number if all chunks have the same version, one number for each chunk, or the versions, begins and
     counts of runs.
     """
     data = integers_of(column.versions)
@@ -138,12 +140,15 @@ def _of_versions(data: bytes, num: int) -> VersionColumn | None:
 
 @lru_cache(maxsize=64)
 def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
-    """Return the column of `num` chunks with the same version. Cached: successive packs have the same one."""
+    """Return the policy version column of `num` chunks with one version.
+
+    The result is cached, because successive packs have the same version.
+    """
     return _of_versions(version * num, num)
 
 
 def bounds_of(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tuple[int, int] | None:
-    """Return the lowest and highest policy version of the packs. The lowest is `UNKNOWN` if any step has no version.
+    """Return the lowest and highest policy version of the packs. The lowest is -1 if any step has no version.
 
     Args:
         encoded: encoded metadata of the only pack, from which a single version is read faster.
@@ -205,7 +210,7 @@ _NOT_SENT = [None] * len(FACTS)
 
 
 def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
-    """Return the metadata columns of `num` episodes, None for those that the sender left out."""
+    """Decode the metadata columns of `num` episodes, with None for columns that the sender left out."""
     if len(columns) < _ALWAYS or None in columns[:_ALWAYS]:
         raise UnreadableData(f"facts without {[*FACTS][:_ALWAYS]}")
     metadata = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905

@@ -1,4 +1,4 @@
-"""A file of what a receiver has taken from each sender, which outlives the process, though not the machine.
+"""File that records which messages a receiver has taken from each sender, to survive a killed process.
 
     header    64 bytes: b"REjournal2\\n" and zeros
     slots     4,096 slots of 96 bytes, one for each sender
@@ -23,7 +23,7 @@ from typing import NamedTuple
 from episodes.errors import InvalidArgument, UnreadableData
 
 _MAGIC = b"REjournal2\n"
-_RECORD = struct.Struct("<8sQQd8x")  # sender, messages taken, messages done with, time
+_RECORD = struct.Struct("<8sQQd8x")  # sender, messages taken, messages finished, time
 _SUM = struct.Struct("<Q")
 _RECORD_SIZE = _RECORD.size + _SUM.size
 _FIRST = 64  # where the slots begin
@@ -34,14 +34,14 @@ _MOST_MESSAGES = 1 << 62  # of one sender
 
 
 class Progress(NamedTuple):
-    """Progress of a sender."""
+    """Counts of messages that a receiver has taken from a sender and finished."""
 
-    taken: int  # messages that were taken; the number of the next message
-    done: int  # messages that the receiver's user was done with
+    num_taken: int  # messages that were taken; the number of the next message
+    num_done: int  # messages that the receiver's user was done with
 
 
 class _Slot:
-    """Index of a sender's slot, and its newest state."""
+    """Position of a sender's record in the journal file, and the newest contents of the record."""
 
     __slots__ = ("index", "num_writes", "progress", "time")
 
@@ -51,7 +51,7 @@ class _Slot:
 
 
 class Journal:
-    """Progress of each sender in a mapped file. The system keeps what was written when the process is killed.
+    """Memory-mapped file with the progress of each sender, which survives a killed process.
 
     If all slots are used, a new sender takes the slot of the sender that was silent for the longest time.
 
@@ -91,11 +91,11 @@ class Journal:
             self.close()
             raise
         self._map[: len(_MAGIC)] = _MAGIC
-        self.num_in_use = sum(slot.progress.taken - slot.progress.done for slot in self._slots.values())
+        self.num_in_use = sum(slot.progress.num_taken - slot.progress.num_done for slot in self._slots.values())
         """Messages that were returned to a user who did not call again: lost, if the user did nothing with them."""
         for sender, slot in self._slots.items():
-            if slot.progress.done != slot.progress.taken:  # counted now, and not by the next receiver
-                self._write(slot, sender, slot.progress.taken, slot.progress.taken, slot.time)
+            if slot.progress.num_done != slot.progress.num_taken:  # counted now, and not by the next receiver
+                self._write(slot, sender, slot.progress.num_taken, slot.progress.num_taken, slot.time)
 
     def _read_slots(self, name: str) -> None:
         for index in reversed(range(_SLOTS)):
@@ -119,34 +119,36 @@ class Journal:
             if not valid:  # the first write was cut off: nothing was taken yet
                 self._free.append(index)
                 continue
-            progress, sender, when = max((Progress(taken, done), sender, when) for sender, taken, done, when in valid)
+            progress, sender, when = max(
+                (Progress(num_taken, num_done), sender, when) for sender, num_taken, num_done, when in valid
+            )
             if sender in self._slots or len({record[0] for record in valid}) > 1:
                 raise UnreadableData(f"{name}: slot {index} and another one are of the same sender; remove the file")
             slot = self._slots[sender] = _Slot(index)
             slot.progress, slot.time = progress, when
             slot.num_writes = 1 - records.index(
-                (sender, progress.taken, progress.done, when)
+                (sender, progress.num_taken, progress.num_done, when)
             )  # the next write replaces the other record
 
     def progress_of(self, sender: bytes) -> Progress | None:
-        """Return the progress of a sender, or None if it is not known."""
+        """Return the progress of a sender, or None if the journal has no record of the sender."""
         slot = self._slots.get(sender)
         return None if slot is None else slot.progress
 
-    def note(self, sender: bytes, taken: int, done: int) -> None:
-        """Write the progress of a sender, which takes about a microsecond."""
+    def note(self, sender: bytes, num_taken: int, num_done: int) -> None:
+        """Record in the file how many messages of a sender were taken, and how many of these are finished."""
         slot = self._slots.get(sender)
         if slot is None:
             slot = self._new_slot()
             self._slots[sender] = slot
-        self._write(slot, sender, taken, done, time.time())
+        self._write(slot, sender, num_taken, num_done, time.time())
 
-    def _write(self, slot: _Slot, sender: bytes, taken: int, done: int, when: float) -> None:
-        record = _RECORD.pack(sender, taken, done, when)
+    def _write(self, slot: _Slot, sender: bytes, num_taken: int, num_done: int, when: float) -> None:
+        record = _RECORD.pack(sender, num_taken, num_done, when)
         start = _FIRST + slot.index * _SLOT_SIZE + (slot.num_writes & 1) * _RECORD_SIZE
         self._map[start : start + _RECORD_SIZE] = record + _SUM.pack(zlib.crc32(record))
         slot.num_writes += 1
-        slot.progress, slot.time = Progress(taken, done), when
+        slot.progress, slot.time = Progress(num_taken, num_done), when
 
     def _new_slot(self) -> _Slot:
         if self._free:
@@ -158,7 +160,7 @@ class Journal:
         return _Slot(index)
 
     def close(self) -> None:
-        """Close the file. It may be called again."""
+        """Close the file. Later calls have no effect."""
         if self._handle >= 0:
             self._map.close()
             os.close(self._handle)
@@ -166,10 +168,10 @@ class Journal:
 
 
 def _read_record(data: mmap.mmap, start: int) -> tuple[bytes, int, int, float] | tuple[()] | None:
-    """Return a record: sender, taken, done and time. Return () if it was never written, and None if it is damaged."""
+    """Read one record, (sender, num_taken, num_done, time). Return () if never written, None if damaged."""
     record = data[start : start + _RECORD_SIZE]
     if record == _EMPTY:
         return ()
-    sender, taken, done, when = _RECORD.unpack_from(record)
+    sender, num_taken, num_done, when = _RECORD.unpack_from(record)
     is_valid = _SUM.unpack_from(record, _RECORD.size)[0] == zlib.crc32(record[: _RECORD.size])
-    return (sender, taken, done, when) if is_valid and done <= taken <= _MOST_MESSAGES else None
+    return (sender, num_taken, num_done, when) if is_valid and num_done <= num_taken <= _MOST_MESSAGES else None

@@ -1,4 +1,4 @@
-"""Keys of ZeroMQ's CURVE encryption: without one, nobody can send to a receiver or read what is sent."""
+"""Create and load the keys of ZeroMQ's CURVE encryption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOMAIN = "rl-episodes"
 
 
 def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> tuple[Path, Path]:
-    """Create keys for a receiver and for a sender, and return their two folders. Only their owner can read them.
+    """Create encryption keys for a receiver and a sender, and return their two folders.
 
     Copy each folder to the machine where it is used, and nowhere else. A second call with another `sender` creates keys
     for one more sender of the same receiver.
@@ -56,7 +56,7 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
 
 
 def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
-    """Return the public and the secret key of a folder. Raise `UnreadableData` if it does not have exactly one pair."""
+    """Return the public and the secret key in a folder. Raise `UnreadableData` unless it has exactly one pair."""
     secrets = sorted(Path(folder).glob("*.key_secret"))
     if len(secrets) != 1:
         raise UnreadableData(f"{folder} has {len(secrets)} secret keys; give a folder that make_keys made")
@@ -64,7 +64,7 @@ def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
 
 
 def public_key(folder: str | os.PathLike[str], name: str) -> bytes:
-    """Return the public key with this name of a folder."""
+    """Return the public key with the given name from a folder."""
     return _loaded(Path(folder) / f"{name}.key")[0]
 
 
@@ -76,7 +76,7 @@ def _auth() -> Any:
 
 
 def _loaded(file: Path) -> tuple[bytes, bytes]:
-    """Return the public and the secret key of a file. Raise `UnreadableData`, which names the file, if it has none."""
+    """Load the public and the secret key from a file. Raise `UnreadableData` if the file is not a key."""
     auth = _auth()
     from zmq.utils import z85
 
@@ -91,8 +91,9 @@ def _loaded(file: Path) -> tuple[bytes, bytes]:
 
 
 def start_guard(context: Any, folder: str | os.PathLike[str]) -> Any:
-    """Start a thread that admits only senders with a public key in `folder`, and return the thread, which has a `stop`
-    method.
+    """Start a thread that admits only senders with a public key in `folder`, and return the thread.
+
+    The thread has a `stop` method.
 
     Raises:
         UnreadableData: a file of the folder is not a key, or cannot be read.

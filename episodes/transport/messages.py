@@ -1,4 +1,4 @@
-"""The head of every message between senders and receivers, and the kinds of messages.
+"""Header and kinds of the messages between senders and receivers.
 
     offset   size  field
     0        4     b"REps"
@@ -32,7 +32,7 @@ _new: Any = tuple.__new__  # half the price of the class call
 
 
 class Kind(IntEnum):
-    """Kind of a message. Senders send the first five kinds, receivers the last four."""
+    """Kind of a message. The first five kinds are sent by senders, the last four by receivers."""
 
     HELLO = 0  # number: the sender's first unacknowledged message; schema: its number of connections so far
     SCHEMA = 1  # schema: its id; the document follows the head
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
 
 class Head(NamedTuple):
-    """Head of a message."""
+    """Header of a message: kind, sender, message number, schema, time and policy versions."""
 
     kind: int
     num_parts: int
@@ -58,12 +58,12 @@ class Head(NamedTuple):
     highest: int = UNKNOWN
 
     def packed(self) -> bytes:
-        """Return the head as bytes."""
+        """Return the header encoded as 64 bytes."""
         return _HEAD.pack(*_OURS, *self)
 
 
 def read_head(data: bytes | memoryview) -> Head | str:
-    """Return the head at the beginning of `data`, or the reason why there is none."""
+    """Decode the message header at the beginning of `data`, or return the reason why it is invalid, a text."""
     if len(data) < SIZE:
         return "no header"
     values = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Arrays as the parts of a message, and back."""
+"""Encode arrays as the parts of a ZeroMQ message, and decode arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, 
 
 
 class PartsWriter:
-    """Writer of the parts of a message: all small arrays go into the first part, each large array is one part.
+    """Writer of the parts of a message: small arrays go into the first part, each large array is one part.
 
     Args:
         small: size in bytes from which an array is large.
@@ -36,7 +36,7 @@ class PartsWriter:
         self.nbytes = 0  # bytes of all parts, once there is a body
 
     def put(self, *arrays: np.ndarray) -> None:
-        """Add arrays."""
+        """Add arrays to the message."""
         small = self.small
         for array in arrays:
             nbytes = array.nbytes
@@ -50,7 +50,10 @@ class PartsWriter:
             self._small_nbytes += nbytes + 7 & ~7
 
     def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
-        """Add small arrays as one array, their concatenation. They are copied when the parts are created."""
+        """Add the concatenation of small arrays to the message as one array.
+
+        The arrays are copied when the parts are created.
+        """
         nbytes = sum([array.nbytes for array in arrays])
         self.small += arrays
         if nbytes & 7:
@@ -58,7 +61,7 @@ class PartsWriter:
         self._small_nbytes += nbytes + 7 & ~7
 
     def body(self, facts: Any) -> list[Buffer]:
-        """Return the buffers of the first part. `facts` is encoded by msgpack."""
+        """Return the buffers of the first part: `facts` encoded by msgpack, and the small arrays."""
         head: Any = msgpack.packb(facts)
         size = _SIZE.size + len(head)
         self.nbytes = (size + 7 & ~7) + self._small_nbytes + sum(map(len, self.large))
@@ -66,7 +69,7 @@ class PartsWriter:
 
 
 class PartsReader:
-    """Reader of arrays from parts, in the order in which they were written: read-only views if they are aligned.
+    """Reader of the arrays in a message, in the order in which they were written, as read-only views if possible.
 
     Args:
         parts: the parts of a message.
@@ -90,7 +93,7 @@ class PartsReader:
         self.limit = SMALL if len(parts) > 1 else ALL
 
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
-        """Return the next arrays, one for each of `items`, with `num_steps` or `num_observed` rows."""
+        """Return the next arrays, one per item of `items`, with `num_observed` or `num_steps` rows."""
         body, limit, result = self.body, self.limit, []
         for dtype, shape, size, is_observed in items:
             rows = num_observed if is_observed else num_steps
@@ -103,7 +106,7 @@ class PartsReader:
         return result
 
     def array(self, dtype: np.dtype, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
-        """Return the next array of this shape, which has `nbytes` bytes."""
+        """Return the next array of the message, with the given dtype, shape and size in bytes."""
         if nbytes < self.limit:
             at = self.at
             self.at = at + (nbytes + 7 & ~7)
@@ -116,6 +119,6 @@ class PartsReader:
         return array if array.flags.aligned else nested.frozen(array.copy())
 
     def end(self) -> None:
-        """Raise `UnreadableData` if parts or bytes are left."""
+        """Raise `UnreadableData` if parts or bytes of the message were not read."""
         if self.part != len(self.parts) or self.at != len(self.body):
             raise UnreadableData(f"{len(self.parts) - self.part} parts and {len(self.body) - self.at} bytes too many")

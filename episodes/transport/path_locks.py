@@ -1,4 +1,4 @@
-"""Locks of `ipc://` paths: ZeroMQ itself lets a second socket take over the path of a first one."""
+"""Lock files for `ipc://` addresses, since ZeroMQ lets a second socket take over a path in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IPC = "ipc://"
 
 
 def lock_of_path(address: str) -> list[Callable[[], None]]:
-    """Lock the path of an `ipc://` address, by a file `PATH.lock` next to it, until the process ends.
+    """Lock the path of an `ipc://` address by a file next to it, until the process ends.
 
     Returns:
         A function that removes the lock, and may be called twice; nothing for other addresses.
@@ -51,7 +51,7 @@ def lock_of_path(address: str) -> list[Callable[[], None]]:
 
 
 def _is_same_file(handle: int, path: str) -> bool:
-    """Return True if the open file is the one at the path."""
+    """Return True if the open file `handle` is the file at `path`."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

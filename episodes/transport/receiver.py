@@ -1,4 +1,4 @@
-"""`EpisodeReceiver`: receives episodes from any number of senders, and sends them weights.
+"""Receiver of episodes from any number of senders, which can also send weights to all senders.
 
 The life of a message of packs, from the sender's `send` to its acknowledgement:
 
@@ -73,7 +73,7 @@ _BIND_S = 5.0  # the system frees the port of a killed receiver a moment later
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStats:
-    """Counts of an `EpisodeReceiver` since it was created.
+    """Message counts of an `EpisodeReceiver` since it was created.
 
     Attributes:
         received: messages that `recv` and `sample` have returned.
@@ -282,7 +282,7 @@ class EpisodeReceiver(Endpoint):
             self.pause()
 
     def __iter__(self) -> Iterator[Received]:
-        """Yield packs, and lists of multi-agent episodes, until the receiver is closed."""
+        """Yield packs, or lists of multi-agent episodes, until the receiver is closed."""
         while not self.is_closed:
             try:
                 yield self.recv(timeout=None)
@@ -292,7 +292,7 @@ class EpisodeReceiver(Endpoint):
                 raise
 
     def _collect(self, num_steps: int, oldest: int, deadline: float) -> str | None:
-        """Take messages until the sample is complete. Return None then, or text on what is missing if none arrives.
+        """Take messages until the sample is complete and return None, or return a text on what is missing.
 
         Args:
             oldest: version that is too old after the next version was published.
@@ -324,21 +324,17 @@ class EpisodeReceiver(Endpoint):
                 self._decode_and_take(index, into_batch=True)
 
     def _index_of(self, peer: Peer | None) -> int | None:
-        """Return the index of the first queued message, or of the first one of `peer`. Return None if there is no such
-        message.
-        """
+        """Return the index of the first queued message (of `peer`, if not None), or None without such a message."""
         return next((i for i, arrived in enumerate(self._queue) if peer is None or arrived.peer is peer), None)
 
     def _forget_gone(self, peers: list[Peer]) -> None:
-        """Stop waiting for senders without a connection."""
+        """Exclude senders without a connection from the policy versions that `sample` waits for."""
         for peer in peers:
             if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # senders ignore it
                 peer.lowest_version = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
-        """Queue the next message of packs. Return False if none arrives within a moment, so that other threads get the
-        lock.
-        """
+        """Receive until one message with packs is queued, and return True, or False if none arrives within 0.1 s."""
         if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline)
@@ -350,16 +346,17 @@ class EpisodeReceiver(Endpoint):
         return False
 
     def _peek(self) -> None:
-        """Receive messages until one of packs is queued, or until none is left; at most 256, so that a flood cannot
-        block.
-        """
+        """Receive messages without waiting, until one with packs is queued or 256 messages were read."""
         for _ in range(_MOST_AHEAD):
             if self._queue or (message := self._recv_message()) is None:
                 return
             self._handle_message(message)
 
     def _recv_message(self) -> Incoming | None:
-        """Receive a message. Return None if there is none: catching pyzmq's exception is cheaper than polling."""
+        """Receive one message, or return None if no message is available.
+
+        Catching pyzmq's exception is cheaper than polling.
+        """
         try:
             address = self.socket.recv(_NOBLOCK)
         except self.zmq.Again:
@@ -374,7 +371,7 @@ class EpisodeReceiver(Endpoint):
         return _new(Incoming, (address, parts, sum(map(len, parts)), connection))
 
     def _connect(self, address: bytes, frame: Any) -> Connection:
-        """Return the connection that a frame came from, and register it by its address."""
+        """Return the TCP connection of a received frame, and store it under the sender's address."""
         try:
             connection = self._watch.connections.get(frame.get(self.zmq.SRCFD))
         except self.zmq.ZMQError:  # an empty part has no source
@@ -389,14 +386,14 @@ class EpisodeReceiver(Endpoint):
         return connection
 
     def _handle_message(self, message: Incoming) -> bool:
-        """Handle a message. Return True if it holds packs, which are queued then."""
+        """Process one received message, and return True if it contains packs and was queued."""
         is_queued = self._queue_packs(message)
         if not is_queued:
             message.connection.done += message.nbytes + PART_BYTES * len(message.parts)
         return is_queued
 
     def _queue_packs(self, message: Incoming) -> bool:
-        """Handle a message of any kind. Return True if it holds packs and was queued."""
+        """Process one received message by its kind, and return True if it contains packs and was queued."""
         address, parts, *_ = message
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
@@ -418,14 +415,14 @@ class EpisodeReceiver(Endpoint):
         self._refused[reason] += 1
 
     def _register_sender(self, address: bytes, head: Head) -> None:
-        """Register a sender after its HELLO, acknowledge what was taken from it, and send it the weights."""
+        """Register a sender after its HELLO message, acknowledge taken messages, and send it the weights."""
         peer = self._peers.get(head.sender)
         if head.number > _MOST_SENT:
             self._refuse("no header")
             return
         if peer is None:
             progress = self._journal.progress_of(head.sender) if self._journal else None
-            first = progress.taken if progress else self._peers.next_number(head.sender, head.number)
+            first = progress.num_taken if progress else self._peers.next_number(head.sender, head.number)
             peer = self._peers[head.sender] = Peer(address, first)
             self._archive(self._peers.oldest_idle())
         elif head.schema < peer.connection:
@@ -440,14 +437,14 @@ class EpisodeReceiver(Endpoint):
         self._share_weights(peer)
 
     def _archive(self, sender: bytes | None) -> None:
-        """Acknowledge a sender's messages, and keep only its progress."""
+        """Acknowledge all messages of a sender, and remove its state except the next message number."""
         if sender is not None:
             self._acknowledge(self._peers[sender])
             self._unacknowledged.pop(sender, None)
             self._peers.archive(sender)
 
     def _register_schema(self, address: bytes, head: Head, schema: bytes) -> None:
-        """Register a schema, or the reason why packs of it are rejected."""
+        """Store the schema of a sender's packs, or the reason why packs with this schema are rejected."""
         if head.schema in self._layouts:
             return
         if len(schema) > _MOST_SCHEMA_BYTES or id_of(schema) != head.schema:
@@ -463,13 +460,13 @@ class EpisodeReceiver(Endpoint):
             self._layouts.popitem(last=False)
 
     def _num_space_items(self) -> int:
-        """Return the number of items of the spaces of all known schemas."""
+        """Return the number of array items in the spaces of all stored schemas."""
         return sum(
             layout.num_space_items for known in self._layouts.values() if not isinstance(known, str) for layout in known
         )
 
     def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
-        """Return text on why the layouts differ from `like`, or "" if they do not."""
+        """Return a text on the first difference between received schemas and `like`, or "" if they are equal."""
         for layout in layouts if self._like else ():
             differences = [_difference(expected, layout.fields) for expected in self._like]
             if all(differences):
@@ -477,7 +474,7 @@ class EpisodeReceiver(Endpoint):
         return ""
 
     def _in_order(self, message: Incoming, head: Head) -> bool:
-        """Queue a message of packs if it is the next one of its sender. Return True if it was queued."""
+        """Add a message with packs to the queue if it is its sender's next message, and return True if it was added."""
         address, parts, nbytes, connection = message
         peer = self._peers.get(head.sender)
         if peer is not None and address != peer.address:
@@ -543,7 +540,7 @@ class EpisodeReceiver(Endpoint):
     # --- taking and acknowledging --------------------------------------------------------------------------------
 
     def _take(self, index: int, result: Received | None = None, into_batch: bool = False) -> None:
-        """Remove a message from the queue, journal its sender's progress, and schedule its acknowledgement.
+        """Remove a message from the queue, record its sender's progress, and schedule the acknowledgement.
 
         Args:
             result: the result for the caller, or None if the message was rejected.
@@ -573,7 +570,7 @@ class EpisodeReceiver(Endpoint):
             self._request_hello(peer.address, peer)
 
     def _journal_progress(self, sender: bytes, peer: Peer) -> None:
-        """Write the progress of a sender to the journal."""
+        """Record in the journal how many messages of a sender were taken and finished."""
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.num_in_use)
 
@@ -585,7 +582,7 @@ class EpisodeReceiver(Endpoint):
         self._unacknowledged[sender] = peer
 
     def _release_returned(self) -> None:
-        """Journal that the results of this thread's last call are done."""
+        """Record in the journal that the calling thread has finished the messages of its last call."""
         senders = self._in_use.get(threading.get_ident())
         while senders:
             peer = self._peers[senders[-1]]
@@ -604,7 +601,7 @@ class EpisodeReceiver(Endpoint):
         self._unacknowledged.clear()
 
     def _request_hello(self, address: bytes, peer: Peer | None) -> None:
-        """Send WHO, once per address: the sender answers with HELLO and all unacknowledged messages."""
+        """Send a WHO message, which asks a sender for HELLO and its unacknowledged messages, once per address."""
         if peer is None:
             self._refuse("unknown sender")
             if address in self._requested:
@@ -619,7 +616,10 @@ class EpisodeReceiver(Endpoint):
         self._reply(address, Head(Kind.WHO, 1).packed())
 
     def _reply(self, address: bytes, *parts: Buffer) -> bool:
-        """Send a message to a sender. Return False if it has no connection. A sender that reads nothing is skipped."""
+        """Send a message to a sender, and return False if it has no connection.
+
+        The message is dropped if the sender reads nothing.
+        """
         try:
             self.put(address, parts)
         except self.zmq.Again:
@@ -633,7 +633,7 @@ class EpisodeReceiver(Endpoint):
     # --- weights -----------------------------------------------------------------------------------------------------
 
     def publish(self, weights: Any, version: int) -> None:
-        """Send weights to all senders, also to those that connect later. Only the newest weights are sent.
+        """Send weights to all senders, also to senders that connect later. Only the newest weights are sent.
 
         A sender that has not read the previous weights is sent the newest ones when it has; this happens in `recv`.
 
@@ -674,7 +674,7 @@ class EpisodeReceiver(Endpoint):
 
     @property
     def stats(self) -> ReceiverStats:
-        """Counts since the receiver was created, also after `close`."""
+        """Message counts since the receiver was created, also available after `close`."""
         last, age = self._last, None
         if last is not None and last.lowest != UNKNOWN and self._published is not None:
             age = self._published[1] - last.lowest
@@ -684,8 +684,9 @@ class EpisodeReceiver(Endpoint):
         return ReceiverStats(**self._counts, refused=refused, senders=len(self._peers), lag=self._lag, age=age)
 
     def close(self) -> None:
-        """Acknowledge what was taken, and close everything. It may be called again, and ends `for` loops over this
-        receiver.
+        """Acknowledge all taken messages, and close the socket. Later calls have no effect.
+
+        Loops over this receiver end.
         """
         if self.is_over:
             return
@@ -698,7 +699,7 @@ class EpisodeReceiver(Endpoint):
             self.release()
 
     def mend(self) -> None:
-        """Drop all messages that were not taken, and ask all senders to send them again."""
+        """Recover from an interrupted call: drop queued messages, and ask all senders to send them again."""
         self.end_parts()
         for arrived in self._queue:
             arrived.connection.done += arrived.nbytes
@@ -725,7 +726,7 @@ def _steps_of(result: Received) -> int:
 
 
 def _difference(expected: Fields, received: Fields) -> str:
-    """Return text on the first track that differs, or "" if all fields are equal."""
+    """Describe the first difference between two array schemas, or return "" if they are equal."""
     try:
         check_same(expected, received, "receiver")
     except TrackMismatch as error:

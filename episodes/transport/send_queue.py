@@ -1,4 +1,4 @@
-"""Queue of a sender: small episodes and small packs that are sent together."""
+"""Queue of a sender for small episodes and packs that are sent as one message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind i
 
 
 class SendQueue:
-    """Queue of small episodes, as copies, or of small packs. All have one schema, and arrive as one pack.
+    """Queue of small episodes or packs with equal dtypes and shapes, which are sent as one message.
 
     An episode or pack is small if it has at most a quarter of the bytes that are sent together.
 
@@ -41,29 +41,30 @@ class SendQueue:
         self._joined: list[EpisodePack] = []  # packs that are sent as one message next
 
     def __bool__(self) -> bool:
-        """Return True if the queue is not empty."""
+        """Return True if the queue contains episodes or packs."""
         return bool(self._joined or self._packs or len(self._episodes))
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue accepts nothing before it is sent."""
+        """Whether the queue is full, so that it must be sent before more is added."""
         return bool(self._joined) or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
 
     @property
     def is_late(self) -> bool:
-        """Whether the oldest episode or pack has been in the queue for `max_delay` seconds."""
+        """Whether the oldest episode or pack has been queued for at least `max_delay` seconds."""
         return self._since != 0.0 and time.monotonic() - self._since >= self._max_delay
 
     def is_due(self, is_idle: bool) -> bool:
-        """Return True if the queue should be sent. Packs are not queued while no message is unacknowledged
-        (`is_idle`).
+        """Return True if the queue should be sent now.
+
+        `is_idle` is True if no message is unacknowledged. Then packs are sent at once.
         """
         if self._packs:
             return is_idle or self._nbytes >= self._join or self.is_late
         return self.is_full or self.is_late
 
     def take(self, episodes: Any) -> bool:
-        """Add an episode or a pack. Return False if it is not small, or differs from the queued ones in its schema."""
+        """Add a small episode or pack to the queue, or return False if it is too large or its schema differs."""
         took = self._take_pack(episodes) if isinstance(episodes, EpisodePack) else self._take_episode(episodes)
         if took and self._since == 0.0:
             self._since = time.monotonic()
@@ -94,7 +95,7 @@ class SendQueue:
         return True
 
     def together(self) -> list[EpisodePack]:
-        """Return the queued packs that are sent as one message. The list stays the same until `clear`."""
+        """Return the queued packs to send as one message. The list stays the same until `clear`."""
         if not self._joined:
             packs = self._packs
             if not packs:
@@ -105,7 +106,7 @@ class SendQueue:
         return self._joined
 
     def halve(self) -> bool:
-        """Split the packs that are sent as one message into two messages. Return False if they are a single episode."""
+        """Split the packs of the next message in two, since one message is too large. Return False for one episode."""
         packs = self._joined if len(self._joined) > 1 else [half for pack in self._joined for half in _halves(pack)]
         half = len(packs) // 2
         if half:
@@ -113,18 +114,18 @@ class SendQueue:
         return half > 0
 
     def clear(self) -> None:
-        """Remove the packs that were sent."""
+        """Remove the packs of the last message from the queue."""
         self._joined, self._since = [], 0.0
 
 
 def _halves(pack: EpisodePack) -> list[EpisodePack]:
-    """Return the pack as two packs, or as one if it has a single episode."""
+    """Split a pack into two packs of about equal length, or return it alone if it has one episode."""
     half = len(pack) // 2
     return [pack[:half], pack[half:]] if half else [pack]
 
 
 def _infos_nbytes(infos: Infos) -> int:
-    """Return the size in bytes of typed info columns."""
+    """Return the size in bytes of the numeric info columns."""
     if not isinstance(infos, ColumnInfos):
         return 0
     columns = [column for column in infos.columns.values() if isinstance(column, TypedColumn)]
@@ -132,7 +133,7 @@ def _infos_nbytes(infos: Infos) -> int:
 
 
 def _is_plain(pack: EpisodePack) -> bool:
-    """Return True if the pack is known to be encodable: ids and infos are numbers and texts, no custom data."""
+    """Return True if a pack can certainly be encoded: ids and infos are numbers or strings, without custom data."""
     facts, infos = pack.facts, pack.infos
     for column in _ids_of(facts):
         if column is not None and column.dtype.kind not in "Uiu":

@@ -1,4 +1,4 @@
-"""Packs of everything that can be sent."""
+"""Convert everything that can be sent (episodes, lists, packs) to packs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Sendable = (
 
 
 def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return a finished copy of the episode as it is now. Its owner may add steps to the original."""
+    """Return the episode, or a finalized copy if it is growing, so that its owner may continue to add steps."""
     if episode.is_numpy:
         return episode
     return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
 
 
 def packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
-    """Return the kind of message for `episodes`, and their packs: one list of packs for each message.
+    """Return the message kind for `episodes`, and a list of packs for each message.
 
     Raises:
         WrongType: `episodes` are not a pack, an episode or an iterable of episodes.

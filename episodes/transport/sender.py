@@ -1,4 +1,4 @@
-"""`EpisodeSender`: sends episodes, chunks and packs to a receiver in another process, or on another machine."""
+"""Sender of episodes, chunks and packs to a receiver in another process or on another machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENCODED = {False: encoded, True: encoded_as_one}
 
 @dataclass(frozen=True, slots=True)
 class SenderStats:
-    """Counts of an `EpisodeSender` since it was created.
+    """Message counts of an `EpisodeSender` since it was created.
 
     Attributes:
         sent: messages; a message is one pack, or several small episodes or packs that are sent together.
@@ -54,7 +54,7 @@ class SenderStats:
 
 
 class _Outgoing(NamedTuple):
-    """Encoded message that fits into the limits, and was not sent yet."""
+    """Encoded message that is about to be sent."""
 
     kind: Kind
     packs: list[EpisodePack]
@@ -64,7 +64,7 @@ class _Outgoing(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """Message that was not acknowledged yet.
+    """Message that was sent and is not acknowledged yet.
 
     It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
     costs as much as everything else about a small one.
@@ -78,13 +78,12 @@ class _Sent(NamedTuple):
 
 
 class EpisodeSender(Endpoint):
-    """Sender of packs and episodes to an `EpisodeReceiver`, in order. Unacknowledged ones are sent again.
+    """Sender of packs and episodes to an `EpisodeReceiver`, in order, with redelivery of unacknowledged messages.
 
     A pack is one message. Finished episodes that are sent one by one are copied into a queue, which is sent when it has
     `coalesce` bytes or its oldest episode is `max_delay` seconds old, because a message costs as much as a hundred
     small episodes. With `join`, small packs are queued too while other messages are unacknowledged, and arrive as one
-    pack. There
-    is no thread: the queue is sent by the next call, or by `flush`.
+    pack. There is no thread: the queue is sent by the next call, or by `flush`.
 
     All methods may be called from several threads. A call that is interrupted, for example by Ctrl-C, loses at most the
     message in progress: the next call connects again, and sends what was not acknowledged. Arrays of a pack are not
@@ -156,7 +155,7 @@ class EpisodeSender(Endpoint):
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def send(self, episodes: Sendable, timeout: float | None = 10.0) -> None:
-        """Send a pack, an episode, or a list of episodes, also multi-agent ones, as soon as the window has room.
+        """Send a pack, an episode, or a list of episodes, as soon as the window of unacknowledged messages permits.
 
         Args:
             episodes: a growing episode is sent as it is now, and may grow on.
@@ -202,7 +201,7 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
-        """Send the queue, and wait until everything is acknowledged.
+        """Send all queued episodes, and wait until the receiver has acknowledged all messages.
 
         Args:
             timeout: seconds to wait; None waits without a limit.
@@ -226,7 +225,7 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def latest_weights(self, timeout: float | None = 0.0) -> Weights | None:
-        """Return the weights that the receiver published last, or None if no new ones arrive in time.
+        """Return the weights that the receiver published last, or None if no new weights arrive in time.
 
         Args:
             timeout: seconds to wait; 0 returns only what has arrived.
@@ -254,11 +253,11 @@ class EpisodeSender(Endpoint):
 
     @property
     def stats(self) -> SenderStats:
-        """Counts since the sender was created, also after `close`."""
+        """Message counts since the sender was created, also available after `close`."""
         return SenderStats(**self._counts)
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
-        """Add a small episode or pack to the queue, and send the queue if it is due. Return True if it was added."""
+        """Add a small episode or pack to the queue, and send the queue if it is due. Return False if not added."""
         queue = self._queue
         if awaits_connection and isinstance(episodes, EpisodePack):
             return False  # the first pack is not queued: it is sent at once
@@ -271,7 +270,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _send_queue(self) -> bool:
-        """Send the queue while the window has room. Return True if the queue is empty afterwards."""
+        """Send the queue as far as the window of unacknowledged messages permits. Return True if all was sent."""
         queue = self._queue
         while queue:
             if len(self._unacked) >= self._window:
@@ -289,7 +288,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> _Outgoing:
-        """Encode a message. Raise `InvalidArgument` if it is larger than `max_message_bytes`."""
+        """Encode packs as one message. Raise `InvalidArgument` if the message exceeds `max_message_bytes`."""
         message = _ENCODED[as_one](packs, self._schemas)
         nbytes = SIZE + message.nbytes
         if nbytes > self._most:
@@ -299,9 +298,7 @@ class EpisodeSender(Endpoint):
         return _new(_Outgoing, (kind, packs, as_one, nbytes, message))
 
     def _commit(self, outgoing: _Outgoing, queue: SendQueue | None = None) -> bool:
-        """Send a message, and remove it from `queue`. Return False, and do neither, if the window has no
-        room.
-        """
+        """Send a message and remove it from `queue`, or return False if the window is full."""
         kind, packs, as_one, nbytes, message = outgoing
         unacked = self._unacked
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
@@ -320,7 +317,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _post(self, number: int, sent: _Sent, message: Message) -> None:
-        """Give a message to the socket if it is connected."""
+        """Pass a message to the socket if there is a connection."""
         if not self._is_connected:
             return
         schema, schema_id, _, large, _, versions = message
@@ -336,12 +333,12 @@ class EpisodeSender(Endpoint):
                 self._never_put = number + 1
 
     def _send_schema(self, schema: bytes, schema_id: int) -> None:
-        """Send a schema, once per connection."""
+        """Send the schema of later messages, once per connection."""
         if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
             self._sent_schemas.add(schema_id)
 
     def _put(self, frames: list[Any]) -> bool:
-        """Give a message to the socket. Return False if there is no connection."""
+        """Pass the parts of a message to the socket. Return False if there is no connection."""
         try:
             self.put(None, frames)
         except self.zmq.Again:
@@ -351,7 +348,7 @@ class EpisodeSender(Endpoint):
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Create a socket and connect it. Unacknowledged messages are sent again after the handshake."""
+        """Create a socket and connect it to the receiver. Unacknowledged messages are sent again later."""
         self._sockets.close_socket()
         zmq = self.zmq
         socket = self.open(zmq.DEALER, self._most)
@@ -387,7 +384,7 @@ class EpisodeSender(Endpoint):
         return TransportTimeout(f"{unsent}, which does not answer; start a receiver there")
 
     def _poll_if_due(self) -> None:
-        """Poll the socket, if the poll interval has passed or there is no connection."""
+        """Poll the socket if the poll interval has passed or there is no connection."""
         now = time.monotonic()
         if not self._is_connected or now >= self._next_poll:
             self._next_poll = now + _POLL_S
@@ -395,7 +392,7 @@ class EpisodeSender(Endpoint):
                 self._poll()
 
     def _poll(self) -> None:
-        """Handle connection events and all messages from the receiver."""
+        """Process connection events and all messages from the receiver."""
         zmq = self.zmq
         while self._monitor.getsockopt(_EVENTS) & _POLLIN:
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
@@ -441,7 +438,7 @@ class EpisodeSender(Endpoint):
         self._put([Head(Kind.GOT, 1, self._id, head.number).packed()])
 
     def _send_hello(self) -> None:
-        """Send HELLO, and all unacknowledged messages again."""
+        """Send a HELLO message, and all unacknowledged messages again."""
         self._sent_schemas.clear()
         first, connection = next(iter(self._unacked), self._next), self._counts["connections"]
         if not self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()]):
@@ -458,7 +455,7 @@ class EpisodeSender(Endpoint):
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Send the queue, wait until everything is acknowledged, and close in any case. It may be called again.
+        """Send the queue, wait for acknowledgements, and close the sender even if that fails. May be called again.
 
         Args:
             timeout: seconds to wait; 0 drops what is not acknowledged.

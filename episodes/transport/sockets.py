@@ -1,4 +1,4 @@
-"""ZeroMQ sockets of senders and receivers: their lock, their release, and what happens after Ctrl-C."""
+"""ZeroMQ sockets shared by threads: locking, closing, and recovery after interrupted calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def zeromq() -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse the memory of freed messages, up to 64 MiB, for the next messages.
+    """Make glibc reuse the memory of freed messages (up to 64 MiB) instead of returning it to the system.
 
     Each message of many packs is one block of memory, which the socket frees when it was sent. glibc returns such
     blocks to the system and requests them again page by page, which takes longer than writing the message. It stops
@@ -58,7 +58,7 @@ def keep_freed_memory() -> None:
 
 
 class OpenSockets:
-    """The context, the sockets and other resources of one endpoint.
+    """ZeroMQ context, sockets and other resources of one sender or receiver, to be closed together.
 
     It does not refer to the endpoint, so that they can be released after the endpoint was garbage-collected.
     """
@@ -73,7 +73,7 @@ class OpenSockets:
         self.is_released = False
 
     def close_socket(self) -> None:
-        """Close the socket and its monitor, not the context."""
+        """Close the socket and its monitor, but keep the ZeroMQ context."""
         if self.socket is not None and not self.socket.closed:
             self.socket.disable_monitor()
             self.socket.close()
@@ -82,7 +82,7 @@ class OpenSockets:
             self.monitor = None
 
     def release(self) -> None:
-        """Close everything, and drop queued messages. After an interrupt, a second call continues."""
+        """Close all resources, and drop queued messages. After an interrupt, a second call continues."""
         self.close_socket()
         while self.closers:
             self.closers[-1]()
@@ -92,7 +92,7 @@ class OpenSockets:
 
 
 def _release_dropped(sockets: OpenSockets, name: str) -> None:
-    """Release the sockets of an endpoint that was garbage-collected, or is open when the process ends."""
+    """Close the sockets of a garbage-collected sender or receiver, with a `ResourceWarning`."""
     if sockets.is_released or sockets.process != _own_process:
         return
     if sockets.socket is not None:
@@ -102,7 +102,7 @@ def _release_dropped(sockets: OpenSockets, name: str) -> None:
 
 
 class Endpoint:
-    """A ZeroMQ socket with its context, a monitor of its connections and a lock that threads share.
+    """Base class of senders and receivers: a ZeroMQ socket with a lock that threads share.
 
     Each call works in `with self.lock(), self.busy(), self.section():`. The first two are locks of C, which no
     interrupt leaves taken. A call that is interrupted, for example by Ctrl-C, may leave a message half sent or half
@@ -126,7 +126,7 @@ class Endpoint:
     # --- locking ---------------------------------------------------------------------------------------------------
 
     def lock(self) -> threading.RLock:
-        """Return the lock of the endpoint.
+        """Return the lock that a thread must hold to use the socket.
 
         Raises:
             EpisodeStateError: this thread is in a section already, because a signal handler interrupted it; or this
@@ -141,26 +141,26 @@ class Endpoint:
         return self._lock
 
     def busy(self) -> threading.Lock:
-        """Return the lock that is taken during a section. The caller has taken `lock()`."""
+        """Return the lock that is held while a call is working. The calling thread must hold `lock()`."""
         self._owner = threading.get_ident()
         return self._busy
 
     def section(self) -> _Section:
-        """Return a context manager for the work of one call under the lock."""
+        """Return a context manager for the work of one call, which handles interrupts."""
         return _Section(self)
 
     def mend(self) -> None:
-        """Repair the connection after an interrupted call, which may have sent or received only a part of a message."""
+        """Restore the connection after an interrupted call, which may have sent or received only part of a message."""
         raise NotImplementedError
 
     def closed_error(self) -> EpisodeStateError:
-        """Return the error of calls after `close`."""
+        """Return the error that calls raise after `close`."""
         return EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
 
     # --- sockets ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
-        """Create a socket of this kind in place of the previous one, and return the new socket."""
+        """Return a new ZeroMQ socket of the given kind, which replaces the previous socket."""
         zmq = self.zmq
         socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0
@@ -171,7 +171,7 @@ class Endpoint:
         return socket
 
     def monitor(self, events: int) -> Any:
-        """Start monitoring connections, and return a socket that receives these events of ZeroMQ."""
+        """Start monitoring the socket, and return a socket that receives its connection events."""
         zmq, address = self.zmq, f"inproc://monitor-{next(_numbers)}"
         self.socket.monitor(address, events)
         monitor = self._sockets.monitor = self._sockets.context.socket(zmq.PAIR)
@@ -181,17 +181,17 @@ class Endpoint:
         return monitor
 
     def poll_at(self, *sockets: Any) -> None:
-        """Let `wait` end at messages of these sockets."""
+        """Set the sockets whose messages end a `wait`."""
         self._poller = self.zmq.Poller()
         for socket in sockets:
             self._poller.register(socket, _POLLIN)
 
     def has_message(self) -> bool:
-        """Return True if a message can be received."""
+        """Return True if a message can be received without waiting."""
         return bool(self.socket.getsockopt(_EVENTS) & _POLLIN)
 
     def wait(self, deadline: float) -> bool:
-        """Wait for a message or a connection event until `deadline`, and at most for 0.1 s. Return True if one came."""
+        """Wait at most 0.1 s for a message or a connection event. Return True if one arrived before `deadline`."""
         left = max(0.0, min(deadline - time.monotonic(), _SLICE_S))
         self.is_waiting = True
         events = self._poller.poll(left * 1000)
@@ -200,11 +200,11 @@ class Endpoint:
 
     @staticmethod
     def pause() -> None:
-        """Let other threads take the lock, which Python gives to the thread that has just released it otherwise."""
+        """Wait briefly, so that other threads can take the lock."""
         time.sleep(_PAUSE_S)
 
     def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
-        """Send a message, large parts without a copy. Raise `zmq.Again` if no peer can take it now."""
+        """Send the parts of a message, large parts without a copy. Raise `zmq.Again` if no peer can receive it now."""
         send = self.socket.send
         if address is not None:
             send(address, _NOT_LAST)
@@ -213,15 +213,16 @@ class Endpoint:
         send(frames[-1], _NOBLOCK, len(frames[-1]) < _COPIED_OUT)
 
     def recv_frame(self, parts: list[Any]) -> Any:
-        """Receive the next part of a message, append it to `parts`, and return its frame. Large parts are appended as
-        views.
+        """Receive the next part of a message, append it to `parts`, and return its ZeroMQ frame.
+
+        Large parts are appended as views.
         """
         frame = self.socket.recv(_NOBLOCK, False)
         parts.append(frame.bytes if len(frame) < _COPIED else memoryview(frame))
         return frame
 
     def end_parts(self) -> None:
-        """Skip the rest of a message that was received in part, and end one that was sent in part."""
+        """Discard the rest of a partially received message, and complete a partially sent message."""
         while self.socket.getsockopt(self.zmq.RCVMORE):
             self.socket.recv(_NOBLOCK)
         with contextlib.suppress(self.zmq.ZMQError):
@@ -231,17 +232,17 @@ class Endpoint:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to close: all is closed, or belongs to the process that this one was forked from."""
+        """Whether all resources are closed already, or belong to the parent of this forked process."""
         return self._sockets.is_released or self._sockets.process != _own_process
 
     def release(self) -> None:
-        """Close everything, and drop queued messages. After an interrupt, a second call continues."""
+        """Close all resources, and drop queued messages. After an interrupt, a second call continues."""
         self.is_closed = True
         self._sockets.release()
 
 
 class _Section:
-    """Context manager for the work of one call under the endpoint's locks.
+    """Context manager for the work of one call, which repairs the connection if the last call was interrupted.
 
     Raises:
         EpisodeStateError: the endpoint is closed.
@@ -267,7 +268,7 @@ class _Section:
 
 
 def deadline_of(timeout: float | None) -> float:
-    """Return the deadline in `time.monotonic()` of a timeout in seconds, infinity for None.
+    """Return the deadline, in `time.monotonic()` seconds, of a timeout in seconds. None has no deadline.
 
     Raises:
         InvalidArgument: the timeout is not a number.
@@ -280,7 +281,7 @@ def deadline_of(timeout: float | None) -> float:
 
 
 def checked_address(address: Any) -> str:
-    """Return the address. Raise `WrongType` if it is not a str."""
+    """Return the address of a socket. Raise `WrongType` if it is not a str."""
     if not isinstance(address, str):
         raise WrongType(f"address={address!r}: give a text such as 'tcp://127.0.0.1:5555'")
     return address

@@ -1,4 +1,4 @@
-"""Weights as bytes, and back: nested arrays that a receiver sends to its senders, with their policy version."""
+"""Encode network weights, nested arrays, for the messages from a receiver to its senders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.transport.wire import DAMAGES, checked_field, item_size
 
 
 class Weights(NamedTuple):
-    """Weights that a receiver published.
+    """Network weights that a receiver published, with their policy version.
 
     Attributes:
         version: their policy version.
@@ -27,19 +27,21 @@ class Weights(NamedTuple):
 
 
 def encoded_weights(values: Any) -> list[Buffer]:
-    """Return nested arrays, or CPU tensors, as the parts of a message. Raise `WrongType` if an array has objects."""
+    """Encode nested arrays or CPU tensors as the parts of a message. Raise `WrongType` if an array has objects."""
     arrays = {path: np.asarray(value) for path, value in nested.flatten(values).items()}
     fields = [[path, TrackField.of(path, array[None], "none")] for path, array in arrays.items()]
-    laid = PartsWriter()
+    writer = PartsWriter()
     for array in arrays.values():
-        laid.put(array.copy())  # the learner changes the original
+        writer.put(array.copy())  # the learner changes the original
     metadata = [structure_of(values), [[path, field.dtype, list(field.shape)] for path, field in fields]]
-    return [b"".join(laid.body(metadata)), *laid.large]
+    return [b"".join(writer.body(metadata)), *writer.large]
 
 
 def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> Weights:
-    """Return the weights of a message, whose first part has them from `start` on. Raise `UnreadableData` if it is
-    damaged.
+    """Decode the weights of a message, starting at byte `start` of its first part.
+
+    Raises:
+        UnreadableData: the message is damaged.
     """
     try:
         source = PartsReader(parts, start)

@@ -1,4 +1,4 @@
-"""Packs as the parts of a message, and back.
+"""Encode packs of episodes as the parts of a ZeroMQ message, and decode packs.
 
     schema    msgpack, sent once per connection: for each pack its tracks (path, dtype, item shape), how they are
               nested, and its spaces
@@ -74,7 +74,7 @@ _new: Any = tuple.__new__  # half the time of calling the NamedTuple
 
 
 class Message(NamedTuple):
-    """Encoded packs."""
+    """Encoded packs: schema, metadata and array buffers."""
 
     schema: bytes
     schema_id: int
@@ -84,7 +84,7 @@ class Message(NamedTuple):
     versions: tuple[int, int] | None  # the lowest and the highest policy version
 
     def parts(self, head: bytes = b"") -> list[Buffer]:
-        """Return the parts. The first one begins with `head`."""
+        """Return the parts of the message. The first part begins with the bytes `head`."""
         try:
             first = b"".join((head, *self.body))
         except TypeError:  # an array is not contiguous, or has times: checking each array takes longer than this error
@@ -93,7 +93,7 @@ class Message(NamedTuple):
 
 
 def id_of(schema: bytes) -> int:
-    """Return the id of a schema, which is a hash of its bytes."""
+    """Return the id of a schema, a 64-bit hash of its bytes."""
     return int.from_bytes(hashlib.blake2b(schema, digest_size=8).digest(), "little")
 
 
@@ -101,13 +101,13 @@ def id_of(schema: bytes) -> int:
 
 
 class Schemas:
-    """Cache of schemas by the dtypes, shapes, structure and spaces of packs."""
+    """Cache of encoded schemas (dtypes, shapes, nesting and spaces) of packs."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[bytes, int, Any]] = {}
 
     def of(self, packs: Sequence[EpisodePack], looks: Sequence[Any] | None = None) -> tuple[bytes, int]:
-        """Return the schema of packs, and its id.
+        """Return the encoded schema of packs and its id, from the cache if possible.
 
         Args:
             looks: `schema_key` of each pack, if it was computed already.
@@ -127,7 +127,7 @@ class Schemas:
 
 
 def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
-    """Return a key that is equal for packs with the same schema.
+    """Return a hashable key that is equal for packs with equal dtypes, shapes, nesting and spaces.
 
     Args:
         arrays: the arrays of the pack's tracks, if they were listed already.
@@ -141,7 +141,7 @@ def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any
 
 
 def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
-    """Return the arrays and ragged items of a pack's tracks, in the order of the schema."""
+    """Return the observation, action, reward and extra output arrays of a pack, in the order of the schema."""
     observations, _, actions, rewards, extra = pack.columns
     flat: list[Any] = [observations.data, actions.data, rewards.data]
     flat += [track.data for track in extra.values()] if extra else ()
@@ -175,7 +175,7 @@ def _lengths_sent(items: Ragged, path: str) -> np.ndarray:
 
 
 def schema_of(packs: Sequence[EpisodePack]) -> bytes:
-    """Return the schema of packs as bytes. Raise `WrongType` if a track or a space cannot be encoded."""
+    """Encode the schema of packs as bytes. Raise `WrongType` if a dtype or a space cannot be encoded."""
     described = [
         [
             [[path, field.dtype, list(field.shape)] for path, field in fields_of(pack).items()],
@@ -189,7 +189,7 @@ def schema_of(packs: Sequence[EpisodePack]) -> bytes:
 
 
 def _packed_metadata(value: Any) -> bytes:
-    """Return metadata as msgpack. Raise `WrongType` if a key is not valid Unicode text."""
+    """Encode metadata as msgpack. Raise `WrongType` if a key is not valid Unicode text."""
     try:
         return bytes(msgpack.packb(value) or b"")
     except UnicodeEncodeError as error:
@@ -197,12 +197,16 @@ def _packed_metadata(value: Any) -> bytes:
 
 
 def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
-    """Return the fields of a pack's tracks by path."""
+    """Return the dtype and item shape of each array of a pack, by path."""
     return track_schema.fields_of(pack, "none")
 
 
 def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
-    """Return the fields of each pack of `like`: a pack, several packs, or None. Raise `WrongType` for anything else."""
+    """Return the array schemas of the packs in `like`: a pack, several packs, or None.
+
+    Raises:
+        WrongType: `like` is something else.
+    """
     packs = [like] if isinstance(like, EpisodePack) else checked_items("like", () if like is None else like, "packs")
     if not all(isinstance(pack, EpisodePack) for pack in packs):
         raise WrongType(f"like={like!r}: give a pack, or a list of packs")
@@ -210,7 +214,7 @@ def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
 
 
 def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
-    """Return the layouts of the packs of a schema. Raise `UnreadableData` if the bytes are not a schema."""
+    """Decode the schema of packs. Raise `UnreadableData` if the bytes are invalid."""
     try:
         layouts = tuple(PackLayout(*fields) for fields in msgpack.unpackb(schema, strict_map_key=False))
         for layout in layouts:
@@ -223,7 +227,7 @@ def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
 
 
 class PackLayout:
-    """Layout of the packs of one schema, prepared for reading.
+    """Decoded schema of a pack: dtypes, shapes, nesting and spaces, prepared for decoding messages.
 
     Raises:
         UnreadableData: a field, the structure or a space is invalid.
@@ -250,7 +254,7 @@ class PackLayout:
         self._has_bounds = [has_ragged_actions and has_bounds(path, field) for path, field in self.fields.items()]
 
     def empty(self) -> EpisodePack:
-        """Return a pack without episodes."""
+        """Return a pack of this schema without episodes."""
         none = np.zeros(0, np.int64)
         facts = PackFacts(np.zeros(0, "U1"), none, none.astype(np.uint8))
         return EpisodePack.of(
@@ -258,7 +262,7 @@ class PackLayout:
         )
 
     def read(self, facts: Any, source: PartsReader) -> EpisodePack:
-        """Return the next pack.
+        """Decode the next pack of a message.
 
         Args:
             facts: metadata of the pack, as in the message.
@@ -303,7 +307,7 @@ class PackLayout:
         return arrays
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
-        """Return the tracks of the arrays."""
+        """Return the arrays of a message, and infos, as `Tracks`."""
         tracks = (
             ArrayTrack(_placed(arrays, self._observations), 0, OBSERVATIONS),
             InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
@@ -335,14 +339,14 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _num_items(space: Any) -> int:
-    """Return the number of items of all arrays of a space, which is given as JSON."""
+    """Return the number of array items that the JSON description of a space implies."""
     if isinstance(space, dict):
         return math.prod(_shape(space.get("shape", (0,)))) + sum(map(_num_items, space.values()))
     return sum(map(_num_items, space)) if isinstance(space, list) else 0
 
 
 def checked_field(dtype: Any, shape: Any) -> TrackField:
-    """Return the field of a received dtype and item shape. Raise `UnreadableData` if one of them is invalid."""
+    """Return the schema of one array. Raise `UnreadableData` if the received dtype or shape is invalid."""
     if shape[:1] != [LENGTH]:
         return TrackField(_dtype(dtype).str, _shape(shape))
     if _dtype(dtype).kind not in "biufc":
@@ -353,7 +357,7 @@ def checked_field(dtype: Any, shape: Any) -> TrackField:
 
 
 def item_size(field: TrackField) -> int:
-    """Return the size in bytes of one item, or of one value of ragged items."""
+    """Return the size in bytes of one item with this dtype and shape."""
     size = np.dtype(field.dtype).itemsize
     for length in field.value_shape:
         size *= length
@@ -364,30 +368,30 @@ def item_size(field: TrackField) -> int:
 
 
 def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Encode packs as one message. Raise `WrongType` if msgpack or JSON cannot hold a value."""
-    laid, facts, looks = PartsWriter(), [], []
+    """Encode packs as one message. Raise `WrongType` if msgpack or JSON cannot represent a value."""
+    writer, facts, looks = PartsWriter(), [], []
     for pack in packs:
         arrays = arrays_of(pack)
         looks.append(schema_key(pack, arrays))
-        laid.put(*arrays_sent(pack, arrays))
-        facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, laid))
+        writer.put(*arrays_sent(pack, arrays))
+        facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, writer))
     versions = bounds_of(packs, facts[0][3] if len(facts) == 1 else ())
-    return Message(*schemas.of(packs, looks), laid.body(facts), laid.large, laid.nbytes, versions)
+    return Message(*schemas.of(packs, looks), writer.body(facts), writer.large, writer.nbytes, versions)
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Encode packs of one schema as one pack. Their arrays are copied once, next to each other in the message."""
-    laid = PartsWriter(small=ALL)
+    """Encode packs of equal schemas as one pack."""
+    writer = PartsWriter(small=ALL)
     for arrays in zip(*[arrays_sent(pack, arrays_of(pack)) for pack in packs], strict=True):
-        laid.put_as_one(arrays)
+        writer.put_as_one(arrays)
     lengths, lookbacks = (np.concatenate([*map(attrgetter(name), packs)]) for name in ("lengths", "lookbacks"))
     infos = joined_infos([pack.infos for pack in packs])
-    facts = _put(lengths, lookbacks, PackFacts.concat([pack.facts for pack in packs]), infos, laid)
-    return Message(*schemas.of(packs[:1]), laid.body([facts]), laid.large, laid.nbytes, bounds_of(packs[:1]))
+    facts = _put(lengths, lookbacks, PackFacts.concat([pack.facts for pack in packs]), infos, writer)
+    return Message(*schemas.of(packs[:1]), writer.body([facts]), writer.large, writer.nbytes, bounds_of(packs[:1]))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
-    """Return the packs of a message.
+    """Decode the packs of a message.
 
     Args:
         layouts: layouts of the message's schema.
@@ -406,11 +410,11 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
     return packs
 
 
-def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, laid: PartsWriter) -> list[Any]:
-    """Add the info columns of a pack to `laid`, and return the pack's metadata."""
+def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, writer: PartsWriter) -> list[Any]:
+    """Add the info columns of a pack to the message, and return the pack's encoded metadata."""
     described = None
     if type(infos) is not EmptyInfos:
-        described = _put_infos(infos.without_objects(), laid) if isinstance(infos, ColumnInfos) else None
+        described = _put_infos(infos.without_objects(), writer) if isinstance(infos, ColumnInfos) else None
     before = integers_of(lookbacks)
     metadata = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
     while metadata[-1] is None:
@@ -429,19 +433,19 @@ def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: In
 # --- infos ------------------------------------------------------------------------------------------------------------
 
 
-def _put_infos(infos: ColumnInfos, laid: PartsWriter) -> bytes:
-    """Add the columns of infos to `laid`, and return their description."""
+def _put_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
+    """Add info columns to the message, and return their encoded description."""
     described = []
     for path, column in infos.columns.items():
         if isinstance(column, PackedColumn):
             data, bounds = column.joined()
-            laid.put(np.diff(bounds).astype(INTEGERS, copy=False))
-            laid.put(data)
+            writer.put(np.diff(bounds).astype(INTEGERS, copy=False))
+            writer.put(data)
             described.append([path, None, [], False, False])
             continue
-        laid.put(column.values)
+        writer.put(column.values)
         if column.mask is not None:
-            laid.put(column.mask)
+            writer.put(column.mask)
         shape = list(column.values.shape[1:])
         described.append([path, column.values.dtype.str, shape, column.plain, column.mask is not None])
     return _packed_metadata(described)
@@ -449,7 +453,7 @@ def _put_infos(infos: ColumnInfos, laid: PartsWriter) -> bytes:
 
 @lru_cache(maxsize=256)
 def _described(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...], int, bool, bool], ...]:
-    """Return the info columns of a description: path, dtype (None: msgpack), item shape and size, `plain`, masked."""
+    """Decode a description of info columns: path, dtype (None: msgpack), shape, size, `plain` and masked."""
     columns = []
     for path, dtype, shape, plain, masked in msgpack.unpackb(data):
         if not isinstance(path, str):

@@ -1,4 +1,4 @@
-"""An actor acts on one observation at a time as a runner with one environment does."""
+"""An `Actor` acts on single observations exactly as a runner with one environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NESTED = spaces.Dict(
 
 
 class Drift(gym.Env):
-    """Observations that depend on all actions before."""
+    """Environment whose observations depend on all earlier actions."""
 
     observation_space = NUMBERS
 
@@ -56,7 +56,7 @@ class Drift(gym.Env):
 
 
 class Doubled(ObservationPreprocessor):
-    """Another shape is stored than is observed."""
+    """Preprocessor that appends observation * t, so that the stored shape differs from the environment's."""
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
         return np.concatenate([observation, observation * (0 if episode is None else episode.t)])
@@ -66,7 +66,7 @@ class Doubled(ObservationPreprocessor):
 
 
 class Reader(MLPPolicy):
-    """Reads all columns of a context side by side."""
+    """Policy that reads all columns of a context of past steps."""
 
     def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         parts = (
@@ -97,7 +97,7 @@ KINDS = {
 
 
 def made(kind: Any, observation_space: Any, action_space: gym.Space) -> Any:
-    """A policy whose actions depend on what it sees."""
+    """Return a policy with random weights, whose actions depend on the observation."""
     policy = kind(observation_space, action_space)
     generator = torch.Generator().manual_seed(1)
     for parameter in policy.parameters():

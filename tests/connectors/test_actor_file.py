@@ -1,4 +1,4 @@
-"""`Actor.save` and `Actor.load`: everything that acting needs, in another process, without pickle."""
+"""`Actor.save` and `Actor.load`: a file has all data for acting in another process, without pickles."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def logits_of(actor: Actor) -> np.ndarray:
 
 
 def load(folder: Path) -> None:
-    """Load each actor, and compare what it does with the saved numbers: run in another process."""
+    """Load each actor in another process, and compare its outputs with the saved numbers."""
     for kind, (make, *_) in KINDS.items():
         actor = Actor.load(folder / f"{kind}.actor", make)
         np.testing.assert_array_equal(logits_of(actor), np.load(folder / f"{kind}.npy"))

@@ -1,4 +1,4 @@
-"""Action distributions agree with torch.distributions, keep shapes, and draw what they say."""
+"""Action distributions agree with torch.distributions, keep shapes, and sample with the right probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces that make the policy's input of ongoing episodes."""
+"""Connectors that build the policy's input from ongoing episodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOX, ACTIONS = spaces.Box(-100, 100, (2,), np.float32), spaces.Discrete(3, start
 
 
 def play(num_steps: int, *, done_at: int = -1, num_envs: int = 2, states: bool = False) -> tuple[Any, list[Any]]:
-    """A recorder after some steps, and growing episodes that saw the same; environment 0 ends at `done_at`."""
+    """Return a recorder after some steps, and equal growing episodes. Environment 0 ends at `done_at`."""
     recorder = VectorRecorder(num_envs, BOX, ACTIONS, autoreset_mode=NEXT_STEP)
     row = lambda t: np.array([[t + 1, 10 * env] for env in range(num_envs)], np.float32)  # noqa: E731
     episodes = [SingleAgentEpisode() for _ in range(num_envs)]
@@ -206,7 +206,7 @@ IRREGULAR = [
 
 
 def vector_row(space: spaces.Space, items: list[Any]) -> Any:
-    """The items as a vector environment gives them."""
+    """Return the items as one batch, as a vector environment returns observations."""
     batched = gym.vector.utils.batch_space(space, len(items))
     out = gym.vector.utils.create_empty_array(space, len(items))
     row = gym.vector.utils.concatenate(space, items, out)
@@ -215,7 +215,7 @@ def vector_row(space: spaces.Space, items: list[Any]) -> Any:
 
 
 def item_of(space: spaces.Space, rows: Any, i: int) -> Any:
-    """Item i of flattened rows."""
+    """Return item i of flattened rows."""
     if isinstance(space, spaces.Dict):
         return {key: part[i] for key, part in rows.items()}
     return tuple(part[i] for part in rows) if isinstance(space, spaces.Tuple) else rows[i]

@@ -1,4 +1,4 @@
-"""The learner piece that lays episodes into a rollout buffer."""
+"""Connector that writes episodes into a rollout buffer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NUM_ENVS, NUM_ROWS = 3, 40
 
 
 class Critic:
-    """Values that tell the observations apart."""
+    """Value function with a different value for each observation."""
 
     def compute_values(self, batch):
         return batch["obs"].sum(-1)
 
 
 class CartPoles:
-    """CartPole with a short time limit, stepped and recorded block after block."""
+    """CartPole with a short time limit, stepped and recorded in blocks."""
 
     def __init__(self, mode: AutoresetMode) -> None:
         make = lambda: gym.make("CartPole-v1", max_episode_steps=18)  # noqa: E731

@@ -1,4 +1,4 @@
-"""An exported file acts as its actor does, in a process with numpy and onnxruntime only."""
+"""An exported file acts like its actor, in a process with numpy and onnxruntime only."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ POLICIES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
 
 @pytest.fixture(scope="module")
 def lstm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Actor, Path]:
-    """Return a recurrent actor with all views, and its file."""
+    """Return a recurrent actor with all views, and the path of its exported file."""
     actor, path = made_actor("lstm, all"), tmp_path_factory.mktemp("lstm") / "policy.onnx"
     export(actor, path, outputs=["action_dist_inputs"], num_steps=100)
     return actor, path
 
 
 def made_actor(kind: str) -> Actor:
-    """Return an actor whose actions depend on what it sees."""
+    """Return an actor whose actions depend on its observations."""
     make, observation_space, action_space, pieces = POLICIES[kind]
     torch.manual_seed(0)
     actor = Actor(make, observation_space, action_space, pieces=pieces)

@@ -1,4 +1,4 @@
-"""Connectors and views of a user are exported and act equally, or are rejected by name. None is silently wrong."""
+"""Connectors and views of a user are exported with equal results, or rejected by name."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def made_actor(piece: Any) -> Actor:
 
 
 class Flexible(MLPPolicy):
-    """Reads the observations only."""
+    """Policy that reads the observations only."""
 
 
 @pytest.mark.slow

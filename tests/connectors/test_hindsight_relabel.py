@@ -1,4 +1,4 @@
-"""Relabelled steps have goals that their own episode reached, and the rewards that go with them."""
+"""Relabelled steps have goals that their own episode reached, and the matching rewards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 def goal_episode(number: int, length: int) -> SingleAgentEpisode:
-    """Achieved goals are 1000 * number + t; the desired one is -1."""
+    """Return an episode whose achieved goals are 1000 * number + t. The desired goal is -1."""
     times = np.arange(length + 1.0)[:, None]
     observations = {
         "observation": times,
@@ -31,7 +31,7 @@ def goal_episode(number: int, length: int) -> SingleAgentEpisode:
 
 
 def reward(achieved: np.ndarray, goals: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
-    """How far the goal is; checks that infos are those of the achieved goals."""
+    """Return the distance from the goal, and check that the infos belong to the achieved goals."""
     assert [info["place"] for info in infos] == achieved[:, 0].astype(int).tolist()
     return np.abs(achieved - goals)[:, 0]
 

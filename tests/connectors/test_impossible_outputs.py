@@ -1,4 +1,4 @@
-"""What a policy must not say and a rewriter must not give: outputs without an action, rows of another space."""
+"""Invalid outputs of policies and rewriters: missing actions, observations outside the space."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RIGHT = [
 
 
 class Saying:
-    """A policy that says these inputs for its last environment, and zeros for the others."""
+    """Policy that outputs the given distribution inputs for the last environment, and zeros for the others."""
 
     def __init__(self, last: list[float]) -> None:
         self.last = torch.tensor(last)

@@ -1,4 +1,4 @@
-"""Learner batches equal those built step by step, however episodes were cut."""
+"""Learner batches equal batches that are built step by step, for all ways of cutting episodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def given_as(episodes: list[WholeEpisode], form: str) -> list[SingleAgentEpisode
 
 
 def steps(episodes: list[WholeEpisode]) -> Iterator[tuple[WholeEpisode, int, bool]]:
-    """(episode, step, whether it is the last one of its episode), chunk after chunk."""
+    """Return (episode, step, is last step of its episode) for all steps, chunk after chunk."""
     for episode in episodes:
         for span in episode.spans:
             for g in range(*span):

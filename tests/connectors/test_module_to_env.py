@@ -1,4 +1,4 @@
-"""Pieces that make actions of the policy's outputs."""
+"""Connectors that compute actions from the policy's outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several agents and modules in all three pipelines: who is asked, whose rows are whose, what each module learns."""
+"""Several agents and modules in all three pipelines: which rows each module acts on and learns from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def action(agent: str, t: int):
 
 
 def episode(num_steps: int = 4, outputs: bool = False) -> MultiAgentEpisode:
-    """a always steps, b waits every second env step, c comes at env step 1 and terminates at 3."""
+    """Return an episode in which a always steps, b skips every second env step, and c has env steps 1 to 3."""
     grown = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, _: MODULES[agent])
     grown.add_env_reset(observations={"a": item("a", 0), "b": item("b", 0)})
     for t in range(1, num_steps + 1):
@@ -55,7 +55,7 @@ def episode(num_steps: int = 4, outputs: bool = False) -> MultiAgentEpisode:
 
 
 class LinearPolicy:
-    """Values are ten times the env step, which is an observation's second part."""
+    """Policy whose values are ten times the env step, the second part of the observation."""
 
     def compute_values(self, batch):
         return batch["obs"][:, 1] * 10

@@ -18,7 +18,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
 def chunks(lengths: list[int], cuts: list[int], seed: int) -> list[list[SingleAgentEpisode]]:
-    """Return episodes of these lengths, each cut after `cuts` steps at most."""
+    """Return episodes of the given lengths, each cut after at most `cuts` steps."""
     rng = np.random.default_rng(seed)
     episodes = []
     for i, length in enumerate(lengths):

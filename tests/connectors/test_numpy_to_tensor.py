@@ -1,4 +1,4 @@
-"""Where a batch becomes tensors, and how it gets to a device."""
+"""Conversion of batches to tensors, and the copy to a device."""
 
 from __future__ import annotations
 

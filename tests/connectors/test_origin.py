@@ -1,4 +1,4 @@
-"""Every row of a batch, read again from where it says that it came from, is that row."""
+"""Every row of a batch equals the step that its origin names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GAMMA = 0.9
 
 
 def chunk(number: int, steps: int, lookback: int = 0, ended: str = "", **facts: Any) -> SingleAgentEpisode:
-    """A chunk that begins at t=lookback; each observation, action and reward is another one."""
+    """Return a chunk that begins at t=lookback. All observations, actions and rewards are different."""
     times = np.arange(lookback + steps + 1)
     observations = np.stack([np.full(len(times), number), times], 1).astype(np.float32)
     facts = {"id_": f"episode {number}", "t_started": lookback, "len_lookback_buffer": lookback, **facts}
@@ -51,7 +51,7 @@ chunks = shapes.map(lambda them: [chunk(i, *own) for i, own in enumerate(them)])
 
 
 def assert_read_again(batch: Any, width: int = 1) -> int:
-    """Check each row that is no padding against its origin; how many there were."""
+    """Check each row that is not padding against its origin, and return the number of checked rows."""
     origin: Origin = batch.origin
     observations, actions, rewards = (np.asarray(batch[name]) for name in ("obs", "actions", "rewards"))
     assert origin.numbers.shape == actions.shape
@@ -335,7 +335,7 @@ def test_a_log_forgets_the_names_of_what_it_does_not_reach() -> None:
 
 
 class Remembering:
-    """A policy with a memory of the observation before."""
+    """Recurrent policy that remembers the previous observation."""
 
     def get_initial_state(self) -> dict[str, np.ndarray]:
         return {"h": np.zeros(2, np.float32)}
@@ -345,7 +345,7 @@ class Remembering:
 
 
 def remembered(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """The steps as an episode of its own, with states: after each step, what was observed at it."""
+    """Return the steps as a new episode, with the last observation as the recurrent state after each step."""
     states = {"state_out": {"h": np.asarray(episode.get_observations(slice(0, len(episode)))).reshape(-1, 2)}}
     return SingleAgentEpisode.from_arrays(
         episode.get_observations(),
@@ -359,7 +359,7 @@ def remembered(episode: SingleAgentEpisode) -> SingleAgentEpisode:
 
 
 def assert_states(batch: Any) -> None:
-    """Check the state that each row begins with: what was observed at the step before its first one."""
+    """Check the recurrent state at the start of each row: the observation of the step before."""
     for row, numbers in enumerate(batch.origin.numbers):
         (first, *_) = np.flatnonzero(numbers >= 0)
         step, episode = batch.origin[row, first], batch.origin.episode(row)

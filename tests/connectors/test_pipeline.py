@@ -1,4 +1,4 @@
-"""What a pipeline promises whatever its pieces: wiring, names, state, spaces, traces."""
+"""Properties of pipelines for any connectors: wiring, names, state, spaces, traces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredP
 
 
 class Add(Connector):
-    """Writes a column with the number of times it was called, which is its state."""
+    """Connector that writes a column with the number of its calls, which is its state."""
 
     def __init__(self, column: str = "calls", *, reads: tuple[str, ...] = (), name: str | None = None) -> None:
         super().__init__(name=name)
@@ -194,7 +194,7 @@ def test_a_state_of_another_pipeline_is_an_error_and_changes_nothing() -> None:
 
 
 class Wider(Connector):
-    """Observations one longer."""
+    """Connector that appends a number to observations."""
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
         return spaces.Box(0, 1, (input_observation_space.shape[0] + 1,))

@@ -1,4 +1,4 @@
-"""What pipelines, runners and algorithms ask of a policy, and what holds where it does not say."""
+"""Requirements of pipelines, runners and algorithms on a policy, and defaults for missing attributes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
 
 
 class Uniform:
-    """The least that a policy may be."""
+    """Policy with the smallest possible interface."""
 
     def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 2)}
 
 
 class RLlibStyle(Uniform):
-    """Says with methods that it has no memory."""
+    """Policy that reports with methods, as in RLlib, that it has no recurrent state."""
 
     def is_stateful(self) -> bool:
         return False
@@ -51,7 +51,7 @@ class RLlibStyle(Uniform):
 
 
 class Sharp(Categorical):
-    """Logits that count ten times."""
+    """Categorical distribution whose logits are multiplied by ten."""
 
     def log_prob(self, inputs: torch.Tensor, actions: Any) -> torch.Tensor:
         return super().log_prob(10 * inputs, actions)
@@ -203,7 +203,7 @@ def test_outputs_of_half_precision_are_sampled_from_and_recorded_as_single() -> 
 
 def test_a_policy_that_writes_into_its_state_changes_no_recorded_one() -> None:
     class Counting:
-        """Counts steps; what it was given is spoiled."""
+        """Recurrent policy that counts steps and overwrites its input state."""
 
         def get_initial_state(self) -> dict[str, Any]:
             return {"h": np.zeros(1, np.float32)}

@@ -1,4 +1,4 @@
-"""Batches come from a thread: in order, with its errors, and nothing of it is left running."""
+"""`Prefetch` returns batches of a thread in order, raises its errors, and leaves no thread running."""
 
 from __future__ import annotations
 

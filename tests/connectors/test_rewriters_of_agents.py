@@ -1,4 +1,4 @@
-"""Rewriters among the joint preprocessors: each agent's observations through a copy of its own."""
+"""Rewriters among joint preprocessors: each agent's observations pass through a separate copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLAT = {"walker": spaces.flatten_space(SEEN["walker"]), "flyer": SEEN["flyer"]}
 
 
 class Meeting:
-    """A walker that is always there, and a flyer that comes at every second env step; over at time 6."""
+    """Environment with a walker at every env step and a flyer at every second env step. It ends at time 6."""
 
     observation_spaces = SEEN
     action_space = ACTIONS
@@ -64,7 +64,7 @@ def runner_of(seen: Any, *joint: Any) -> MultiAgentEnvRunner:
 
 
 def raw() -> MultiAgentEnvRunner:
-    """The same agents without any piece."""
+    """Return the same agents' observations without any connector."""
     return MultiAgentEnvRunner(
         Meeting, dict.fromkeys(SEEN, left), agent_to_module_mapping_fn=lambda agent_id, episode: agent_id, seed=0
     )
@@ -90,7 +90,7 @@ def test_the_agents_that_are_named_are_flattened_and_the_others_stay(agent_ids: 
 
 
 def slowly_filtered(observations: list[np.ndarray]) -> list[np.ndarray]:
-    """Each with the mean and deviation of all up to and with it."""
+    """Return each observation normalized by the mean and deviation of the observations so far."""
     rows = np.array(observations, np.float64)
     found = []
     for t in range(1, len(rows) + 1):

@@ -1,4 +1,4 @@
-"""Pieces written against RLlib's documented contract work when only their imports are changed.
+"""Connectors written for RLlib's documented interface work after a change of imports.
 
 In RLlib the two base classes below are `ray.rllib.connectors.connector_v2.ConnectorV2` and
 `ray.rllib.connectors.env_to_module.observation_preprocessor.SingleAgentObservationPreprocessor`.
@@ -22,7 +22,7 @@ from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey
 
 
 class CountBasedCuriosity(ConnectorV2):
-    """Reward shaping: adds a bonus for observations seldom seen, and keeps the counts as its state."""
+    """Reward shaping connector: adds a bonus for rare observations, with counts as its state."""
 
     def __init__(self, input_observation_space=None, input_action_space=None, *, coefficient=1.0, **kwargs):
         super().__init__(input_observation_space, input_action_space, **kwargs)
@@ -48,7 +48,7 @@ class CountBasedCuriosity(ConnectorV2):
 
 
 class OneHotObservations(SingleAgentObservationPreprocessor):
-    """An observation preprocessor: a Discrete observation as a vector."""
+    """Observation preprocessor: converts a Discrete observation to a vector."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(0.0, 1.0, (int(input_observation_space.n),), np.float32)
@@ -60,7 +60,7 @@ class OneHotObservations(SingleAgentObservationPreprocessor):
 
 
 class AddTimesteps(ConnectorV2):
-    """A column adder: the time step of each row."""
+    """Connector that adds a column with the time step of each row."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -72,7 +72,7 @@ class AddTimesteps(ConnectorV2):
 
 
 class AddActionMask(ConnectorV2):
-    """Half of an action masker: the mask that the environment gives in its infos, one item an episode."""
+    """Connector that adds the action mask of the infos, one item per episode."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes):
@@ -83,7 +83,7 @@ class AddActionMask(ConnectorV2):
 
 
 class MaskLogits(ConnectorV2):
-    """The other half: logits of masked actions become very small."""
+    """Connector that lowers the logits of masked actions."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         mask = torch.as_tensor(shared_data["action_mask"].joined())
@@ -173,7 +173,7 @@ def test_writing_to_an_episode_that_is_being_recorded_is_an_error() -> None:
 
 
 class Doubled(ConnectorV2):
-    """A module-to-env piece that changes items in place."""
+    """Module-to-env connector that changes items in place."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         self.foreach_batch_item_change_in_place(batch, "actions", lambda item, eps_id, agent_id, module_id: 2 * item)
@@ -187,7 +187,7 @@ def test_a_module_to_env_piece_changes_actions_before_they_reach_the_environment
 
 
 class Bare(ConnectorV2):
-    """A piece that does not call its base class's constructor."""
+    """Connector that does not call the constructor of its base class."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor

@@ -1,4 +1,4 @@
-"""A rollout buffer keeps what peers lose: which rows are transitions, and what a truncated step really led to."""
+"""A rollout buffer keeps which rows are transitions, and the true last observation of truncated steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def buffer(request: pytest.FixtureRequest) -> RolloutBuffer:
 
 
 def numbered(buffer: RolloutBuffer):
-    """A started rollout whose rewards tell environment and row."""
+    """Return a started rollout whose rewards identify environment and row."""
     rollout = buffer.start_rollout()
     rollout["reward"][:, :3] = torch.tensor([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
     return rollout
@@ -186,7 +186,7 @@ def test_minibatches_move_to_the_device_asked_for():
 
 
 def truncated_at_row_1(buffer: RolloutBuffer, *, terminated: bool = False):
-    """Rewards 0; environment 0 is truncated at row 1, row 2 is another episode's. V: 1, 2, 3, 4; after it really: 7."""
+    """Return a rollout with rewards 0. Environment 0 is truncated at row 1, and row 2 is another episode."""
     rollout = buffer.start_rollout()
     rollout["reward"].zero_()
     rollout["value"][:] = torch.arange(1.0, 5.0)

@@ -1,4 +1,4 @@
-"""Rollouts and episodes turn into each other without loss, for every autoreset mode, block after block."""
+"""Conversion of rollouts to episodes and back is exact, for every autoreset mode."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 def value_of(observations):
-    """A value function: any function of the observation will do."""
+    """Return a value for each observation, by an arbitrary function."""
     return np.sin(observations[..., 0] * 13 + observations[..., 1]).astype(np.float32)
 
 
 class ScriptedVectorEnv:
-    """Environments whose observations are (environment, count), all different, and whose episodes end at random."""
+    """Environments with unique observations (environment, count), whose episodes end at random."""
 
     def __init__(self, num_envs: int, mode: AutoresetMode, seed: int, ending_rate: float) -> None:
         self.num_envs, self.mode, self.ending_rate = num_envs, mode, ending_rate
@@ -42,7 +42,7 @@ class ScriptedVectorEnv:
         return np.stack([np.arange(self.num_envs), np.full(self.num_envs, self.count)], 1).astype(np.float32)
 
     def step(self):
-        """(actions, logps, rewards, terminateds, truncateds, what the step led to, what the next step starts from)."""
+        """Return actions, logps, rewards, both flags, the next observations, and the observations of the next step."""
         actions, logps, rewards = self.rng.normal(size=(3, self.num_envs)).astype(np.float32)
         terminateds, truncateds = self.rng.random((2, self.num_envs)) < self.ending_rate
         skipped = self.waiting
@@ -59,7 +59,7 @@ class ScriptedVectorEnv:
 
 
 class Simulation:
-    """A scripted environment, watched by a recorder and by a simulator-like writer of rollouts."""
+    """Scripted environment, recorded by a recorder and by a writer of rollouts."""
 
     def __init__(self, num_envs: int, num_rows: int, mode: AutoresetMode, seed: int, ending_rate: float = 0.3) -> None:
         self.env = ScriptedVectorEnv(num_envs, mode, seed, ending_rate)
@@ -69,7 +69,7 @@ class Simulation:
         self.recorder.reset(self.obs, {})
 
     def block(self):
-        """The next block as (the recorder's pack, the rollout that was written row by row)."""
+        """Return the next block as (pack of the recorder, rollout written row by row)."""
         rollout = self.buffer.start_rollout()
         for t in range(self.buffer.rollout_len):
             self.write_row(rollout, t)
@@ -114,7 +114,7 @@ def all_values(pack):
 
 
 def check_same_chunks(found, expected):
-    """Chunk by chunk the same, but for the ids."""
+    """Check that all chunks are equal, except for their ids."""
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
         assert a.t_started == b.t_started

@@ -1,4 +1,4 @@
-"""A data set's sampler behind torch's loader: the same batches in the same order, however many workers draw them."""
+"""A data set's sampler behind torch's loader returns the same batches for any number of workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the learner sees of a step is what the policy saw when it took it, however sampling was cut."""
+"""The learner's input of a step equals the policy's input when it took the step, for all cuts of episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OBSERVATIONS, ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete
 
 
 class Numbered(gym.Env):
-    """Every observation is unlike any other: the environment's number and a count of all it ever showed."""
+    """Environment with unique observations: the environment's number and a count."""
 
     observation_space, action_space = OBSERVATIONS, ACTIONS
 
@@ -42,7 +42,7 @@ class Numbered(gym.Env):
 
 
 class Watching:
-    """A policy with a memory that notes down what it saw and what it remembered, by the newest observation."""
+    """Recurrent policy that records its inputs and states by the newest observation."""
 
     def __init__(self) -> None:
         self.saw: dict[tuple[float, ...], tuple[Any, float]] = {}

@@ -1,4 +1,4 @@
-"""Returns and advantages are those of the batch's rewards and endings, whatever piece has changed them."""
+"""Returns and advantages use the rewards and endings of the batch, after changes by other connectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIONS = spaces.Discrete(2, start=3)
 
 
 class ClipRewards(Connector):
-    """Rewards between -1 and 1."""
+    """Connector that clips rewards to [-1, 1]."""
 
     reads = writes = ("rewards",)
 
@@ -32,7 +32,7 @@ class ClipRewards(Connector):
 
 
 class LivesLost(Connector):
-    """Steps whose reward is below -2 are terminal."""
+    """Connector that makes steps with a reward below -2 terminal."""
 
     reads = writes = ("terminateds",)
 
@@ -53,7 +53,7 @@ class DoubledInEpisodes(Connector):
 
 
 class Leaning(Sum):
-    """Takes the larger action the more often the larger the observation is; no action below its first is known."""
+    """Policy that takes the larger action more often for larger observations."""
 
     def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, torch.Tensor]:
         logit = batch["obs"].sum(-1, keepdim=True)
@@ -166,7 +166,7 @@ def test_rewards_written_to_episodes_after_their_column_was_made_are_refused() -
 
 
 def test_padding_holds_no_action_that_v_trace_would_have_to_know() -> None:
-    """Actions begin at 3; the zeros of padded rows are none."""
+    """Check V-trace with actions from 3 on, so that the zeros of padded rows are no actions."""
 
     class OfEachStep(Leaning):
         def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""numpy functions give the same numbers and dtypes on traced arrays as on arrays."""
+"""numpy functions return the same numbers and dtypes for traced arrays as for arrays."""
 
 from __future__ import annotations
 

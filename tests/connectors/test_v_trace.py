@@ -21,7 +21,7 @@ OLD_LOGP = np.log(0.5)
 
 
 class Leaning(Sum):
-    """A policy that takes action 1 the more often the larger the observation is."""
+    """Policy that takes action 1 more often for larger observations."""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
         assert not torch.is_grad_enabled()
@@ -30,7 +30,7 @@ class Leaning(Sum):
 
 
 class Remembering(Leaning, Accumulator):
-    """The same with a memory that only its values use."""
+    """The policy `Leaning` with a recurrent state that only its values use."""
 
     compute_values = Accumulator.compute_values
 
@@ -48,7 +48,7 @@ def collected(length: int, seed: int, **ending: bool) -> SingleAgentEpisode:
 
 
 def expected(episode: SingleAgentEpisode, values: list[float]) -> tuple[list[float], list[float]]:
-    """(advantages, targets) by the plain reference."""
+    """Return (advantages, targets) of the plain reference implementation."""
     sums = episode.get_observations().sum(-1).astype(np.float64)[:-1]
     logits = np.where(episode.get_actions() == 1, sums, -sums)
     ratios = 1 / (1 + np.exp(-2 * logits)) / np.exp(OLD_LOGP)

@@ -1,4 +1,4 @@
-"""What a view is given, how views follow one another, and what is wrong with one is said when it is bound."""
+"""Inputs of views, chains of views, and errors for invalid views when they are bound."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACES = HistorySpaces(BOX, ACTIONS)
 
 
 def expected_windows(episode: WholeEpisode, first: int, g: int, k: int) -> dict[str, Any]:
-    """Windows at observation g of an episode of which a chunk holds what comes from step `first` on, item by item."""
+    """Return the expected windows at observation g, of an episode whose chunk begins at step `first`, item by item."""
     zero = np.zeros(2, np.float32)
     seen, done = range(g - k + 1, g + 1), range(g - k, g)
     one_hot = np.eye(3, dtype=np.float32)
@@ -160,7 +160,7 @@ def batch_sized(history: History) -> dict[str, Any]:
 
 
 class Counting:
-    """Has a state."""
+    """View with a state."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -220,7 +220,7 @@ def test_views_that_need_spaces_say_so() -> None:
 
 
 class LongerNowAndThen:
-    """How far it looks depends on what it sees."""
+    """View that looks further back for some observations."""
 
     def __call__(self, history: History) -> dict[str, Any]:
         k = 3 if (history.observations()[:, 1] == 11).any() else 2
@@ -233,7 +233,7 @@ def test_a_view_that_looks_further_than_on_samples_is_refused() -> None:
 
 
 class Remembering:
-    """Remembers the largest number that it was ever shown; on the samples that is always the same one."""
+    """View that remembers the largest number of all its inputs."""
 
     def __init__(self) -> None:
         self.largest = 1e5
@@ -245,7 +245,7 @@ class Remembering:
 
 
 class Sharing:
-    """Divides by the number of rows, which samples of a few rows do not show."""
+    """View that divides by the number of rows, which small samples do not show."""
 
     def __call__(self, history: History) -> dict[str, Any]:
         return {"obs": history.observations() / np.float32(max(len(history), 3))}
@@ -259,7 +259,7 @@ def test_a_view_that_samples_do_not_convict_is_convicted_in_an_environment(make_
 
 
 class Loud(Numbered):
-    """Later observations are larger."""
+    """Environment whose observations are 1e5 times as large as in `Numbered`."""
 
     def _show(self) -> np.ndarray:
         return super()._show() * np.float32(1e5)

@@ -1,4 +1,4 @@
-"""Views in pipelines: where they stand, what they see of what pieces do, and what reaches policies and values."""
+"""Views in pipelines: their order, the effect of other connectors, and the inputs of policies and values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PACK = EpisodePack.from_episodes(
 
 
 class HundredTimes(Connector):
-    """Rewards a hundred times as large."""
+    """Connector that multiplies rewards by 100."""
 
     def __call__(self, *, batch: Any, episodes: Any, **kwargs: Any) -> Any:
         for episode in self.single_agent_episode_iterator(episodes):
@@ -98,7 +98,7 @@ def test_padding_among_the_pieces_of_a_user_pads_what_comes_after_it_too(place: 
 
 
 class Attentive(torch.nn.Module):
-    """Reads the mask and the past actions, in its values too."""
+    """Policy that reads the mask and the past actions, also for its values."""
 
     def __init__(self, num_columns: int = 4) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def test_views_that_are_bound_belong_to_one_space_and_stand_alone() -> None:
 
 
 class Relay:
-    """Two agents that take turns now and then; observations are unlike any other."""
+    """Two agents that sometimes take turns, with unique observations."""
 
     def __init__(self) -> None:
         self.observation_spaces = {agent: spaces.Box(-1e6, 1e6, (2,), np.float32) for agent in ("left", "right")}
@@ -211,7 +211,7 @@ class Relay:
 
 
 class Remembering(torch.nn.Module):
-    """Notes what it saw."""
+    """Policy that records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The law of every converter: what comes back is equal, or its loss was named."""
+"""Property of all converters: converted and restored episodes are equal, or the report names each difference."""
 
 from __future__ import annotations
 
@@ -20,87 +20,94 @@ FACTS = ("id_", "t_started", "agent_id", "module_id", "multi_agent_episode_id", 
 
 
 @st.composite
-def lists(draw: st.DrawFn, observed: Any, acted: Any, **options: Any) -> list[SingleAgentEpisode]:
-    """Episodes of one kind with all that an episode may have: ids of every type, versions, odd custom data."""
+def episode_lists(draw: st.DrawFn, observations: Any, actions: Any, **options: Any) -> list[SingleAgentEpisode]:
+    """Draw up to four episodes with ids of every type, policy versions and unusual custom data."""
     extra = draw(st.sampled_from([[], ["action_logp"], ["state_out", "a/b~c"]]))
     shared = {"extra_outputs": extra, "with_spaces": draw(st.booleans()), **options}
     reward = draw(st.sampled_from([float, np.float32]))
-    found = draw(st.lists(episodes(observed, acted, reward_type=reward, **shared), max_size=4))
-    for number, episode in enumerate(found):
+    drawn = draw(st.lists(episodes(observations, actions, reward_type=reward, **shared), max_size=4))
+    for number, episode in enumerate(drawn):
         ids = {name: draw(st.sampled_from([None, "p", 3, ("p", 1)])) for name in FACTS[2:5]}
         versions = draw(st.sampled_from([None, 4, np.arange(len(episode)) // 2]))
         episode.facts = episode.facts._replace(
             id_=f"e{number}", policy_versions=VersionRuns.of(versions, len(episode)), **ids
         )
         episode.custom_data |= draw(st.sampled_from([{}, {"seed": 3}, {"kept": 1, "lost": {1, 2}}, {"d": {2: "x"}}]))
-    return found
+    return drawn
 
 
-def kept(episodes: list[SingleAgentEpisode], report: LossReport) -> list[SingleAgentEpisode]:
-    """The episodes that are there still: all, or where it is named those with a step."""
+def convertible_episodes(episodes: list[SingleAgentEpisode], report: LossReport) -> list[SingleAgentEpisode]:
+    """Return all episodes, or only episodes with a step if the report names lost episodes."""
     names = {loss.what for loss in report}
     return [episode for episode in episodes if len(episode) or "the episode" not in names]
 
 
-def unnamed(one: SingleAgentEpisode, other: SingleAgentEpisode, report: LossReport) -> set[str]:
-    """What differs although no loss tells of it, or of a part of it."""
-    return set(_differences(one, other)) - {what for loss in report for what in _named(loss.what)}
+def unreported_differences(original: SingleAgentEpisode, restored: SingleAgentEpisode, report: LossReport) -> set[str]:
+    """Return the differences between two episodes that the report does not name."""
+    return set(_differences(original, restored)) - {name for loss in report for name in _names_of(loss.what)}
 
 
-def told_for_nothing(given: list[SingleAgentEpisode], back: list[SingleAgentEpisode], report: LossReport) -> set[str]:
-    """What losses tell of although no episode lost it."""
-    pairs = zip(kept(given, report), back, strict=True)
-    lost = {what for one, other in pairs for what in _differences(one, other)}
-    lost |= {"the episode"} if len(given) > len(back) else set()
-    return {loss.what for loss in report if not lost & {*_named(loss.what)}}
+def reported_without_loss(
+    original: list[SingleAgentEpisode], restored: list[SingleAgentEpisode], report: LossReport
+) -> set[str]:
+    """Return the losses of the report that did not happen to any episode."""
+    pairs = zip(convertible_episodes(original, report), restored, strict=True)
+    lost = {name for pair in pairs for name in _differences(*pair)}
+    lost |= {"the episode"} if len(original) > len(restored) else set()
+    return {loss.what for loss in report if not lost & {*_names_of(loss.what)}}
 
 
-def _named(what: str) -> tuple[str, str]:
-    """What a loss is of, and the whole of which it is a part: `infos['t']` and `infos/t` are of the infos."""
-    what = what.removeprefix("the dtype of ")
-    return what, re.split(r"[\[/]", what)[0]
+def _names_of(loss: str) -> tuple[str, str]:
+    """Return the path of a loss, such as `infos['t']` or `infos/t`, and the name at its start, such as `infos`."""
+    path = loss.removeprefix("the dtype of ")
+    return path, re.split(r"[\[/]", path)[0]
 
 
-def _differences(one: SingleAgentEpisode, other: SingleAgentEpisode) -> Iterator[str]:
-    if one.lookback != other.lookback:
+def _differences(original: SingleAgentEpisode, restored: SingleAgentEpisode) -> Iterator[str]:
+    if original.lookback != restored.lookback:
         yield "lookback"
-        one, other = (episode.slice(slice(0, len(episode)), len_lookback_buffer=0) for episode in (one, other))
-    mine, theirs = one.finalized_tracks(), other.finalized_tracks()
+        original, restored = (
+            episode.slice(slice(0, len(episode)), len_lookback_buffer=0) for episode in (original, restored)
+        )
+    tracks, restored_tracks = original.finalized_tracks(), restored.finalized_tracks()
     for name in FACTS:
-        if getattr(one, name) != getattr(other, name):
+        if getattr(original, name) != getattr(restored, name):
             yield name
-    if one.facts.policy_versions != other.facts.policy_versions:
+    if original.facts.policy_versions != restored.facts.policy_versions:
         yield "policy_versions"
-    if (one.is_terminated, one.is_truncated) != (other.is_terminated, other.is_truncated):
-        yield "that the chunk goes on" if not one.is_done else "both_endings"
+    if (original.is_terminated, original.is_truncated) != (restored.is_terminated, restored.is_truncated):
+        yield "that the chunk goes on" if not original.is_done else "both_endings"
     for name in ("observations", "actions", "rewards"):
-        if not _same(getattr(mine, name).whole(), getattr(theirs, name).whole()):
+        if not _same(getattr(tracks, name).whole(), getattr(restored_tracks, name).whole()):
             yield name
-    for key in mine.extra.keys() | theirs.extra.keys():
-        both = key in mine.extra and key in theirs.extra
-        if not both or not _same(mine.extra[key].whole(), theirs.extra[key].whole()):
+    for key in tracks.extra.keys() | restored_tracks.extra.keys():
+        both = key in tracks.extra and key in restored_tracks.extra
+        if not both or not _same(tracks.extra[key].whole(), restored_tracks.extra[key].whole()):
             yield f"extra_model_outputs[{key!r}]"
-    for name, x, y in (("infos", [*one.infos], [*other.infos]), ("custom_data", one.custom_data, other.custom_data)):
+    for name, x, y in (
+        ("infos", [*original.infos], [*restored.infos]),
+        ("custom_data", original.custom_data, restored.custom_data),
+    ):
         if not same_info(x, y):
             yield name
         if _retyped(x, y):
             yield f"the type of {name}"
     for name in ("observation_space", "action_space"):
-        if getattr(one, name) is not None and getattr(one, name) != getattr(other, name):
+        if getattr(original, name) is not None and getattr(original, name) != getattr(restored, name):
             yield name
 
 
-def _retyped(one: Any, other: Any) -> bool:
-    """Whether somewhere a tuple is a list, or numpy's text is Python's."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return any(_retyped(one[key], other[key]) for key in one.keys() & other.keys())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return type(one) is not type(other) or any(map(_retyped, one, other))
-    return isinstance(one, str) and type(one) is not type(other)
+def _retyped(original: Any, restored: Any) -> bool:
+    """Return True if a tuple became a list or a list a tuple, or numpy text became Python text."""
+    if isinstance(original, dict) and isinstance(restored, dict):
+        return any(_retyped(original[key], restored[key]) for key in original.keys() & restored.keys())
+    if isinstance(original, (list, tuple)) and isinstance(restored, (list, tuple)):
+        return type(original) is not type(restored) or any(map(_retyped, original, restored))
+    return isinstance(original, str) and type(original) is not type(restored)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal in structure, values and dtypes, but for the width of text and the order of bytes."""
-    pairs = zip(nested.leaves(one), nested.leaves(other), strict=False)
+def _same(original: Any, restored: Any) -> bool:
+    """Return True if structures, values and dtypes are equal, except for the width of text and the byte order."""
+    pairs = zip(nested.leaves(original), nested.leaves(restored), strict=False)
     kinds = [(x.dtype.newbyteorder("="), y.dtype.newbyteorder("=")) for x, y in pairs]
-    return all(a == b or a.kind == b.kind == "U" for a, b in kinds) and nested.equal(one, other)
+    return all(a == b or a.kind == b.kind == "U" for a, b in kinds) and nested.equal(original, restored)

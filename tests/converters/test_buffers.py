@@ -1,4 +1,4 @@
-"""Replay buffers of Stable-Baselines3 and Tianshou that are filled here: their own samplers give right transitions."""
+"""Conversions to replay buffers of Stable-Baselines3, whose samplers must return correct transitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from episodes.testing.strategies import spaces as drawn_spaces
 
 
 def fits(space: Any) -> bool:
-    """Whether SB3 has a buffer for it: an array of numbers, or a Dict of these."""
+    """Return True if Stable-Baselines3 has a buffer for the space: arrays of numbers, or a Dict of such arrays."""
     return all(map(is_array, space.spaces.values() if isinstance(space, spaces.Dict) else [space]))
 
 
@@ -30,31 +30,35 @@ def is_array(space: Any) -> bool:
 
 @settings(max_examples=15, phases=[Phase.generate])
 @given(data=st.data())
-def test_a_buffer_of_sb3_gives_back_what_it_was_given_or_it_was_named(data: st.DataObject) -> None:
-    observed = data.draw(drawn_spaces().filter(fits))
-    acted = data.draw(drawn_spaces().filter(is_array))
-    given_ = data.draw(law.lists(observed, acted))
-    if not any(map(len, given_)):
+def test_sb3_round_trip_of_random_episodes_reports_every_difference(data: st.DataObject) -> None:
+    observations = data.draw(drawn_spaces().filter(fits))
+    actions = data.draw(drawn_spaces().filter(is_array))
+    original_episodes = data.draw(law.episode_lists(observations, actions))
+    if not any(map(len, original_episodes)):
         return
-    buffer, lost = to_sb3(given_, observation_space=observed, action_space=acted)
-    back, more = from_sb3(buffer)
-    assert not more
-    lost.join(more)
+    buffer, lost = to_sb3(original_episodes, observation_space=observations, action_space=actions)
+    back, second_report = from_sb3(buffer)
+    assert not second_report
+    lost.join(second_report)
     spaces_given = {"observation_space", "action_space"}
-    for one, other in zip(law.kept(given_, lost), back, strict=True):
-        assert law.unnamed(one, other, lost) - spaces_given == set(), (one, other, str(lost))
-    assert law.told_for_nothing(given_, back, lost) == set()
+    for original, restored in zip(law.convertible_episodes(original_episodes, lost), back, strict=True):
+        assert law.unreported_differences(original, restored, lost) - spaces_given == set(), (
+            original,
+            restored,
+            str(lost),
+        )
+    assert law.reported_without_loss(original_episodes, back, lost) == set()
 
 
 def chain(steps: int, **ending: Any) -> SingleAgentEpisode:
-    seen = np.arange(steps + 1, dtype=np.float32)[:, None]
+    observations = np.arange(steps + 1, dtype=np.float32)[:, None]
     known = {"observation_space": spaces.Box(0, 99, (1,)), "action_space": spaces.Discrete(3)}
     return SingleAgentEpisode.from_arrays(
-        seen, np.ones(steps, int), np.arange(steps, dtype=np.float32), **known, **ending
+        observations, np.ones(steps, int), np.arange(steps, dtype=np.float32), **known, **ending
     )
 
 
-def test_a_sampler_of_sb3_bootstraps_after_a_time_limit_and_a_cut_and_not_after_a_termination() -> None:
+def test_sb3_sampler_bootstraps_after_time_limit_and_cut_only() -> None:
     buffer, report = to_sb3([chain(3, terminated=True), chain(2, truncated=True), chain(4)], buffer_size=20)
     assert isinstance(buffer, ReplayBuffer)
     assert (buffer.pos, buffer.full, buffer.size()) == (9, False, 9)
@@ -66,23 +70,23 @@ def test_a_sampler_of_sb3_bootstraps_after_a_time_limit_and_a_cut_and_not_after_
     assert {loss.what for loss in report} == {"id_", "that the chunk goes on"}
     buffer.add(np.zeros((1, 1)), np.ones((1, 1)), np.zeros(1), np.zeros(1), np.zeros(1), [{}])
     assert buffer.size() == 10
-    found, _ = read(buffer)
-    assert [(len(e), e.is_terminated, e.is_truncated) for e in found] == [
+    episodes, _ = read(buffer)
+    assert [(len(e), e.is_terminated, e.is_truncated) for e in episodes] == [
         (3, True, False), (2, False, True), (4, False, True), (1, False, False)
     ]  # fmt: skip
 
 
-def test_a_space_that_is_not_that_of_the_buffer_is_named() -> None:
+def test_to_sb3_reports_episode_of_other_space() -> None:
     arrays = np.zeros((3, 2), np.float32), np.zeros(2, int), np.zeros(2, np.float32)
-    one, other = (
+    first, second = (
         SingleAgentEpisode.from_arrays(*arrays, observation_space=space, action_space=spaces.Discrete(2), id_=id_)
         for id_, space in (("a", spaces.Box(-9, 9, (2,))), ("b", spaces.Box(-5, 5, (2,))))
     )
-    found = [loss for loss in to_sb3([one, other])[1] if loss.what == "observation_space"]
-    assert [(loss.num_episodes, loss.first) for loss in found] == [(1, "b")]
+    losses = [loss for loss in to_sb3([first, second])[1] if loss.what == "observation_space"]
+    assert [(loss.num_episodes, loss.first) for loss in losses] == [(1, "b")]
 
 
-def test_what_sb3_rounds_is_named() -> None:
+def test_to_sb3_reports_rounded_rewards() -> None:
     episode = SingleAgentEpisode.from_arrays(np.full((3, 1), 0.1), np.ones(2, int), np.array([0.1, 1]), terminated=True)
     known = {"observation_space": spaces.Box(0, 1, (1,), np.float64), "action_space": spaces.Discrete(2)}
     _, report = to_sb3([episode], **known)
@@ -91,7 +95,7 @@ def test_what_sb3_rounds_is_named() -> None:
         to_sb3([episode], strict=True, **known)
 
 
-def test_bad_input_is_said_with_what_to_do() -> None:
+def test_to_sb3_of_invalid_input_raises_with_advice() -> None:
     with pytest.raises(InvalidArgument, match="give observation_space="):
         to_sb3([SingleAgentEpisode.from_arrays(np.zeros((2, 1)), [0], [0.0])])
     with pytest.raises(InvalidArgument, match="there are 3 steps"):

@@ -31,7 +31,7 @@ from episodes.replay import EpisodeReplayBuffer
 
 
 class Follow(gym.Env):
-    """The best action is 2.9 times the observation, in Box(-3, 3). The best return is 20, that of doing nothing 0."""
+    """Environment whose best action is 2.9 times the observation, in Box(-3, 3). The best return is 20."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Box(-3, 3, (2,), np.float32)

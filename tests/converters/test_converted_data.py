@@ -1,4 +1,4 @@
-"""Data of others at work here: the doctor reads them, and algorithms learn from them."""
+"""Converted data of other libraries in use: `examine` reads the data, and algorithms learn from the data."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ BOX, TWO = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2)
 
 
 def played(num: int, steps: int = 20, good: bool = True) -> list[SingleAgentEpisode]:
-    """The first number says which action is right; one that is pays 1."""
+    """Return episodes in which the action 1 is right for a positive first number. Right actions get reward 1."""
     rng, made = np.random.default_rng(num), []
     for i in range(num):
-        seen = rng.uniform(-1, 1, (steps + 1, 2)).astype(np.float32)
-        right = (seen[:-1, 0] > 0).astype(np.int64)
-        acted = right if good else rng.integers(0, 2, steps)
-        paid = (acted == right).astype(np.float32)
+        observations = rng.uniform(-1, 1, (steps + 1, 2)).astype(np.float32)
+        right = (observations[:-1, 0] > 0).astype(np.int64)
+        actions = right if good else rng.integers(0, 2, steps)
+        rewards = (actions == right).astype(np.float32)
         known: dict[str, Any] = {"observation_space": BOX, "action_space": TWO, "truncated": True, "id_": f"e{i}"}
-        made.append(SingleAgentEpisode.from_arrays(seen, acted, paid, **known))
+        made.append(SingleAgentEpisode.from_arrays(observations, actions, rewards, **known))
     return made
 
 
@@ -39,12 +39,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def share_right(policy: Any, column: str) -> float:
-    seen = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    chosen = policy({"obs": seen}, explore=False)[column].argmax(-1)
-    return float((chosen == (seen[:, 0] > 0)).float().mean())
+    observations = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    chosen = policy({"obs": observations}, explore=False)[column].argmax(-1)
+    return float((chosen == (observations[:, 0] > 0)).float().mean())
 
 
-def test_cloning_learns_from_data_of_minari(home: Path) -> None:
+def test_bc_learns_from_minari_data(home: Path) -> None:
     to_minari(played(15), "some/good-v0")
     data, _ = from_minari("some/good-v0")
     policy = MLPPolicy(BOX, TWO, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
@@ -52,7 +52,7 @@ def test_cloning_learns_from_data_of_minari(home: Path) -> None:
     assert share_right(policy, "action_dist_inputs") > 0.9
 
 
-def test_conservative_q_learning_learns_from_data_of_minari(home: Path) -> None:
+def test_cql_learns_from_minari_data(home: Path) -> None:
     to_minari(played(15, good=False), "some/mixed-v0")
     data, _ = from_minari("some/mixed-v0")
     buffer = EpisodeReplayBuffer(1000, seed=0)
@@ -60,12 +60,12 @@ def test_conservative_q_learning_learns_from_data_of_minari(home: Path) -> None:
     policy = QPolicy(BOX, TWO, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
     algorithm = CQL(policy, CQLConfig(conservatism=0.5, gamma=0.0, batch_size=64, learning_rate=1e-2))
     algorithm.update_from(buffer, 150)
-    seen = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    chosen = policy.q_values({"obs": seen}).argmax(-1)
-    assert float((chosen == (seen[:, 0] > 0)).float().mean()) > 0.9
+    observations = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    chosen = policy.q_values({"obs": observations}).argmax(-1)
+    assert float((chosen == (observations[:, 0] > 0)).float().mean()) > 0.9
 
 
-def test_the_doctor_reads_data_of_others(home: Path) -> None:
+def test_examine_reads_converted_data(home: Path) -> None:
     frozen = [
         SingleAgentEpisode.from_arrays(
             np.full((21, 2), np.nan, np.float32), np.zeros(20, int), np.zeros(20), observation_space=BOX,
@@ -76,9 +76,9 @@ def test_the_doctor_reads_data_of_others(home: Path) -> None:
     to_parquet(frozen, home / "steps")
     dataset, _ = to_minari(frozen, "some/nan-v0")
     buffer, _ = to_sb3(frozen)
-    wanted = {finding.kind for finding in examine(frozen)}
-    assert wanted
+    expected = {finding.kind for finding in examine(frozen)}
+    assert expected
     for subject in (home / "steps", home / "some/nan-v0", dataset, buffer):
-        assert wanted & {finding.kind for finding in examine(read(subject)[0])}, subject
+        assert expected & {finding.kind for finding in examine(read(subject)[0])}, subject
     good, _ = to_minari(played(3), "some/fine-v0")
     assert examine(read(good)[0]) == examine(played(3))

@@ -1,4 +1,4 @@
-"""Every format of files: what comes back is equal, or named; written whole or not at all, episode by episode."""
+"""Conversions to and from files: restored episodes are equal or losses are reported, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -39,68 +39,70 @@ from episodes.storage import EpisodeDataset
 from episodes.testing.strategies import spaces as drawn_spaces
 
 
-def some(steps: int = 3, id_: str = "a", **more: Any) -> SingleAgentEpisode:
-    seen = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2)
-    given_ = {"observation_space": spaces.Box(-9, 9, (2,)), "action_space": spaces.Discrete(99, start=2)}
-    arrays = seen, np.arange(steps) + 2, np.arange(steps) / 4
-    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": id_, "terminated": True, **given_, **more})
+def some(steps: int = 3, id_: str = "a", **options: Any) -> SingleAgentEpisode:
+    observations = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2)
+    original_episodes = {"observation_space": spaces.Box(-9, 9, (2,)), "action_space": spaces.Discrete(99, start=2)}
+    arrays = observations, np.arange(steps) + 2, np.arange(steps) / 4
+    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": id_, "terminated": True, **original_episodes, **options})
 
 
 @pytest.mark.parametrize("name", ["parquet", "rllib", "lerobot"])
 @settings(max_examples=10, phases=[Phase.generate])
 @given(data=st.data())
-def test_what_comes_back_from_files_is_equal_or_its_loss_was_named(name: str, data: st.DataObject) -> None:
+def test_file_round_trip_of_random_episodes_reports_every_difference(name: str, data: st.DataObject) -> None:
     text = name != "rllib" and data.draw(st.booleans())
-    observed, acted = data.draw(drawn_spaces(text=text)), data.draw(drawn_spaces())
-    given_ = data.draw(law.lists(observed, acted))
+    observations, actions = data.draw(drawn_spaces(text=text)), data.draw(drawn_spaces())
+    original_episodes = data.draw(law.episode_lists(observations, actions))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x"
-        if name == "lerobot" and not any(map(len, given_)):
+        if name == "lerobot" and not any(map(len, original_episodes)):
             with pytest.raises(InvalidArgument, match="no episodes with a step"):
-                write(given_, path, name)
+                write(original_episodes, path, name)
             return
-        lost = write(iter(given_), path, name)
+        lost = write(iter(original_episodes), path, name)
         if not any(path.rglob("*.parquet")):
-            assert not law.kept(given_, lost)
+            assert not law.convertible_episodes(original_episodes, lost)
             return
-        found, more = read(path)
-        back = list(found)
-        lost.join(more)
-    for one, other in zip(law.kept(given_, lost), back, strict=True):
-        assert law.unnamed(one, other, lost) == set(), (one, other, str(lost))
-    assert law.told_for_nothing(given_, back, lost) == set()
+        episodes, second_report = read(path)
+        back = list(episodes)
+        lost.join(second_report)
+    for original, restored in zip(law.convertible_episodes(original_episodes, lost), back, strict=True):
+        assert law.unreported_differences(original, restored, lost) == set(), (original, restored, str(lost))
+    assert law.reported_without_loss(original_episodes, back, lost) == set()
 
 
 def images(shape: tuple[int, ...], steps: int = 4) -> SingleAgentEpisode:
     rng = np.random.default_rng(0)
-    seen = {"camera": rng.integers(0, 256, (steps + 1, *shape), np.uint8), "joints": rng.random((steps + 1, 3))}
-    told = [{"t": t, "when": "late"} if t % 2 else {} for t in range(steps + 1)]
-    return SingleAgentEpisode.from_arrays(seen, rng.random((steps, 2)), np.ones(steps), infos=told, truncated=True)
+    observations = {"camera": rng.integers(0, 256, (steps + 1, *shape), np.uint8), "joints": rng.random((steps + 1, 3))}
+    infos = [{"t": t, "when": "late"} if t % 2 else {} for t in range(steps + 1)]
+    return SingleAgentEpisode.from_arrays(
+        observations, rng.random((steps, 2)), np.ones(steps), infos=infos, truncated=True
+    )
 
 
 @pytest.mark.parametrize("shape", [(16, 24, 3), (3, 24, 16), (17, 19, 1)])
-def test_lossless_videos_give_back_every_number_and_others_say_how_far_they_are_off(
+def test_lerobot_lossless_videos_are_exact_and_lossy_videos_report_error(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    given_ = [images(shape, 4), images(shape, 6), images(shape, 1)]
-    assert not to_lerobot(given_, tmp_path / "exact", lossless=True, strict=True)
+    original_episodes = [images(shape, 4), images(shape, 6), images(shape, 1)]
+    assert not to_lerobot(original_episodes, tmp_path / "exact", lossless=True, strict=True)
     back, _ = from_lerobot(tmp_path / "exact", strict=True)
-    assert [one.equals(other) for one, other in zip(given_, back, strict=True)] == [True] * 3
-    lost = to_lerobot(given_, tmp_path / "rough")
+    assert [original.equals(restored) for original, restored in zip(original_episodes, back, strict=True)] == [True] * 3
+    lost = to_lerobot(original_episodes, tmp_path / "rough")
     assert [loss.what for loss in lost] == ["observation.images.camera"]
     assert "of 255" in str(lost)
     rough, _ = from_lerobot(tmp_path / "rough")
-    for one, other in zip(given_, rough, strict=True):
-        assert np.array_equal(one.get_observations()["joints"], other.get_observations()["joints"])
-        assert one.get_observations()["camera"].shape == other.get_observations()["camera"].shape
+    for original, restored in zip(original_episodes, rough, strict=True):
+        assert np.array_equal(original.get_observations()["joints"], restored.get_observations()["joints"])
+        assert original.get_observations()["camera"].shape == restored.get_observations()["camera"].shape
     with pytest.raises(LostInConversion, match="crf 23"):
-        to_lerobot(given_, tmp_path / "none", strict=True)
+        to_lerobot(original_episodes, tmp_path / "none", strict=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["exact", "rough"]
 
 
-def test_lerobots_layout_has_what_its_readers_ask_for(tmp_path: Path) -> None:
-    given_ = [some(5, "a", custom_data={"task": "push"}), some(3, "b")]
-    to_lerobot(given_, tmp_path / "x", fps=10, task="pull")
+def test_to_lerobot_writes_documented_layout(tmp_path: Path) -> None:
+    original_episodes = [some(5, "a", custom_data={"task": "push"}), some(3, "b")]
+    to_lerobot(original_episodes, tmp_path / "x", fps=10, task="pull")
     info = json.loads((tmp_path / "x/meta/info.json").read_text())
     assert (info["codebase_version"], info["total_episodes"], info["total_frames"], info["fps"]) == ("v3.0", 2, 8, 10)
     data = pq.read_table(tmp_path / "x" / info["data_path"].format(chunk_index=0, file_index=0))
@@ -116,13 +118,18 @@ def test_lerobots_layout_has_what_its_readers_ask_for(tmp_path: Path) -> None:
     tasks = pq.read_table(tmp_path / "x/meta/tasks.parquet").to_pandas()
     assert tasks.index.tolist() == ["push", "pull"]
     stats = json.loads((tmp_path / "x/meta/stats.json").read_text())["observation.state"]
-    whole = np.concatenate([episode.get_observations(slice(0, len(episode))) for episode in given_])
+    whole = np.concatenate([episode.get_observations(slice(0, len(episode))) for episode in original_episodes])
     assert stats["count"] == [8]
-    for name, wanted in {"mean": whole.mean(0), "std": whole.std(0), "min": whole.min(0), "max": whole.max(0)}.items():
-        np.testing.assert_allclose(stats[name], wanted)
+    for name, expected in {
+        "mean": whole.mean(0),
+        "std": whole.std(0),
+        "min": whole.min(0),
+        "max": whole.max(0),
+    }.items():
+        np.testing.assert_allclose(stats[name], expected)
 
 
-def test_data_of_lerobots_others_lose_the_step_after_which_nothing_is_known(tmp_path: Path) -> None:
+def test_from_lerobot_of_foreign_data_reports_lost_last_step(tmp_path: Path) -> None:
     to_lerobot([some(4), some(2, "b", terminated=False, truncated=True)], tmp_path / "x", task="push")
     info = json.loads((tmp_path / "x/meta/info.json").read_text())
     del info["rl_episodes"]
@@ -135,10 +142,10 @@ def test_data_of_lerobots_others_lose_the_step_after_which_nothing_is_known(tmp_
     assert back[0].custom_data == {"task": "push"}
 
 
-def test_a_table_of_steps_is_one_row_a_step_for_pandas_and_hugging_face(tmp_path: Path) -> None:
-    told = [{"speed": 0.5, "word": "x"}, {}, {"speed": 1.5}, {"speed": 2.5}]
-    given_ = [some(3, infos=told), some(2, "b", terminated=False, policy_versions=7)]
-    frame, lost = to_pandas(given_)
+def test_to_pandas_and_huggingface_have_one_row_per_step(tmp_path: Path) -> None:
+    infos = [{"speed": 0.5, "word": "x"}, {}, {"speed": 1.5}, {"speed": 2.5}]
+    original_episodes = [some(3, infos=infos), some(2, "b", terminated=False, policy_versions=7)]
+    frame, lost = to_pandas(original_episodes)
     assert not lost
     assert len(frame) == 5
     assert frame.groupby("episode_id").rewards.sum().to_dict() == {"a": 0.75, "b": 0.25}
@@ -146,45 +153,51 @@ def test_a_table_of_steps_is_one_row_a_step_for_pandas_and_hugging_face(tmp_path
     assert frame["infos/word"].tolist()[0] == "x"
     assert frame["last_infos/speed"].dropna().tolist() == [2.5]
     assert frame["policy_version"].dropna().tolist() == [7, 7]
-    rows, _ = to_huggingface(given_)
+    rows, _ = to_huggingface(original_episodes)
     assert rows[0]["observations"] == [0.0, 1.0]
     assert rows.num_rows == 5
     with pytest.raises(InvalidArgument, match="no episodes with a step"):
         to_pandas([some(0)])
 
 
-def test_ray_data_reads_parts_of_about_so_many_bytes_whose_rows_are_whole_steps(tmp_path: Path) -> None:
+def test_ray_data_parts_have_bounded_size_and_complete_steps(tmp_path: Path) -> None:
     lengths = [3, 1, 4, 40, 2, 2, 9]
-    given_ = [images((2, 3), steps) for steps in lengths]
-    write(given_, tmp_path / "x", "episodes")
+    original_episodes = [images((2, 3), steps) for steps in lengths]
+    write(original_episodes, tmp_path / "x", "episodes")
     dataset = EpisodeDataset(tmp_path / "x")
     assert parts_of(dataset, 1) == [(i, i + 1) for i in range(7)]
     assert parts_of(dataset, 1 << 30) == [(0, 7)]
     step = 6 + 3 * 8 + 2 * 8 + 8
     assert parts_of(dataset, 10 * step) == [(0, 4), (4, 5), (5, 7)]  # which begin at steps 0, 48 and 50
     assert parts_of(dataset[:0], 1) == []
-    for episode in given_:
+    for episode in original_episodes:
         report = LossReport()
         rows = complete_table(EpisodePack.from_episodes([episode]), report)
         assert not report
-        seen = episode.get_observations()
+        observations = episode.get_observations()
         for name, part in (("observations", slice(None, -1)), ("next_observations", slice(1, None))):
             frames = rows[f"{name}/camera"].combine_chunks().to_numpy_ndarray()
-            assert np.array_equal(frames, seen["camera"][part])
-            assert np.array_equal(rows[f"{name}/joints"].combine_chunks().to_numpy_ndarray(), seen["joints"][part])
-        told = episode.get_infos()
-        assert rows["infos/t"].to_pylist() == [info.get("t") for info in told[:-1]]
-        assert rows["next_infos/when"].to_pylist() == [info.get("when") for info in told[1:]]
+            assert np.array_equal(frames, observations["camera"][part])
+            assert np.array_equal(
+                rows[f"{name}/joints"].combine_chunks().to_numpy_ndarray(), observations["joints"][part]
+            )
+        infos = episode.get_infos()
+        assert rows["infos/t"].to_pylist() == [info.get("t") for info in infos[:-1]]
+        assert rows["next_infos/when"].to_pylist() == [info.get("when") for info in infos[1:]]
 
 
-def test_infos_of_another_kind_begin_another_file(tmp_path: Path) -> None:
-    given_ = [some(3, "a"), some(3, "b", infos=[{"n": i} for i in range(4)]), some(3, "c", infos=[{"n": "x"}] * 4)]
-    to_parquet(given_, tmp_path / "x", strict=True)
+def test_to_parquet_of_other_info_types_begins_new_file(tmp_path: Path) -> None:
+    original_episodes = [
+        some(3, "a"),
+        some(3, "b", infos=[{"n": i} for i in range(4)]),
+        some(3, "c", infos=[{"n": "x"}] * 4),
+    ]
+    to_parquet(original_episodes, tmp_path / "x", strict=True)
     back, _ = from_parquet(tmp_path / "x")
-    assert all(one.equals(other) for one, other in zip(given_, back, strict=True))
+    assert all(original.equals(restored) for original, restored in zip(original_episodes, back, strict=True))
 
 
-def test_several_agents_go_as_their_own_episodes_and_become_whole_again(tmp_path: Path) -> None:
+def test_write_of_multi_agent_episode_can_be_unpacked(tmp_path: Path) -> None:
     game = MultiAgentEpisode(id_="game")
     game.add_env_reset(observations={"w": np.zeros(2)})
     game.add_env_step({"b": np.ones(2)}, {"w": 1}, {})
@@ -194,19 +207,22 @@ def test_several_agents_go_as_their_own_episodes_and_become_whole_again(tmp_path
     for name, left_out in {"parquet": waits, "lerobot": waits, "rllib": set(), "episodes": set()}.items():
         lost = write([game], tmp_path / name, name)
         assert {loss.what for loss in lost} == left_out, name
-        found, more = read(tmp_path / name)
-        own = list(found)
-        assert not more
+        episodes, second_report = read(tmp_path / name)
+        agent_episodes = list(episodes)
+        assert not second_report
         if not left_out:
-            assert unpack_agents([EpisodePack.from_episodes([one]) for one in own])[0].equals(game)
+            assert unpack_agents([EpisodePack.from_episodes([agent_episode]) for agent_episode in agent_episodes])[
+                0
+            ].equals(game)
 
 
-def test_rows_of_steps_as_rllib_writes_them_become_episodes(tmp_path: Path) -> None:
-    seen = np.arange(14, dtype=np.float32).reshape(7, 2)
+def test_from_rllib_parquet_reads_rows_of_steps(tmp_path: Path) -> None:
+    observations = np.arange(14, dtype=np.float32).reshape(7, 2)
     ids = ["a"] * 3 + ["b"] * 4
     table = pa.table(
         {
-            "obs": list(seen), "new_obs": list(seen + 2), "actions": np.arange(7), "rewards": np.ones(7),
+            "obs": list(observations), "new_obs": list(observations + 2),
+            "actions": np.arange(7), "rewards": np.ones(7),
             "terminateds": [False, False, True] + [False] * 4, "truncateds": [False] * 7, "eps_id": ids,
             "t": range(7), "vf_preds": np.ones(7),
         }
@@ -219,7 +235,7 @@ def test_rows_of_steps_as_rllib_writes_them_become_episodes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["parquet", "rllib", "lerobot"])
-def test_the_order_of_bytes_is_kept(tmp_path: Path, name: str) -> None:
+def test_file_round_trip_keeps_byte_order(tmp_path: Path, name: str) -> None:
     extra = {"b": np.arange(3, dtype=">i2")}
     episode = SingleAgentEpisode.from_arrays(
         np.arange(4.0, dtype=">f4"), np.arange(3), np.ones(3), extra_model_outputs=extra
@@ -231,23 +247,23 @@ def test_the_order_of_bytes_is_kept(tmp_path: Path, name: str) -> None:
     assert back.equals(episode)
 
 
-def test_lerobots_one_space_for_all_is_told_to_episodes_of_another(tmp_path: Path) -> None:
+def test_to_lerobot_reports_episode_of_other_space(tmp_path: Path) -> None:
     episodes = [some(), some(id_="b", observation_space=spaces.Box(-5, 5, (2,)))]
     (loss,) = to_lerobot(episodes, tmp_path / "x")
     assert (loss.what, loss.first) == ("observation_space", "b")
 
 
-def test_what_rllibs_files_make_of_tuples_is_told(tmp_path: Path) -> None:
+def test_to_rllib_parquet_reports_tuples_and_numpy_strings(tmp_path: Path) -> None:
     infos = [{"t": (1, [2, (3,)]), "s": np.str_("x"), "l": [1]}] * 4
     lost = to_rllib_parquet([some(infos=infos, custom_data={"d": {"t": ()}})], tmp_path / "x")
-    wanted = {"infos['t']", "infos['s']", "custom_data['d']['t']"}
-    assert {loss.what for loss in lost} == {f"the type of {path}" for path in wanted}
+    expected = {"infos['t']", "infos['s']", "custom_data['d']['t']"}
+    assert {loss.what for loss in lost} == {f"the type of {path}" for path in expected}
     (back,) = from_rllib_parquet(tmp_path / "x")[0]
     assert back.get_infos(0) == {"t": [1, [2, [3]]], "s": "x", "l": [1]}
 
 
 @pytest.mark.parametrize("name", ["parquet", "rllib"])
-def test_damage_of_a_parquet_file_is_told(tmp_path: Path, name: str) -> None:
+def test_read_of_damaged_parquet_raises_or_returns_equal_episodes(tmp_path: Path, name: str) -> None:
     episodes = [some(steps, id_=f"e{steps}", infos=[{"n": t} for t in range(steps + 1)]) for steps in range(1, 9)]
     write(episodes, tmp_path / "x", name)
     (file,) = (tmp_path / "x").rglob("*.parquet")
@@ -255,20 +271,20 @@ def test_damage_of_a_parquet_file_is_told(tmp_path: Path, name: str) -> None:
     for at in range(5, len(whole), len(whole) // 60):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
         try:
-            found = list(read(file, name)[0])
+            restored = list(read(file, name)[0])
         except UnreadableData:
             continue
-        assert all(a.equals(b) for a, b in zip(found, episodes, strict=True)), at
+        assert all(a.equals(b) for a, b in zip(restored, episodes, strict=True)), at
 
 
 @pytest.mark.parametrize("name", ["parquet", "rllib"])
-def test_a_file_that_is_no_parquet_is_told_by_name(tmp_path: Path, name: str) -> None:
+def test_read_of_invalid_parquet_raises_with_file_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "x.parquet").write_bytes(b"x")
     with pytest.raises(UnreadableData, match=r"x\.parquet: ArrowInvalid"):
         list(read(tmp_path / "x.parquet", name)[0])
 
 
-def test_a_pickle_in_a_file_of_rllib_is_refused(tmp_path: Path) -> None:
+def test_from_rllib_parquet_with_pickle_raises(tmp_path: Path) -> None:
     import msgpack
 
     evil = {b"nd": True, b"type": [["", "|O"]], b"kind": b"O", b"shape": [1], b"data": b"\x80\x02."}
@@ -277,12 +293,12 @@ def test_a_pickle_in_a_file_of_rllib_is_refused(tmp_path: Path) -> None:
         from_rllib_parquet(tmp_path)
 
 
-def test_what_does_not_fit_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
-    odd = some(custom_data={"set": {1}})
+def test_write_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) -> None:
+    lossy = some(custom_data={"set": {1}})
     with pytest.raises(LostInConversion, match=r"custom_data\['set'\]"):
-        to_parquet([odd], tmp_path / "x", strict=True)
+        to_parquet([lossy], tmp_path / "x", strict=True)
     with pytest.raises(LostInConversion, match=r"custom_data\['set'\]"):
-        to_rllib_parquet([odd], tmp_path / "x", strict=True)
+        to_rllib_parquet([lossy], tmp_path / "x", strict=True)
     with pytest.raises(TrackMismatch, match="write a data set for each kind"):
         to_lerobot([some(), images((16, 16, 3))], tmp_path / "x")
     with pytest.raises(WrongType, match="complex"):

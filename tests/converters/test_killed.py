@@ -1,4 +1,4 @@
-"""Whoever is killed while he converts leaves what he read as it was, nothing half in its place, and can begin again."""
+"""A killed conversion leaves its input unchanged and no partial output, and can be run again."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ for name in names:
 NAMES = ["parquet", "rllib", "lerobot", "episodes", "minari", "from minari", "copy"]
 
 
-def test_a_conversion_that_was_killed_at_any_line_leaves_nothing_half_and_is_just_run_again(tmp_path: Path) -> None:
+def test_conversion_killed_at_any_line_leaves_no_partial_output(tmp_path: Path) -> None:
     run(tmp_path, ",".join(NAMES), 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_conversions_that_were_killed_at_random_moments_leave_nothing_half(tmp_path: Path, name: str) -> None:
+def test_conversion_killed_at_random_time_leaves_no_partial_output(tmp_path: Path, name: str) -> None:
     run(tmp_path / "lines", name, 40)
     run(tmp_path / "moments", name, 40, outside=True)
 

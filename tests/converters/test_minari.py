@@ -1,4 +1,4 @@
-"""Minari data sets: what they can hold comes back equal, and the rest is told."""
+"""Conversions to and from Minari data sets: restored episodes are equal or losses are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ numbers = count()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _temporary_minari_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         path = tmp_path_factory.mktemp("minari")
         patch.setenv("MINARI_DATASETS_PATH", str(path))
@@ -43,14 +43,14 @@ STEP_INFOS = st.sampled_from(
 )
 
 
-def some(steps: int = 3, **given: Any) -> SingleAgentEpisode:
+def some(steps: int = 3, **options: Any) -> SingleAgentEpisode:
     made: dict[str, Any] = {"observation_space": BOX, "action_space": spaces.Discrete(9, start=2)}
     arrays = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2), np.arange(steps), np.arange(steps) / 4
-    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": "a", "terminated": True, **made, **given})
+    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": "a", "terminated": True, **made, **options})
 
 
 def whole(episode: SingleAgentEpisode, infos: dict[str, Any], custom: dict[str, Any]) -> SingleAgentEpisode:
-    """The episode without its lookback, and with these infos and custom data."""
+    """Return the episode without its lookback, with the infos and custom data."""
     tracks = episode.finalized_tracks()
     parts = nested.map_leaves(
         lambda leaf: np.asarray(leaf.tolist()) if leaf.dtype.kind == "U" else leaf,  # as wide as its own longest
@@ -71,38 +71,45 @@ def whole(episode: SingleAgentEpisode, infos: dict[str, Any], custom: dict[str, 
 
 @settings(max_examples=6, phases=[Phase.generate])
 @given(st.data())
-def test_what_minari_can_hold_comes_back_equal(data: st.DataObject) -> None:
+def test_minari_round_trip_of_supported_episodes_is_equal(data: st.DataObject) -> None:
     without_slashes = drawn_spaces(text=True).filter(lambda space: "a/b" not in str(space))
-    observed, acted = data.draw(without_slashes), data.draw(without_slashes)
+    observations, actions = data.draw(without_slashes), data.draw(without_slashes)
     options: dict[str, Any] = {"min_steps": 1, "extra_outputs": [], "with_spaces": True}
     custom = st.sampled_from([{}, {"seed": 3}, {"seed": 2**40, "options": {"level": [1, 2]}}])
-    given_ = [
-        whole(data.draw(drawn(observed, acted, **options)), data.draw(STEP_INFOS), data.draw(custom)) for _ in range(2)
+    original_episodes = [
+        whole(data.draw(drawn(observations, actions, **options)), data.draw(STEP_INFOS), data.draw(custom))
+        for _ in range(2)
     ]
-    dataset, lost = to_minari(given_, name(), strict=True)
+    dataset, lost = to_minari(original_episodes, name(), strict=True)
     assert not lost
     back, lost = from_minari(dataset)
     assert not lost
-    for one, other in zip(given_, back, strict=True):
-        assert one.equals(other), (one, other)
+    for original, restored in zip(original_episodes, back, strict=True):
+        assert original.equals(restored), (original, restored)
 
 
 @settings(max_examples=6, phases=[Phase.generate])
 @given(data=st.data())
-def test_whatever_comes_back_from_minari_is_equal_or_its_loss_was_named(data: st.DataObject) -> None:
+def test_minari_round_trip_of_random_episodes_reports_every_difference(data: st.DataObject) -> None:
     without_slashes = drawn_spaces(text=True).filter(lambda space: "a/b" not in str(space))
-    observed, acted = data.draw(without_slashes), data.draw(without_slashes)
-    given_ = data.draw(law.lists(observed, acted).filter(lambda found: any(map(len, found))))
-    known = {"observation_space": observed, "action_space": acted}
-    dataset, lost = to_minari(given_, name(), **known)
-    back, more = from_minari(dataset)
-    lost.join(more)
-    for one, other in zip(law.kept(given_, lost), back, strict=True):
-        assert law.unnamed(one, other, lost) - known.keys() == set(), (one, other, str(lost))
-    assert law.told_for_nothing(given_, back, lost) == set()
+    observations, actions = data.draw(without_slashes), data.draw(without_slashes)
+    original_episodes = data.draw(
+        law.episode_lists(observations, actions).filter(lambda episodes: any(map(len, episodes)))
+    )
+    known = {"observation_space": observations, "action_space": actions}
+    dataset, lost = to_minari(original_episodes, name(), **known)
+    back, second_report = from_minari(dataset)
+    lost.join(second_report)
+    for original, restored in zip(law.convertible_episodes(original_episodes, lost), back, strict=True):
+        assert law.unreported_differences(original, restored, lost) - known.keys() == set(), (
+            original,
+            restored,
+            str(lost),
+        )
+    assert law.reported_without_loss(original_episodes, back, lost) == set()
 
 
-def test_images_are_kept_as_they_are() -> None:
+def test_minari_round_trip_keeps_images() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), np.uint8)
     episode = SingleAgentEpisode.from_arrays(frames, np.arange(3), np.zeros(3), **_spaces(frames), id_="a")
     back, _ = from_minari(to_minari([episode], name())[0].id)
@@ -113,8 +120,8 @@ def _spaces(frames: np.ndarray) -> dict[str, Any]:
     return {"observation_space": spaces.Box(0, 255, frames.shape[1:], np.uint8), "action_space": spaces.Discrete(3)}
 
 
-def test_all_that_minari_cannot_hold_is_told_with_where() -> None:
-    odd = some(
+def test_to_minari_reports_every_loss_with_first_episode() -> None:
+    lossy = some(
         id_="b",
         infos=[{"late": 1, "none": None}, {}, {"t": (1,), "a/b": 0}, {"empty": {}}],
         extra_model_outputs={"action_logp": np.zeros(3)},
@@ -122,23 +129,23 @@ def test_all_that_minari_cannot_hold_is_told_with_where() -> None:
         agent_id=("a", 0),
     )
     longer = some(5, id_="c", truncated=True)
-    _, report = to_minari([some(), odd, longer.slice(slice(2, 5), len_lookback_buffer=1), some(0, id_="d")], name())
-    told = {loss.what: (loss.num_episodes, loss.first) for loss in report}
+    _, report = to_minari([some(), lossy, longer.slice(slice(2, 5), len_lookback_buffer=1), some(0, id_="d")], name())
+    losses = {loss.what: (loss.num_episodes, loss.first) for loss in report}
     infos = {f"infos[{key!r}]" for key in ("late", "none", "t", "a/b", "empty")}
-    assert told.keys() == infos | {
+    assert losses.keys() == infos | {
         "extra_model_outputs['action_logp']",
         "custom_data['note']",
         "agent_id",
         "lookback",
         "the episode",
     }
-    assert (told["lookback"], told["the episode"], told["agent_id"]) == ((1, "c"), (1, "d"), (1, "b"))
+    assert (losses["lookback"], losses["the episode"], losses["agent_id"]) == ((1, "c"), (1, "d"), (1, "b"))
 
 
-def test_what_minari_would_change_is_told_and_not_changed() -> None:
+def test_to_minari_leaves_out_values_that_minari_would_change() -> None:
     big = [{"n": 2**63 + i, "m": i} for i in range(3)]
     custom = {"pair": (1, 2), "list": [1, {"a": None}]}
-    one, other = (
+    first_episode, second_episode = (
         SingleAgentEpisode.from_arrays(
             np.zeros((3, 2), np.float32),
             [0, 1],
@@ -152,35 +159,35 @@ def test_what_minari_would_change_is_told_and_not_changed() -> None:
         )
         for space in (BOX, spaces.Box(-5, 5, (2,)))
     )
-    dataset, lost = to_minari([one, other], name())
+    dataset, lost = to_minari([first_episode, second_episode], name())
     back, _ = from_minari(dataset)
     assert [episode.custom_data for episode in back] == [{"list": [1, {"a": None}]}] * 2
     assert [*back[0].get_infos()] == [{"m": i} for i in range(3)]
-    told = {loss.what: (loss.num_episodes, loss.first) for loss in lost}
-    first = (2, one.id_)
-    assert told == {"custom_data['pair']": first, "infos['n']": first, "observation_space": (1, other.id_)}
+    losses = {loss.what: (loss.num_episodes, loss.first) for loss in lost}
+    first = (2, first_episode.id_)
+    assert losses == {"custom_data['pair']": first, "infos['n']": first, "observation_space": (1, second_episode.id_)}
 
 
-def test_an_id_that_minari_would_not_take_is_refused_before_anything_else() -> None:
+def test_to_minari_of_invalid_id_raises() -> None:
     with pytest.raises(InvalidArgument, match="Malformed dataset ID: no id"):
         to_minari([], "no id")
 
 
-def test_strict_raises_with_the_list_and_leaves_nothing_behind() -> None:
-    there = name()
+def test_to_minari_strict_raises_and_leaves_no_data_set() -> None:
+    dataset_id = name()
     with pytest.raises(LostInConversion, match=r"extra_model_outputs\['vf'\].*first is a"):
-        to_minari([some(extra_model_outputs={"vf": np.zeros(3)})], there, strict=True)
+        to_minari([some(extra_model_outputs={"vf": np.zeros(3)})], dataset_id, strict=True)
     with pytest.raises(LostInConversion, match="agent_id"):
-        to_minari([some(agent_id=("a", 1))], there, strict=True)
-    assert there not in minari.list_local_datasets()
+        to_minari([some(agent_id=("a", 1))], dataset_id, strict=True)
+    assert dataset_id not in minari.list_local_datasets()
 
 
-def test_episodes_of_others_bring_their_seeds_and_infos_and_get_ids_of_the_data_set() -> None:
+def test_from_minari_of_foreign_data_keeps_seeds_and_infos() -> None:
     def buffer(seed: int) -> Any:
         arrays = {"observations": np.zeros((4, 2), np.float32), "actions": np.arange(3), "rewards": np.zeros(3)}
         flags = {"terminations": np.zeros(3, bool), "truncations": np.array([False, False, True])}
-        told = {"text": list("abcd"), "deep": {"x": np.arange(4)}}
-        return minari.data_collector.EpisodeBuffer(seed=seed, options={"level": [1, 2]}, infos=told, **arrays, **flags)
+        infos = {"text": list("abcd"), "deep": {"x": np.arange(4)}}
+        return minari.data_collector.EpisodeBuffer(seed=seed, options={"level": [1, 2]}, infos=infos, **arrays, **flags)
 
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         dataset = minari.create_dataset_from_buffers(
@@ -194,7 +201,7 @@ def test_episodes_of_others_bring_their_seeds_and_infos_and_get_ids_of_the_data_
     assert back[1].get_infos(-1) == {"text": "d", "deep": {"x": 3}}
 
 
-def test_an_episode_that_ends_twice_is_told() -> None:
+def test_from_minari_reports_episode_with_two_endings() -> None:
     flags = np.array([False, True, False, True])
     buffer = minari.data_collector.EpisodeBuffer(
         observations=np.zeros((5, 2), np.float32),
@@ -213,14 +220,14 @@ def test_an_episode_that_ends_twice_is_told() -> None:
     assert back[0].get_infos() == [{}, {"t": 0}, {"t": 1}, {"t": 2}, {"t": 3}]
 
 
-def test_more_than_are_written_at_once_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_minari_of_many_episodes_keeps_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("episodes.converters.bounded_packs.MOST_EPISODES", 2)
-    given_ = [some(1, id_=f"e{i}") for i in range(5)]
-    dataset, _ = to_minari(iter(given_), name())
-    assert [e.id_ for e in from_minari(dataset)[0]] == [e.id_ for e in given_]
+    original_episodes = [some(1, id_=f"e{i}") for i in range(5)]
+    dataset, _ = to_minari(iter(original_episodes), name())
+    assert [e.id_ for e in from_minari(dataset)[0]] == [e.id_ for e in original_episodes]
 
 
-def test_without_episodes_or_spaces_the_error_says_what_to_give() -> None:
+def test_to_minari_without_episodes_or_spaces_raises_with_advice() -> None:
     with pytest.raises(InvalidArgument, match="no episodes with a step"):
         to_minari([], name())
     with pytest.raises(InvalidArgument, match="give observation_space="):

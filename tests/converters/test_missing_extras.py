@@ -1,4 +1,4 @@
-"""Without a package, whoever needs it says what was asked for, what is missing, and how to get it."""
+"""Errors for missing packages name the purpose, the package and the install command."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from episodes.storage import arrow as arrow_files
 from episodes.storage.search import query
 from episodes.transport import EpisodeReceiver
 
-Asked = Callable[[Path], Any]
+Call = Callable[[Path], Any]
 
 
 def some(*, image: bool = False) -> list[SingleAgentEpisode]:
-    seen = np.zeros((3, 16, 16, 3), np.uint8) if image else np.zeros((3, 2), np.float32)
-    space = spaces.Box(0, 255, seen.shape[1:], np.uint8) if image else spaces.Box(-1, 1, (2,))
+    observations = np.zeros((3, 16, 16, 3), np.uint8) if image else np.zeros((3, 2), np.float32)
+    space = spaces.Box(0, 255, observations.shape[1:], np.uint8) if image else spaces.Box(-1, 1, (2,))
     known = {"observation_space": space, "action_space": spaces.Discrete(2), "terminated": True}
-    return [SingleAgentEpisode.from_arrays(seen, np.zeros(2, int), np.ones(2), **known)]
+    return [SingleAgentEpisode.from_arrays(observations, np.zeros(2, int), np.ones(2), **known)]
 
 
 def stored(path: Path) -> EpisodeDataset:
     return EpisodeDataset(path / "data", verify=True)
 
 
-CASES: dict[str, tuple[str, str, str, Asked]] = {
+CASES: dict[str, tuple[str, str, str, Call]] = {
     "EpisodeWriter": ("pyarrow", "episodes on disk", "rl-episodes[arrow]", lambda path: EpisodeWriter(path / "a")),
     "sums": ("xxhash", "sums", "rl-episodes[arrow]", stored),
     "url": ("fsspec", "memory://a", "rl-episodes[remote]", lambda path: EpisodeDataset("memory://a")),
@@ -119,7 +119,7 @@ CASES: dict[str, tuple[str, str, str, Asked]] = {
 
 @pytest.fixture
 def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Hides a package until the test is over."""
+    """Yield a function that hides a package until the end of the test."""
     remembered = (arrow_files.pyarrow, query.duckdb, query.database)
 
     def hide(package: str) -> None:
@@ -134,18 +134,18 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
         function.cache_clear()
 
 
-@pytest.mark.parametrize("asked", CASES)
-def test_without_its_package_each_says_what_was_asked_what_is_missing_and_how_to_get_it(
-    asked: str, tmp_path: Path, hidden: Callable[[str], None]
+@pytest.mark.parametrize("case", CASES)
+def test_call_without_package_raises_with_install_command(
+    case: str, tmp_path: Path, hidden: Callable[[str], None]
 ) -> None:
-    package, what, install, ask = CASES[asked]
+    package, purpose, install, ask = CASES[case]
     with EpisodeWriter(tmp_path / "data") as writer:
         writer.add(some())
     converters.to_parquet(some(), tmp_path / "steps")
     hidden(package)
     with pytest.raises(MissingExtra) as caught:
         ask(tmp_path)
-    told = str(caught.value)
-    assert what in told
-    assert re.search(rf"pip install '?{re.escape(install)}", told), told
+    message = str(caught.value)
+    assert purpose in message
+    assert re.search(rf"pip install '?{re.escape(install)}", message), message
     assert not [left for left in tmp_path.iterdir() if "draft" in left.name]

@@ -1,4 +1,4 @@
-"""RLlib's own episodes, in a process of their own: importing RLlib changes how a process logs."""
+"""Tests of RLlib conversions in a new process, since importing RLlib changes the logging of a process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def test_rllibs_episodes_go_both_ways() -> None:
+def test_rllib_checks_pass_in_new_process() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     env = {**os.environ, "PYTHONPATH": str(root)} | {"PYTEST_ADDOPTS": ""}

@@ -1,4 +1,4 @@
-"""TensorDicts, replay buffers of others and D4RL's files: cut into the episodes that they are of."""
+"""Conversions of TensorDicts, replay buffers of other libraries and D4RL files to episodes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from episodes.tracks import nested
 BOX = spaces.Box(-9, 9, (2,))
 
 
-def same(one: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
+def same(original: SingleAgentEpisode, restored: SingleAgentEpisode) -> None:
     """Raise unless tracks and endings are equal."""
-    a, b = one.finalized_tracks(), other.finalized_tracks()
+    a, b = original.finalized_tracks(), restored.finalized_tracks()
     for name in ("observations", "actions", "rewards"):
         assert nested.equal(getattr(a, name).get(), getattr(b, name).get()), name
     assert a.extra.keys() == b.extra.keys()
     assert all(nested.equal(a.extra[key].get(), b.extra[key].get()) for key in a.extra)
-    assert (one.is_terminated, one.is_truncated) == (other.is_terminated, other.is_truncated)
+    assert (original.is_terminated, original.is_truncated) == (restored.is_terminated, restored.is_truncated)
 
 
 def of_numbers(space: Any) -> bool:
@@ -39,53 +39,55 @@ def of_numbers(space: Any) -> bool:
 
 @settings(max_examples=20, phases=[Phase.generate])
 @given(st.data())
-def test_what_a_tensordict_can_hold_comes_back_equal(data: st.DataObject) -> None:
+def test_tensordict_round_trip_of_supported_episodes_is_equal(data: st.DataObject) -> None:
     pytest.importorskip("tensordict")
-    observed, acted = data.draw(drawn_spaces().filter(of_numbers)), data.draw(drawn_spaces().filter(of_numbers))
+    observations, actions = data.draw(drawn_spaces().filter(of_numbers)), data.draw(drawn_spaces().filter(of_numbers))
     options: dict[str, Any] = {"extra_outputs": data.draw(st.sampled_from([[], ["action_logp", "state_out"]]))}
-    given_ = data.draw(
-        st.lists(drawn(observed, acted, min_steps=1, reward_type=np.float32, **options), min_size=1, max_size=4)
+    original_episodes = data.draw(
+        st.lists(drawn(observations, actions, min_steps=1, reward_type=np.float32, **options), min_size=1, max_size=4)
     )
-    rows, _ = to_tensordict(given_)
-    assert rows.batch_size == (sum(map(len, given_)),)
+    rows, _ = to_tensordict(original_episodes)
+    assert rows.batch_size == (sum(map(len, original_episodes)),)
     back, lost = from_tensordict(rows, strict=True)
     assert not lost
-    for one, other in zip(given_, back, strict=True):
-        same(one, other)
+    for original, restored in zip(original_episodes, back, strict=True):
+        same(original, restored)
 
 
 @settings(max_examples=15, phases=[Phase.generate])
 @given(data=st.data())
-def test_whatever_comes_back_from_a_tensordict_is_equal_or_its_loss_was_named(data: st.DataObject) -> None:
-    observed, acted = data.draw(drawn_spaces().filter(of_numbers)), data.draw(drawn_spaces().filter(of_numbers))
-    given_ = data.draw(law.lists(observed, acted).filter(lambda found: any(map(len, found))))
-    rows, lost = to_tensordict(given_)
+def test_tensordict_round_trip_of_random_episodes_reports_every_difference(data: st.DataObject) -> None:
+    observations, actions = data.draw(drawn_spaces().filter(of_numbers)), data.draw(drawn_spaces().filter(of_numbers))
+    original_episodes = data.draw(
+        law.episode_lists(observations, actions).filter(lambda episodes: any(map(len, episodes)))
+    )
+    rows, lost = to_tensordict(original_episodes)
     back, _ = from_tensordict(rows, strict=True)
-    for one, other in zip(law.kept(given_, lost), back, strict=True):
-        assert law.unnamed(one, other, lost) == set(), (one, other, str(lost))
-    assert law.told_for_nothing(given_, back, lost) == set()
+    for original, restored in zip(law.convertible_episodes(original_episodes, lost), back, strict=True):
+        assert law.unreported_differences(original, restored, lost) == set(), (original, restored, str(lost))
+    assert law.reported_without_loss(original_episodes, back, lost) == set()
 
 
-def some(steps: int = 3, **more: Any) -> SingleAgentEpisode:
+def some(steps: int = 3, **options: Any) -> SingleAgentEpisode:
     arrays = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2), np.arange(steps), np.arange(steps) / 4
-    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": "a", "terminated": True, **more})
+    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": "a", "terminated": True, **options})
 
 
-def test_what_a_tensordict_cannot_hold_is_told() -> None:
+def test_to_tensordict_reports_every_loss() -> None:
     pytest.importorskip("tensordict")
-    odd = some(5, infos=[{"a": 1}] * 6, custom_data={"x": 1}, agent_id="p", t_started=3)
-    _, report = to_tensordict([odd.slice(slice(2, 5), len_lookback_buffer=1), some(0)])
-    told = {loss.what for loss in report}
-    assert told == {"infos", "custom_data", "agent_id", "t_started", "lookback", "id_", "the episode"}
+    lossy = some(5, infos=[{"a": 1}] * 6, custom_data={"x": 1}, agent_id="p", t_started=3)
+    _, report = to_tensordict([lossy.slice(slice(2, 5), len_lookback_buffer=1), some(0)])
+    losses = {loss.what for loss in report}
+    assert losses == {"infos", "custom_data", "agent_id", "t_started", "lookback", "id_", "the episode"}
     with pytest.raises(LostInConversion, match="custom_data"):
-        to_tensordict([odd], strict=True)
+        to_tensordict([lossy], strict=True)
     with pytest.raises(InvalidArgument, match="no episodes with a step"):
         to_tensordict([])
     with pytest.raises(InvalidArgument, match="names of TorchRL's own"):
         to_tensordict([some(extra_model_outputs={"done": np.zeros(3)})])
 
 
-def test_outputs_that_are_no_numbers_are_left_out_of_a_tensordict_by_name() -> None:
+def test_to_tensordict_reports_outputs_that_are_no_numbers() -> None:
     extra = {"word": np.array(["a", "b"]), "when": np.array([1, 2], "M8[s]"), "logp": np.array([0.5, 0.25])}
     episode = SingleAgentEpisode.from_arrays(
         np.zeros(3), [0, 1], [0.0, 1.0], extra_model_outputs=extra, terminated=True
@@ -98,7 +100,7 @@ def test_outputs_that_are_no_numbers_are_left_out_of_a_tensordict_by_name() -> N
         to_tensordict([numbered])
 
 
-def test_a_tensordict_of_rows_and_columns_is_cut_at_its_rows_and_says_what_it_drops() -> None:
+def test_from_tensordict_of_two_axes_splits_rows_and_reports_dropped_keys() -> None:
     pytest.importorskip("tensordict")
     rows, _ = to_tensordict([some(4, terminated=False), some(4, terminated=False)])
     del rows["collector"]
@@ -111,7 +113,7 @@ def test_a_tensordict_of_rows_and_columns_is_cut_at_its_rows_and_says_what_it_dr
 
 
 def sb3(full: bool) -> SimpleNamespace:
-    """What a `ReplayBuffer` of 2 environments and 4 rows has, after 3 steps or 5."""
+    """Return the attributes of a `ReplayBuffer` of 2 environments and 4 rows after 3 steps, or 5 if full."""
     steps = [(i, i == 2, False) for i in range(5 if full else 3)]
     held = SimpleNamespace(
         observations=np.zeros((4, 2, 2), np.float32),
@@ -129,7 +131,7 @@ def sb3(full: bool) -> SimpleNamespace:
     return SimpleNamespace(**vars(held), **about, observation_space=BOX, action_space=spaces.Discrete(3))
 
 
-def test_the_buffer_of_sb3_is_read_from_its_oldest_row_environment_by_environment() -> None:
+def test_from_sb3_reads_each_environment_from_oldest_row() -> None:
     back, lost = from_sb3(sb3(full=True), strict=True)
     assert not lost
     assert [(e.id_, len(e), e.is_terminated) for e in back] == [
@@ -142,7 +144,7 @@ def test_the_buffer_of_sb3_is_read_from_its_oldest_row_environment_by_environmen
         from_sb3(SimpleNamespace(optimize_memory_usage=True))
 
 
-def test_rows_that_do_not_lead_to_the_next_are_told() -> None:
+def test_from_sb3_reports_gap_between_steps() -> None:
     buffer = sb3(full=False)
     buffer.observations[1, 1] = 7
     back, report = from_sb3(buffer)
@@ -150,11 +152,12 @@ def test_rows_that_do_not_lead_to_the_next_are_told() -> None:
     assert [(loss.what, loss.first) for loss in report] == [("what lies between two steps", "row 0")]
 
 
-def test_the_buffer_of_tianshou_is_cut_at_its_parts_too() -> None:
-    seen = np.arange(6, dtype=np.float32)[:, None]
+def test_from_tianshou_splits_at_sub_buffers() -> None:
+    observations = np.arange(6, dtype=np.float32)[:, None]
     flags = np.zeros(6, bool)
     buffer = SimpleNamespace(
-        obs=seen, obs_next=seen + 1, act=np.zeros(6, int), rew=np.ones(6), terminated=flags, truncated=flags.copy(),
+        obs=observations, obs_next=observations + 1, act=np.zeros(6, int), rew=np.ones(6),
+        terminated=flags, truncated=flags.copy(),
         info={"a": np.arange(6)}, subbuffer_edges=np.array([0, 3, 6]), sample_indices=lambda size: np.arange(6),
     )  # fmt: skip
     back, _ = from_tianshou(buffer, strict=True)
@@ -165,7 +168,7 @@ def test_the_buffer_of_tianshou_is_cut_at_its_parts_too() -> None:
         from_tianshou(buffer)
 
 
-def test_a_file_of_d4rl_without_next_observations_says_which_steps_it_cannot_end(tmp_path: Path) -> None:
+def test_from_d4rl_without_next_observations_reports_lost_steps(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "hopper.hdf5"
     arrays = {
@@ -180,8 +183,8 @@ def test_a_file_of_d4rl_without_next_observations_says_which_steps_it_cannot_end
             file[key] = array
         file["infos/qpos"] = np.zeros(8)
     back, report = from_d4rl(path)
-    told = {(loss.what, loss.num_episodes, loss.first) for loss in report}
-    assert told == {("'infos'", 1, "hopper"), ("the last observation", 1, "row 2"), ("the last step", 2, "row 5")}
+    losses = {(loss.what, loss.num_episodes, loss.first) for loss in report}
+    assert losses == {("'infos'", 1, "hopper"), ("the last observation", 1, "row 2"), ("the last step", 2, "row 5")}
     assert [(len(e), e.is_terminated, e.is_truncated) for e in back] == [
         (3, True, False), (2, False, True), (1, False, False)
     ]  # fmt: skip

@@ -207,7 +207,7 @@ def test_batch_join_fills_missing_columns_with_fill():
 
 
 @pytest.mark.parametrize(
-    ("other", "error", "message"),
+    ("second", "error", "message"),
     [
         (
             Batch(obs=np.zeros((2, 4))),
@@ -217,9 +217,9 @@ def test_batch_join_fills_missing_columns_with_fill():
         (Batch(obs=torch.zeros(2, 3)), TrackMismatch, "'obs' is an array in one batch and a tensor in another"),
     ],
 )
-def test_batch_join_of_unequal_leaves_raises(other, error, message):
+def test_batch_join_of_unequal_leaves_raises(second, error, message):
     with pytest.raises(error, match=message):
-        Batch.cat([Batch(obs=np.zeros((2, 3))), other])
+        Batch.cat([Batch(obs=np.zeros((2, 3))), second])
     with pytest.raises(InvalidArgument, match="no batches"):
         Batch.stack([])
 
@@ -349,9 +349,9 @@ def test_batch_to_dict_shares_leaves():
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
 def test_batch_copies_are_equal_and_independent(duplicate):
     batch = rows_of(3)
-    other = duplicate(batch)
-    assert same(other, batch)
-    assert not np.shares_memory(other.actions, batch.actions)
+    copied = duplicate(batch)
+    assert same(copied, batch)
+    assert not np.shares_memory(copied.actions, batch.actions)
 
 
 def test_batch_equality_compares_values_and_nan():

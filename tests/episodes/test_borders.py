@@ -1,4 +1,4 @@
-"""Arrays and infos of any kind round-trip through every kind of storage, or raise an error that names them."""
+"""Arrays and infos of any type survive every kind of storage unchanged, or raise a clear error."""
 
 from __future__ import annotations
 

@@ -34,18 +34,25 @@ def test_rows_between_equals_list_search(times, begin, end):
     assert times[first:stop] == [t for t in times if begin <= t < end]
 
 
-@given(times=clocks, wanted=st.lists(env_steps), earliest=env_steps)
-def test_rows_of_before_earliest_are_missing(times, wanted, earliest):
-    expected = [times.index(t) if t in times and t >= earliest else MISSING for t in wanted]
-    assert rows_of(times, wanted, earliest) == expected
+@given(times=clocks, env_steps=st.lists(env_steps), earliest=env_steps)
+def test_rows_of_before_earliest_are_missing(times, env_steps, earliest):
+    expected = [times.index(t) if t in times and t >= earliest else MISSING for t in env_steps]
+    assert rows_of(times, env_steps, earliest) == expected
 
 
-@given(seen=clocks.filter(bool), begin=st.integers(0, 30), length=st.integers(0, 10), lookback=st.integers(0, 8))
-def test_chunk_rows_hold_steps_that_complete_in_chunk(seen, begin, length, lookback):
-    action_times = seen[:-1]
+@given(
+    observation_times=clocks.filter(bool),
+    begin=st.integers(0, 30),
+    length=st.integers(0, 10),
+    lookback=st.integers(0, 8),
+)
+def test_chunk_rows_hold_steps_that_complete_in_chunk(observation_times, begin, length, lookback):
+    action_times = observation_times[:-1]
     end = begin + length
-    first, zero, last = chunk_rows(seen, action_times, (begin, end), lookback)
-    complete = [i for i in range(len(action_times)) if begin < seen[i + 1] <= end and seen[0] <= end]
+    first, zero, last = chunk_rows(observation_times, action_times, (begin, end), lookback)
+    complete = [
+        i for i in range(len(action_times)) if begin < observation_times[i + 1] <= end and observation_times[0] <= end
+    ]
     assert list(range(zero, max(last, zero))) == complete
     reach = [i for i in range(zero) if action_times[i] >= begin - lookback]
     assert list(range(first, zero)) == reach

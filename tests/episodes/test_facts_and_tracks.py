@@ -124,11 +124,11 @@ def test_growing_and_finished_tracks_share_interface() -> None:
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_tracks_compare_by_items(finished: bool) -> None:
-    item, other, longer = grown(3, id_="a"), grown(3, id_="a"), grown(4, id_="a")
+    item, second, longer = grown(3, id_="a"), grown(3, id_="a"), grown(4, id_="a")
     if finished:
-        item, other, longer = item.to_numpy(), other.to_numpy(), longer.to_numpy()
-    assert item.tracks == other.tracks
-    assert all(a == b for a, b in zip(item.tracks.all(), other.tracks.all(), strict=True))
+        item, second, longer = item.to_numpy(), second.to_numpy(), longer.to_numpy()
+    assert item.tracks == second.tracks
+    assert all(a == b for a, b in zip(item.tracks.all(), second.tracks.all(), strict=True))
     assert all(a != b for a, b in zip(item.tracks.all(), longer.tracks.all(), strict=True))
     assert item.rewards != item.actions
     assert len(item.rewards.data) == item.rewards.total == 3

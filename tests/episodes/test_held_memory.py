@@ -17,14 +17,14 @@ from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 from tests.strategies import episodes
 
 
-def large(num: int = 20, **more: Any) -> EpisodePack:
+def large(num: int = 20, **options: Any) -> EpisodePack:
     rows = 50 * num
     return EpisodePack(
         observations={"x": np.arange(3.0 * (rows + num)).reshape(-1, 3), "y": np.zeros(rows + num, np.uint8)},
         actions=np.arange(rows),
         rewards=np.zeros(rows, np.float32),
         lengths=[50] * num,
-        **more,
+        **options,
     )
 
 

@@ -47,7 +47,7 @@ def test_episode_stores_lists_as_tuples_of_space(space: Any, listed: Any) -> Non
     for t in range(1, 5):
         item = listed if t % 2 else lambda t: tupled(listed(t))
         grown.add_env_step(item(t), item(t - 1), 1.0)
-    given = SingleAgentEpisode(
+    constructed = SingleAgentEpisode(
         "a",
         observations=[listed(t) for t in range(5)],
         actions=[listed(t) for t in range(4)],
@@ -56,12 +56,12 @@ def test_episode_stores_lists_as_tuples_of_space(space: Any, listed: Any) -> Non
         action_space=space,
         len_lookback_buffer=0,
     )
-    for episode in (grown, given):
+    for episode in (grown, constructed):
         for _ in range(2):
             check_items(episode.get_observations(), expected)
             check_items(episode.get_actions(), expected[:4])
             episode.to_numpy()
-    assert EpisodePack.from_episodes([grown]) == EpisodePack.from_episodes([given])
+    assert EpisodePack.from_episodes([grown]) == EpisodePack.from_episodes([constructed])
 
 
 @pytest.mark.parametrize("finalized", [False, True])
@@ -98,13 +98,13 @@ def test_multi_agent_episode_accepts_lists_for_tuples(space: Any, listed: Any) -
 
 def test_list_of_wrong_length_raises_and_changes_nothing() -> None:
     episode = SingleAgentEpisode("a", observation_space=TUPLE)
-    for odd in ([[[1], [1, 2]], 0], ([[1], [1, 2]], 0)):
+    for invalid in ([[[1], [1, 2]], 0], ([[1], [1, 2]], 0)):
         with pytest.raises(ShapeMismatch, match=r"the reset: the item is ragged"):
-            episode.add_env_reset(odd)
+            episode.add_env_reset(invalid)
     episode.add_env_reset([0, np.zeros(2)])
-    for odd in ([0], [0, np.zeros(3)], [0, np.zeros(2), 1], [[0], [1, 2]], np.zeros(2), "ab"):
+    for invalid in ([0], [0, np.zeros(3)], [0, np.zeros(2), 1], [[0], [1, 2]], np.zeros(2), "ab"):
         with pytest.raises(ShapeMismatch, match="step 0: the "):
-            episode.add_env_step(odd, 0, 1.0)
+            episode.add_env_step(invalid, 0, 1.0)
     assert len(episode) == 0
     several = MultiAgentEpisode("m", observation_space={"a": TUPLE})
     several.add_env_reset(observations={"a": [0, np.zeros(2)]})
@@ -138,10 +138,13 @@ def test_recorders_accept_lists_for_tuples(space: Any, listed: Any, mode: str) -
             return {key: as_lists(part) for key, part in value.items()}
         return list(map(as_lists, value)) if isinstance(value, tuple) else value
 
-    seen = [recorded(space, make, mode) for make in (rows, lambda t: as_lists(rows(t)))]
-    assert all(current.equals(other) or current.id_ != other.id_ for current, other in zip(*seen, strict=True))
-    for current, other in zip(*seen, strict=True):
-        assert current.tracks == other.tracks
+    recordings = [recorded(space, make, mode) for make in (rows, lambda t: as_lists(rows(t)))]
+    assert all(
+        current.equals(from_lists) or current.id_ != from_lists.id_
+        for current, from_lists in zip(*recordings, strict=True)
+    )
+    for current, from_lists in zip(*recordings, strict=True):
+        assert current.tracks == from_lists.tracks
     buffers = [EpisodeReplayBuffer(100, seed=0) for _ in range(2)]
     for buffer, make in zip(buffers, (rows, lambda t: as_lists(rows(t))), strict=True):
         recorded(

@@ -269,9 +269,9 @@ def loaded(pack: EpisodePack, buffers: list[Any]) -> EpisodePack:
 
 
 def test_concat_of_unequal_packs_raises_at_once() -> None:
-    other = EpisodePack(observations=np.zeros((2, 3)), actions=np.zeros(1), rewards=np.zeros(1), lengths=[1])
+    second = EpisodePack(observations=np.zeros((2, 3)), actions=np.zeros(1), rewards=np.zeros(1), lengths=[1])
     with pytest.raises(TrackMismatch, match="packs with other tracks cannot be joined: observations"):
-        joined([numbers(0), other])
+        joined([numbers(0), second])
 
 
 def test_joined_infos_of_unequal_kinds_stay_equal() -> None:

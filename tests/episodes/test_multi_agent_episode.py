@@ -300,7 +300,7 @@ def test_concat_of_other_chunk_raises_and_changes_nothing(finish):
     successor.add_env_step({"a": 4}, {"b": 13}, {"b": 4.0})
     if finish:
         chunk.to_numpy()
-    other = turn_based(3)
+    game = turn_based(3)
     moved = MultiAgentEpisode.from_state({**successor.get_state(), "id_": "another"})
     later = successor.cut()
     before = plain(without_duration(chunk.get_state()))
@@ -308,10 +308,10 @@ def test_concat_of_other_chunk_raises_and_changes_nothing(finish):
         with pytest.raises(ChunkMismatch):
             chunk.concat_episode(wrong)
         assert plain(without_duration(chunk.get_state())) == before
-    other.cut()
+    game.cut()
     stranger = MultiAgentEpisode(id_="game", observations=[{"x": 1}], env_t_started=3)
     with pytest.raises(ChunkMismatch, match="agent 'a' is ongoing"):
-        other.concat_episode(stranger)
+        game.concat_episode(stranger)
 
 
 # --- rule 6: slices ------------------------------------------------------------------------------------------
@@ -642,10 +642,10 @@ def test_ended_or_cut_episode_pickles_with_lambda_mapping(ends):
 
 
 def test_env_times_return_observation_and_action_steps():
-    seen, action_times = turn_based().clocks("a")
-    assert (seen.tolist(), action_times.tolist()) == ([0, 2, 4], [0, 2, 4])
-    seen, action_times = turn_based()[3:5].to_numpy().clocks("b")
-    assert (seen.tolist(), action_times.tolist()) == ([3, 5], [3])
+    observation_times, action_times = turn_based().clocks("a")
+    assert (observation_times.tolist(), action_times.tolist()) == ([0, 2, 4], [0, 2, 4])
+    observation_times, action_times = turn_based()[3:5].to_numpy().clocks("b")
+    assert (observation_times.tolist(), action_times.tolist()) == ([3, 5], [3])
     with pytest.raises(UnknownKey, match="no agent 'zz'"):
         turn_based().clocks("zz")
 
@@ -795,5 +795,5 @@ def test_fill_before_first_agent_step_has_space_shape(space, one_hot):
     growing = [episode.get_actions(at, env_steps=env_steps, **calls)["a"] for at, env_steps in ways]
     episode.to_numpy()
     finished = [episode.get_actions(at, env_steps=env_steps, **calls)["a"] for at, env_steps in ways]
-    for element, other in zip(growing, finished, strict=True):
-        assert nested.equal(nested.stack(element) if isinstance(element, list) else element, other)
+    for element, array in zip(growing, finished, strict=True):
+        assert nested.equal(nested.stack(element) if isinstance(element, list) else element, array)

@@ -112,7 +112,7 @@ class World:
             h.truncated = not h.terminated
 
     def indices(self, size: int) -> Any:
-        """Return random indices of any kind, valid or not."""
+        """Return random indices (int, slice, list or array), which may be out of range."""
         number = lambda: self.rng.randrange(-size - 3, size + 4)  # noqa: E731
         bound = lambda: self.rng.choice([None, number()])  # noqa: E731
         kinds = [
@@ -191,7 +191,7 @@ def check_chunk(episode: MultiAgentEpisode, chunk: ReferenceChunk) -> None:
 
 
 class MultiAgentHistories(RuleBasedStateMachine):
-    """One environment, recorded in a plain history, an uncut episode, and an episode that is cut and joined."""
+    """Random multi-agent steps, recorded in lists, in an uncut episode, and in an episode that is cut and joined."""
 
     @initialize(rng=st.randoms(use_true_random=False), repeats=st.booleans())
     def begin(self, rng: random.Random, repeats: bool) -> None:

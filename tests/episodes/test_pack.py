@@ -129,24 +129,24 @@ def test_pack_pickles_few_python_objects() -> None:
     current = {"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), "action_space": spaces.Discrete(2)}
     arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
     pack = EpisodePack(observations={"a": np.zeros((7, 2))}, agent_ids=["a", None], **arrays, **current)
-    seen, twin = looked_at(pack)
-    assert len(seen) == 2
-    assert seen[0] is pack
+    pickled, twin = looked_at(pack)
+    assert len(pickled) == 2
+    assert pickled[0] is pack
     assert twin == pack
     assert twin.observation_space == pack.observation_space
     assert twin.action_space == pack.action_space
     assert twin.agent_ids.tolist() == ["a", None]
     assert not any(array.flags.writeable for array in twin.tracks.values())
     box, word = OwnBox(-1, 1, (2,)), Fraction(1, 2)
-    for second_value, more in (
+    for second_value, options in (
         (box, {"observation_space": box}),
         (box, {"observation_space": spaces.Tuple([spaces.Dict({"a": box})])}),
         (word, {"custom_data": [{"x": word}, None]}),
         (word, {"agent_ids": [word, None]}),
     ):
-        pack = EpisodePack(observations=np.zeros((7, 2)), **arrays, **more)
-        seen, twin = looked_at(pack)
-        assert any(type(one) is type(second_value) for one in seen)  # of a space, a copy
+        pack = EpisodePack(observations=np.zeros((7, 2)), **arrays, **options)
+        pickled, twin = looked_at(pack)
+        assert any(type(item) is type(second_value) for item in pickled)  # of a space, a copy
         assert twin == pack
         assert twin.observation_space == pack.observation_space
 
@@ -156,8 +156,8 @@ def test_pack_versions_and_infos_pickle_without_python_objects() -> None:
     arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
     versions = [VersionRuns((3, 4), (1,)), VersionRuns((4,))]
     pack = EpisodePack(observations=np.zeros((7, 2)), infos=infos, policy_versions=versions, **arrays)
-    seen, twin = looked_at(pack)
-    assert len(seen) == 2
+    pickled, twin = looked_at(pack)
+    assert len(pickled) == 2
     assert twin == pack
     assert list(twin.infos) == infos
     assert twin.facts.policy_versions == pack.facts.policy_versions
@@ -351,7 +351,7 @@ def test_pack_properties_are_read_only() -> None:
         pack.select([1, 0]),
         pack[::-1],
     ]
-    for current in (episode, pack[0], *(other[0] for other in other_parts), EpisodePack.concat(other_parts)[9]):
+    for current in (episode, pack[0], *(parts[0] for parts in other_parts), EpisodePack.concat(other_parts)[9]):
         for array in (
             current.get_observations(),
             current.get_observations(0),
@@ -400,13 +400,13 @@ def test_pack_select_nothing_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "invalid",
     [{"lengths": [-1, 3]}, {"lengths": [1.7, 0.3]}, {"lengths": 2}, {"lookbacks": [-1, 1]}, {"t_started": [0.5, 1]}],
 )
-def test_pack_invalid_lengths_raise(odd: Any) -> None:
+def test_pack_invalid_lengths_raise(invalid: Any) -> None:
     columns: Any = {"observations": np.arange(4), "actions": [0, 1], "rewards": [1.0, 2.0], "lengths": [1, 1]}
     with pytest.raises(InvalidArgument, match="give"):
-        EpisodePack(**columns | odd)
+        EpisodePack(**columns | invalid)
 
 
 def test_pack_ids_of_one_string_raise() -> None:

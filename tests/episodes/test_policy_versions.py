@@ -105,24 +105,24 @@ def test_slice_has_versions_of_its_steps() -> None:
 
 def test_versions_survive_packs_pickles_and_states() -> None:
     episodes = [grown(1, 2).to_numpy(), grown(None).to_numpy(), grown(5)]
-    told, known = [(1, 2), (-1, -1), (5, 5)], [(1, 2), None, (5, 5)]
+    expected, known = [(1, 2), (-1, -1), (5, 5)], [(1, 2), None, (5, 5)]
     pack = EpisodePack.from_episodes(episodes)
     assert [episode.policy_versions for episode in pack] == known
-    assert bounds(pack) == told
+    assert bounds(pack) == expected
     assert pack.get_policy_versions().tolist() == [1, 2, -1, 5]
     assert EpisodePack.from_episodes([grown(None)]).policy_versions is None
-    assert bounds(EpisodePack.concat([pack[1:2], pack[2:]])) == told[1:]
-    assert bounds(pack.select([2, 0])) == [told[2], told[0]]
+    assert bounds(EpisodePack.concat([pack[1:2], pack[2:]])) == expected[1:]
+    assert bounds(pack.select([2, 0])) == [expected[2], expected[0]]
     assert bounds(pack.replace(policy_versions=[None, 1, None])) == [(-1, -1), (1, 1), (-1, -1)]
-    assert bounds(pickle.loads(pickle.dumps(pack, 5))) == told
+    assert bounds(pickle.loads(pickle.dumps(pack, 5))) == expected
     for episode, versions in zip(episodes, known, strict=True):
-        for other in (
+        for restored in (
             pickle.loads(pickle.dumps(episode)),
             copy.deepcopy(episode),
             SingleAgentEpisode.from_state(episode.get_state()),
         ):
-            assert other.policy_versions == versions
-            assert other.equals(episode)
+            assert restored.policy_versions == versions
+            assert restored.equals(episode)
 
 
 def test_buffer_joins_versions_of_chunks() -> None:
@@ -130,14 +130,14 @@ def test_buffer_joins_versions_of_chunks() -> None:
     head = grown(4, 5)
     tail = head.cut()
     tail.add_env_step(np.ones(2), 0, 1.0, terminated=True, policy_version=2)
-    untold = grown(None)
-    buffer.add([head, untold])
+    unversioned = grown(None)
+    buffer.add([head, unversioned])
     buffer.add([tail])
     restored = EpisodeReplayBuffer(100, seed=0)
     restored.set_state(buffer.get_state())
     for stored in (buffer, restored):
         result = {episode.id_: episode.policy_versions for episode in stored.iter_episodes()}
-        assert result == {head.id_: (2, 5), untold.id_: None}
+        assert result == {head.id_: (2, 5), unversioned.id_: None}
         (pack,) = stored.iter_packs()
         assert sorted(bounds(pack)) == [(-1, -1), (2, 5)]
         assert sorted(pack.get_policy_versions().tolist()) == [-1, 2, 4, 5]

@@ -1,4 +1,4 @@
-"""Recorders against the same environments, stepped one by one."""
+"""Recorders of vector environments, compared to the same environments stepped separately."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Script(gym.Env):
 
 
 class Reference:
-    """One environment that is stepped alone, with lists of its results by episode."""
+    """Single environment with lists of all results by episode, as the expected data of a recorder."""
 
     def __init__(self, env: gym.Env) -> None:
         self.env = env
@@ -97,7 +97,7 @@ class Reference:
 
 
 class Both:
-    """A recorder fed by a vector environment, next to the same environments stepped one by one."""
+    """Recorder of a vector environment, and the same environments stepped separately for comparison."""
 
     def __init__(self, num_envs: int, mode: AutoresetMode, lookback: int, kind: str = "box", **script: Any) -> None:
         self.mode = mode
@@ -152,7 +152,7 @@ class Both:
         self.packs.append(self.recorder.take())
 
     def check(self) -> None:
-        """Each chunk is its piece of the reference's episode, and all pieces together are all of it."""
+        """Check that each recorded chunk equals its part of the expected episode, and that no part is missing."""
         chunks: dict[str, list[Any]] = {}
         for pack in self.packs:
             for chunk in pack:

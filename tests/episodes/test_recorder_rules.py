@@ -425,7 +425,7 @@ class Plain:
 
     @staticmethod
     def recent(track: list[list[float]], k: int) -> list[list[float | None]]:
-        """The k newest items, an environment a column, None where there is none."""
+        """Return the k newest items as k rows with one column per environment, None for missing items."""
         padded = [[None] * (k - len(items[-k:])) + items[-k:] for items in track]
         return [list(row) for row in zip(*padded, strict=True)]
 

@@ -147,9 +147,9 @@ def check_call(episode: Any, name: str, arguments: dict[str, Any]) -> None:
 def arguments_of(data: st.DataObject, names: list[str], usual: dict[str, list[Any]], episode: Any) -> dict[str, Any]:
     arguments = {}
     for name in names:
-        values = [following(episode)] if name == "other" else usual[name]
-        odd = name not in FLAGS and data.draw(st.integers(0, 6)) == 0
-        arguments[name] = copy.copy(data.draw(st.sampled_from(ODD if odd else values)))
+        values = [following(episode)] if name in ("other", "episode") else usual[name]
+        is_invalid = name not in FLAGS and data.draw(st.integers(0, 6)) == 0
+        arguments[name] = copy.copy(data.draw(st.sampled_from(ODD if is_invalid else values)))
     return arguments
 
 

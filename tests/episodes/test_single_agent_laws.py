@@ -32,8 +32,8 @@ def assert_same_batch(answer: Any, expected: list[Any], finalized: bool) -> None
     if not finalized or isinstance(answer, list):
         assert isinstance(answer, list)
         assert len(answer) == len(expected)
-        for element, other in zip(answer, expected, strict=True):
-            assert_same(element, other)
+        for element, expected_item in zip(answer, expected, strict=True):
+            assert_same(element, expected_item)
         return
     assert all(isinstance(leaf, np.ndarray | Ragged) and len(leaf) == len(expected) for leaf in nested.leaves(answer))
     for i, item in enumerate(expected):
@@ -64,10 +64,10 @@ def assert_same_episode(episode: SingleAgentEpisode, reference: PlainEpisode) ->
     episode.validate()
 
 
-def get(episode: SingleAgentEpisode, name: str, wanted: Any, **options: Any) -> Any:
+def get(episode: SingleAgentEpisode, name: str, indices: Any, **options: Any) -> Any:
     if name in TRACKS:
-        return getattr(episode, f"get_{name}")(wanted, **options)
-    return episode.get_extra_model_outputs(name, wanted, **options)
+        return getattr(episode, f"get_{name}")(indices, **options)
+    return episode.get_extra_model_outputs(name, indices, **options)
 
 
 def fill_of(episode: SingleAgentEpisode, name: str) -> Any:
@@ -80,25 +80,25 @@ def fill_of(episode: SingleAgentEpisode, name: str) -> Any:
     return {"tokens": np.ones(1, kind["tokens"].dtype), "image": 1}
 
 
-@given(pair=episodes(), wanted=indices, neg=st.booleans(), data=st.data())
-def test_getters_equal_lists(pair: Any, wanted: Any, neg: bool, data: st.DataObject) -> None:
+@given(pair=episodes(), indices=indices, neg=st.booleans(), data=st.data())
+def test_getters_equal_lists(pair: Any, indices: Any, neg: bool, data: st.DataObject) -> None:
     reference, episode = pair
     name = data.draw(st.sampled_from([*TRACKS, *reference.extra]))
     try:
-        expected = read(reference.track(name), wanted, neg)
+        expected = read(reference.track(name), indices, neg)
     except IndexError:
         with pytest.raises(IndexError, match=r"there are .*fill="):
-            get(episode, name, wanted, neg_index_as_lookback=neg)
+            get(episode, name, indices, neg_index_as_lookback=neg)
         return
-    answer = get(episode, name, wanted, neg_index_as_lookback=neg)
-    if isinstance(wanted, int | np.integer):
+    answer = get(episode, name, indices, neg_index_as_lookback=neg)
+    if isinstance(indices, int | np.integer):
         assert_same(answer, expected)
     else:
         assert_same_batch(answer, expected, episode.is_numpy and name != "infos")
 
 
-@given(pair=episodes(), wanted=indices, neg=st.booleans(), data=st.data())
-def test_fill_of_slices_equals_lists(pair: Any, wanted: Any, neg: bool, data: st.DataObject) -> None:
+@given(pair=episodes(), indices=indices, neg=st.booleans(), data=st.data())
+def test_fill_of_slices_equals_lists(pair: Any, indices: Any, neg: bool, data: st.DataObject) -> None:
     reference, episode = pair
     name = data.draw(st.sampled_from(["observations", "actions", "rewards", *reference.extra]))
     track = reference.track(name)
@@ -111,9 +111,9 @@ def test_fill_of_slices_equals_lists(pair: Any, wanted: Any, neg: bool, data: st
         filler = nested.map_leaves(lambda leaf: np.full(np.shape(leaf), 1), next(iter(track.values())))
     else:
         filler = {**fill, "image": np.full((2, 2), 1)}
-    expected = read(track, wanted, neg, filler)
-    answer = get(episode, name, wanted, neg_index_as_lookback=neg, fill=fill)
-    if isinstance(wanted, int | np.integer):
+    expected = read(track, indices, neg, filler)
+    answer = get(episode, name, indices, neg_index_as_lookback=neg, fill=fill)
+    if isinstance(indices, int | np.integer):
         assert_same(answer, expected)
         return
     assert_same_batch(answer, expected, episode.is_numpy)
@@ -122,8 +122,8 @@ def test_fill_of_slices_equals_lists(pair: Any, wanted: Any, neg: bool, data: st
         assert [a.dtype for a in nested.leaves(answer)] == [a.dtype for a in nested.leaves(whole)]
 
 
-@given(pair=episodes(), wanted=indices, neg=st.booleans(), fill=st.booleans())
-def test_to_numpy_changes_no_getter(pair: Any, wanted: Any, neg: bool, fill: bool) -> None:
+@given(pair=episodes(), indices=indices, neg=st.booleans(), fill=st.booleans())
+def test_to_numpy_changes_no_getter(pair: Any, indices: Any, neg: bool, fill: bool) -> None:
     reference, episode = pair
     growing = episode if not episode.is_numpy else None
     if growing is None:
@@ -133,13 +133,13 @@ def test_to_numpy_changes_no_getter(pair: Any, wanted: Any, neg: bool, fill: boo
         options = {"neg_index_as_lookback": neg}
         options |= {"fill": fill_of(growing, name)} if fill and reference.num_steps else {}
         try:
-            before = get(growing, name, wanted, **options)
+            before = get(growing, name, indices, **options)
         except IndexError as error:
             with pytest.raises(type(error)):
-                get(finished, name, wanted, **options)
+                get(finished, name, indices, **options)
             continue
-        after = get(finished, name, wanted, **options)
-        if isinstance(wanted, int | np.integer):
+        after = get(finished, name, indices, **options)
+        if isinstance(indices, int | np.integer):
             assert_same(after, before)
         else:
             assert_same_batch(after, before, True)

@@ -23,12 +23,12 @@ def grown(num_steps: int = 3, **arguments: Any) -> SingleAgentEpisode:
     return episode
 
 
-@pytest.mark.parametrize("odd", [{"action": np.zeros(3)}, {"extra_model_outputs": {"value": np.zeros(3)}}])
-def test_concat_of_other_shapes_raises_and_changes_nothing(odd: Any) -> None:
+@pytest.mark.parametrize("invalid", [{"action": np.zeros(3)}, {"extra_model_outputs": {"value": np.zeros(3)}}])
+def test_concat_of_other_shapes_raises_and_changes_nothing(invalid: Any) -> None:
     episode = grown()
     chunk = episode.cut()
     chunk.add_env_step(
-        **{"observation": np.ones(2), "action": 0, "reward": 1.0, "extra_model_outputs": {"value": 1.0}} | odd
+        **{"observation": np.ones(2), "action": 0, "reward": 1.0, "extra_model_outputs": {"value": 1.0}} | invalid
     )
     before = episode.to_numpy().get_state()
     with pytest.raises(ShapeMismatch, match=r"\[3\] cannot follow items of shape \[\]"):
@@ -186,21 +186,21 @@ def test_string_fill_is_not_cut() -> None:
         episode.get_observations([5], fill="long")
 
 
-@pytest.mark.parametrize("odd", [1e300, "1.5", 1j])
-def test_values_outside_float_space_raise(odd: Any) -> None:
+@pytest.mark.parametrize("invalid", [1e300, "1.5", 1j])
+def test_values_outside_float_space_raise(invalid: Any) -> None:
     episode = SingleAgentEpisode(observation_space=spaces.Box(-np.inf, np.inf, (), np.float32))
-    episode.add_env_reset(odd)
+    episode.add_env_reset(invalid)
     with pytest.raises(ShapeMismatch, match="without loss"):
         episode.to_numpy()
 
 
 def test_object_arrays_and_non_numeric_rewards_raise() -> None:
     good: Any = {"observations": np.zeros(2), "actions": np.zeros(1), "rewards": np.ones(1)}
-    for odd in ({"observations": np.array([None, 1])}, {"rewards": np.array(["a"])}, {"rewards": np.array([None])}):
-        with pytest.raises(WrongType, match=next(iter(odd))):
-            SingleAgentEpisode.from_arrays(**good | odd)
-        with pytest.raises(WrongType, match=next(iter(odd))):
-            EpisodePack(**good | odd, lengths=[1])
+    for invalid in ({"observations": np.array([None, 1])}, {"rewards": np.array(["a"])}, {"rewards": np.array([None])}):
+        with pytest.raises(WrongType, match=next(iter(invalid))):
+            SingleAgentEpisode.from_arrays(**good | invalid)
+        with pytest.raises(WrongType, match=next(iter(invalid))):
+            EpisodePack(**good | invalid, lengths=[1])
     with pytest.raises(ShapeMismatch, match="one number"):
         EpisodePack(**good | {"rewards": np.ones((1, 1))}, lengths=[1])
 
@@ -234,7 +234,7 @@ def test_fill_before_first_step_has_space_shape(space: Any, one_hot: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("odd", "named"),
+    ("invalid", "named"),
     [
         ({"action": np.zeros(3)}, "step 2: the action has shape"),
         ({"action": 1}, "step 2: the action has shape"),
@@ -249,7 +249,7 @@ def test_fill_before_first_step_has_space_shape(space: Any, one_hot: bool) -> No
         ({"policy_version": -1}, "policy_version"),
     ],
 )
-def test_step_of_other_shape_raises_and_changes_nothing(odd: Any, named: str) -> None:
+def test_step_of_other_shape_raises_and_changes_nothing(invalid: Any, named: str) -> None:
     good: dict[str, Any] = {"observation": np.ones(2), "action": np.zeros(2), "reward": 1.0}
     good["extra_model_outputs"] = {"logp": 0.5, "value": np.zeros(2)}
     episode = SingleAgentEpisode("abc")
@@ -258,7 +258,7 @@ def test_step_of_other_shape_raises_and_changes_nothing(odd: Any, named: str) ->
         episode.add_env_step(**good)
     before = SingleAgentEpisode.from_state(episode.get_state())
     with pytest.raises((ShapeMismatch, WrongType, InvalidArgument), match=f"episode abc: {named}"):
-        episode.add_env_step(**good | odd)
+        episode.add_env_step(**good | invalid)
     assert episode.equals(before)
     episode.add_env_step(**good)
     assert episode.to_numpy().get_actions().shape == (3, 2)
@@ -274,7 +274,7 @@ def test_reward_may_be_any_real_number_type(reward: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "named"),
+    ("invalid", "named"),
     [
         ({"rewards": {"a": 1.0, "b": np.ones(1)}}, r"agent 'b' at env step 3: the reward has shape \(1,\)"),
         ({"rewards": {"a": None, "b": 1.0}}, "agent 'a' at env step 3: the reward is a NoneType"),
@@ -282,7 +282,7 @@ def test_reward_may_be_any_real_number_type(reward: Any) -> None:
         ({"observations": {"a": np.zeros(2), "b": np.zeros(3)}}, "agent 'b' at env step 3: the observation has shape"),
     ],
 )
-def test_env_step_of_bad_agent_raises_and_changes_nothing(odd: Any, named: str) -> None:
+def test_env_step_of_bad_agent_raises_and_changes_nothing(invalid: Any, named: str) -> None:
     each = {"a": np.zeros(2), "b": np.zeros(2)}
     good: dict[str, Any] = {"observations": each, "actions": {"a": 0, "b": 0}, "rewards": {"a": 1.0, "b": 1.0}}
     good["extra_model_outputs"] = {"a": {"x": np.zeros(2)}, "b": {"x": np.zeros(2)}}
@@ -292,7 +292,7 @@ def test_env_step_of_bad_agent_raises_and_changes_nothing(odd: Any, named: str) 
         episode.add_env_step(**good)
     before = MultiAgentEpisode.from_state(episode.get_state())
     with pytest.raises((ShapeMismatch, WrongType), match=named):
-        episode.add_env_step(**good | odd)
+        episode.add_env_step(**good | invalid)
     assert episode.equals(before)
     episode.add_env_step(**good)
 
@@ -318,11 +318,11 @@ def test_flags_may_be_numpy_or_torch(flag: Any) -> None:
 
 
 def test_track_set_to_other_type_raises() -> None:
-    episode, other = grown(2), grown(2)
+    episode, second = grown(2), grown(2)
     with pytest.raises(WrongType, match=r"rewards = a list: .* set_rewards\(new_data=...\)"):
         episode.rewards = [1.0, 2.0]  # type: ignore[assignment]
-    episode.rewards = other.rewards
-    assert episode.get_rewards() == other.get_rewards()
+    episode.rewards = second.rewards
+    assert episode.get_rewards() == second.get_rewards()
 
 
 def test_integer_beyond_64_bits_raises() -> None:
@@ -378,12 +378,12 @@ def test_tensor_observations_compare_and_concat(tensor: Any) -> None:
         made.add_env_step(tensor, tensor, 1.0, {"seen": torch.zeros(3)})
         return made
 
-    element, other = episode(), episode()
-    assert element.equals(other)
+    element, second = episode(), episode()
+    assert element.equals(second)
     chunk = element.cut()
     chunk.add_env_step(2 * tensor, tensor, 1.0)
     element.concat_episode(chunk)
-    assert not element.equals(other)
+    assert not element.equals(second)
     assert element.to_numpy().get_observations()[:, 0].tolist() == [1.0, 1.0, 2.0]
-    other.infos[1]["seen"] = torch.ones(3)
-    assert not episode().equals(other)
+    second.infos[1]["seen"] = torch.ones(3)
+    assert not episode().equals(second)

@@ -1,4 +1,4 @@
-"""Rules of an episode, in particular those that other libraries' episodes break."""
+"""Rules for single-agent episodes, such as correct slices, endings and lookbacks."""
 
 # ruff: noqa: E501 (a table of bad input reads best with a case a line)
 

@@ -17,7 +17,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class Own(spaces.Discrete):
-    """A user's own space; packs with such a space are pickled in another way."""
+    """Space class of a user. Packs with such a space are pickled in another way."""
 
 
 NESTED = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(9), spaces.Discrete(9))), "b": spaces.Box(0, 1, (2,))})

@@ -53,9 +53,9 @@ class Versions(RuleBasedStateMachine):
             for episode in thing:
                 self.check(episode)
             return
-        wanted = self.wanted(thing.get_actions())
-        known = [version for version in wanted if version >= 0]
-        assert thing.get_policy_versions().tolist() == wanted
+        expected = self.wanted(thing.get_actions())
+        known = [version for version in expected if version >= 0]
+        assert thing.get_policy_versions().tolist() == expected
         assert thing.policy_versions == ((min(known), max(known)) if known else None)
         for number in thing.get_actions():
             assert thing.acting_pipeline == self.pipelines[int(number)]
@@ -100,11 +100,11 @@ class Versions(RuleBasedStateMachine):
         self.check(self.grown(data.draw(st.sampled_from(self.growing)), versions))
 
     @precondition(lambda self: bool(self.growing))
-    @rule(data=st.data(), lookback=st.integers(0, 3), more=VERSIONS, joins=st.booleans())
-    def cut_and_join(self, data: st.DataObject, lookback: int, more: list[int], joins: bool) -> None:
+    @rule(data=st.data(), lookback=st.integers(0, 3), versions=VERSIONS, joins=st.booleans())
+    def cut_and_join(self, data: st.DataObject, lookback: int, versions: list[int], joins: bool) -> None:
         place = data.draw(st.integers(0, len(self.growing) - 1))
         head = self.growing[place]
-        tail = self.growing[place] = self.grown(head.cut(lookback), more)
+        tail = self.growing[place] = self.grown(head.cut(lookback), versions)
         if joins:
             whole = copy.deepcopy(head)
             whole.concat_episode(tail)

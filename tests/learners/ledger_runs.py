@@ -1,4 +1,4 @@
-"""Short runs with a ledger: `python -m tests.learners.ledger_runs KIND FOLDER UPDATES KILL_AT` is killed on its way."""
+"""Short runs with a ledger, which can be killed: `python -m tests.learners.ledger_runs KIND FOLDER UPDATES KILL_AT`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PER_EPOCH = 4  # updates
 
 
 class Killed:
-    """A hook that kills the process after so many updates."""
+    """Hook that kills the process after a number of updates."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -31,7 +31,7 @@ class Killed:
 
 
 def trainer_of(kind: str, folder: Path, updates: int, kill_at: int = 0) -> Trainer[Any]:
-    """A trainer of so many updates, of 8 steps each."""
+    """Return a trainer with a number of updates, each of 8 steps."""
     generator = torch.Generator().manual_seed(0)
     shape = (spaces.Box(-10, 10, (4,)), spaces.Discrete(2))
     numbers: dict[str, Any] = {

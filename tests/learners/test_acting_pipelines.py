@@ -30,7 +30,7 @@ SPACES: Any = (CARTPOLE.observation_space, CARTPOLE.action_space)
 
 
 def scaled(history: Any) -> dict[str, Any]:
-    """The observations times 100."""
+    """Return the observations multiplied by 100."""
     return {"obs": history.observations() * np.float32(100)}
 
 

@@ -1,4 +1,4 @@
-"""Real games and real physics from the environment through pipeline, replay and PPO: `make slow`."""
+"""Atari and MuJoCo environments with pipeline, replay and PPO, in `make slow`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pool() -> VectorEnv:
 
 
 class SmallCNN(Policy):
-    """Convolutions over stacks of frames [B, 4, 84, 84], one body for actor and critic."""
+    """Convolutional network over stacks of frames [B, 4, 84, 84], shared by actor and critic."""
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
         super().__init__(observation_space, action_space)

@@ -89,7 +89,7 @@ def test_wrong_arguments_print_an_error_and_train_nothing(arguments, message, tm
 
 
 def refusal_of(settings: str, folder: Path, capsys: Any) -> str:
-    """What is said of these settings, which begin no run in `folder / "run"`."""
+    """Return the error text for the settings, which start no run in `folder / "run"`."""
     path = folder / "wrong.toml"
     path.write_text(settings)
     with pytest.raises(SystemExit) as ended:
@@ -174,7 +174,7 @@ def test_resume_without_checkpoint_restarts_the_run(settings: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def data_sets(tmp_path_factory) -> dict[str, Path]:
-    """A data set of a few episodes of each environment."""
+    """Return data sets with a few episodes of each environment."""
     paths = {env: tmp_path_factory.mktemp("data") / "episodes" for env in ("CartPole-v1", "Pendulum-v1")}
     for env, path in paths.items():
         with SingleAgentEnvRunner(env, num_envs=2, seed=0) as runner, EpisodeWriter(path) as writer:
@@ -184,7 +184,7 @@ def data_sets(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def episodes(data_sets: dict[str, Path]) -> Path:
-    """That of CartPole."""
+    """Return the data set of CartPole."""
     return data_sets["CartPole-v1"]
 
 

@@ -20,7 +20,7 @@ EPISODES, LENGTH, UPDATES = 4, 6, 3  # in each process
 
 
 def made(name: str, share: int) -> Any:
-    """Return an algorithm whose minibatch is a whole batch of `share` processes; all have the same weights."""
+    """Return an algorithm whose minibatch is a whole batch of `share` processes. All have the same weights."""
     options: dict[str, Any] = {"hidden_sizes": (8,), "generator": torch.Generator().manual_seed(0)}
     size = EPISODES * LENGTH * share
     if name == "BC":

@@ -1,4 +1,4 @@
-"""The demo, as a user runs it: it solves CartPole, says what it did, keeps the episodes, and can be interrupted."""
+"""The demo solves CartPole, prints its result, keeps the episodes, and can be interrupted."""
 
 from __future__ import annotations
 

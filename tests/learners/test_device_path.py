@@ -1,4 +1,4 @@
-"""What an update asks of a device: few operations, no waits between gradient steps, and that nothing stays behind.
+"""Device use of updates: few operations, no waits between gradient steps, no memory leaks.
 
 Where there is no GPU the same runs on the CPU, but for what only a GPU has: streams and graphs.
 """
@@ -57,7 +57,7 @@ def sampled(policy: Any, num_steps: int = 256, **how: Any) -> Any:
 
 
 def ppo_minibatch_operations(num_epochs: int) -> int:
-    """Operations of all epochs over 256 steps, 128 at a time."""
+    """Count the operations of all epochs over 256 steps with minibatches of 128."""
     algorithm = PPO(perceptron(), PPOConfig(num_epochs=num_epochs, minibatch_size=128))
     batch = algorithm.preprocess(sampled(algorithm.policy))
     algorithm.learn(batch)
@@ -159,7 +159,7 @@ def test_rollout_of_other_spaces_is_rejected() -> None:
 
 
 def first_sequences(rollout: Any) -> list[SingleAgentEpisode]:
-    """What each environment of a block did first, step by step."""
+    """Return the first steps of each environment of a block."""
     found = []
     for env in range(len(rollout)):
         ends = rollout["terminated"][env] | rollout["truncated"][env]
@@ -221,7 +221,7 @@ def test_grpo_of_incomplete_rollout_raises() -> None:
 
 
 class InPlace(MLPPolicy):
-    """Changes its input between forward and backward, as a policy may that scales it."""
+    """Policy that changes its input in place between forward and backward."""
 
     def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         outputs = super().forward({**batch, "obs": batch["obs"] * 1.0}, explore)

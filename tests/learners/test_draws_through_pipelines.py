@@ -1,4 +1,4 @@
-"""Draws from replay show a policy what it saw when it acted: filters and views of the pipelines work on them too."""
+"""Samples from replay pass through the same filters and views as observations during acting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS = {"DQN": (CARTPOLE, dqn), "R2D2": (CARTPOLE, r2d2), "SAC": (PENDULUM, sac
 
 
 def seen_while_acting(policy: torch.nn.Module) -> list[np.ndarray]:
-    """A list that gets all rows of observations that the policy is shown from now on."""
+    """Return a list to which all observation rows of the policy's later calls are appended."""
     seen: list[np.ndarray] = []
 
     def note(module: torch.nn.Module, given: tuple[Any, ...]) -> None:
@@ -76,7 +76,7 @@ def raw_episodes(env_id: str) -> Any:
 
 
 def known_filter(pack: Any) -> MeanStdFilter:
-    """A filter that knows some episodes and learns no more."""
+    """Return a filter with statistics of some episodes, which are not updated any more."""
     known = MeanStdFilter(pack.observation_space)
     known.rewrite(pack.observations)
     known.update_stats = False

@@ -34,7 +34,7 @@ def test_explained_variance_constant_targets_is_nan() -> None:
 
 @pytest.mark.parametrize("kind", [MLPPolicy, LSTMPolicy])
 def test_ppo_update_reports_explained_variance(kind: type) -> None:
-    """The metric uses the values before the update. A recurrent policy has padded rows."""
+    """Check the metric with values from before the update, also with the padded rows of a recurrent policy."""
     policy = kind(OBSERVATIONS, TWO_ACTIONS, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
     ppo = PPO(policy, PPOConfig(max_seq_len=7))
     episodes = bandit_episodes()

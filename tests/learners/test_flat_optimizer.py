@@ -1,4 +1,4 @@
-"""Parameters side by side in one vector learn exactly what they learn apart."""
+"""Parameters in one vector are trained exactly like separate parameters."""
 
 from __future__ import annotations
 

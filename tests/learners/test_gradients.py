@@ -1,4 +1,4 @@
-"""Gradients of every algorithm against a slow formula of their own, on episodes with endings of all three kinds."""
+"""Gradients of every algorithm against a slow formula, on episodes with all endings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GAMMA = 0.9
 
 
 def episodes(action_space: spaces.Space) -> list[SingleAgentEpisode]:
-    """One that terminated, one that was truncated, one that was cut, and one that did both at once."""
+    """Return episodes that are terminated, truncated, cut, and both terminated and truncated."""
     rng = np.random.default_rng(3)
     made = []
     for length, ending in ((4, {"terminated": True}), (3, {"truncated": True}), (5, {}), (2, {"terminated": True})):
@@ -74,7 +74,7 @@ def episodes(action_space: spaces.Space) -> list[SingleAgentEpisode]:
 
 
 def doubles(batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch in float64; discounts, which float32 has rounded, are exact again."""
+    """Convert a batch to float64, with exact discounts."""
     if "discounts" in batch:
         batch = {
             **batch,
@@ -108,7 +108,7 @@ def assert_gradient(algorithm: Any, batch: dict[str, Any], slow: Tensor, optimiz
 
 
 def transitions(action_space: spaces.Space) -> list[tuple[Tensor, Any, float, Tensor, bool]]:
-    """(observation, action, reward, next observation, is it worth nothing after it) of every step."""
+    """Return (observation, action, reward, next observation, is terminal) of every step."""
     found = []
     for episode in episodes(action_space):
         obs = torch.tensor(episode.get_observations(), dtype=torch.float64)
@@ -124,7 +124,7 @@ def q_policy() -> QPolicy:
 
 
 def blurred(module: torch.nn.Module) -> None:
-    """Other weights, so that a target network is not its source."""
+    """Change the weights, so that a target network differs from its source."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(9)))
@@ -182,7 +182,7 @@ def test_sac_gradients_equal_slow_formulas(conservatism):
     temperature = math.exp(-0.5)
 
     def drawn(observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Actions and log-densities by torch's own distributions, from the same noise."""
+        """Sample actions and log-densities with torch's distributions, from the same noise."""
         mean, log_std = policy.actor(observations).chunk(2, -1)
         noise = torch.empty_like(mean).normal_(generator=generator)
         normal = torch.distributions.Normal(mean, log_std.exp())
@@ -238,7 +238,7 @@ def test_bc_gradient_equals_slow_formula():
 
 
 def lstm_steps(memory: Any, obs: Tensor) -> list[Tensor]:
-    """What an LSTM says after each observation [T, k], begun with zeros: its formula, step by step."""
+    """Compute the outputs of an LSTM after each observation [T, k] from the formula, starting with zeros."""
     cell = memory.cell
     h, c = torch.zeros(2, cell.hidden_size, dtype=torch.float64)
     said = []
@@ -399,7 +399,7 @@ def test_impala_gradient_equals_slow_recursion(length):
 
 
 def masks_of(episode: SingleAgentEpisode) -> np.ndarray:
-    """Which of three actions are legal at each observation: the one that was taken, and by chance some others."""
+    """Return random masks of three actions, with the taken action legal."""
     legal = np.random.default_rng(len(episode)).random((len(episode) + 1, 3)) < 0.3
     legal[np.arange(len(episode)), episode.get_actions() - 2] = True
     return legal.astype(np.int8)  # at the last observation perhaps none, which means all

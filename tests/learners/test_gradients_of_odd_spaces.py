@@ -1,4 +1,4 @@
-"""Gradients with actions and observations of many kinds against torch's own distributions, one step after another."""
+"""Gradients with actions and observations of many types against torch's distributions, step by step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PAIRS += [("masked", "legal ones")]
 
 
 def slow_log_prob(space: spaces.Space, inputs: Tensor, action: Any, is_squashed: bool) -> Tensor:
-    """The log-probability of one action by inputs [num_inputs]."""
+    """Return the log-probability of one action for inputs [num_inputs]."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         keys = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
         total, at = torch.zeros((), dtype=torch.float64), 0
@@ -68,7 +68,7 @@ def slow_log_prob(space: spaces.Space, inputs: Tensor, action: Any, is_squashed:
 
 
 def action_of(space: spaces.Space, is_squashed: bool) -> Any:
-    """An action as episodes hold it: of a Box in units of its network, between -1 and 1."""
+    """Convert an action to its stored form: Box actions in units of the network, in [-1, 1]."""
     if isinstance(space, spaces.Dict):
         return {key: action_of(part, is_squashed) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -78,7 +78,7 @@ def action_of(space: spaces.Space, is_squashed: bool) -> Any:
 
 
 def sampled(seen: spaces.Space, done: spaces.Space, is_squashed: bool) -> list[SingleAgentEpisode]:
-    """Whole episodes, of one step most of them, with infos of NaN."""
+    """Return whole episodes, most with a single step, with NaN in their infos."""
     made, rng = [], np.random.default_rng(5)
     for place, length in enumerate((1, 1, 3, 1)):
         seen.seed(place)
@@ -105,7 +105,7 @@ def sampled(seen: spaces.Space, done: spaces.Space, is_squashed: bool) -> list[S
 
 
 def one_step(episode: SingleAgentEpisode, t: int) -> dict[str, Any]:
-    """What a policy is given of one observation, which comes to it in float32."""
+    """Return the policy's input for one observation, in float32."""
     row = map_leaves(lambda leaf: torch.tensor(leaf)[None], episode.get_observations(t))
     return {"obs": map_leaves(lambda leaf: leaf.float().double() if leaf.is_floating_point() else leaf, row)}
 

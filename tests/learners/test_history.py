@@ -1,4 +1,4 @@
-"""Whole episodes out of the chunks that a runner samples, and what a report makes of them."""
+"""Whole episodes from chunks of a runner, and reports of them as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are killed, in the middle of an epoch or of a checkpoint, and go on as if they had never stopped.
+"""Runs that are killed during an epoch or a checkpoint continue exactly like uninterrupted runs.
 
 A child process imports everything once and forks for each run, which kills itself at a given place.
 """
@@ -35,7 +35,7 @@ def killed() -> None:
 
 
 class KillsInTheMiddle:
-    """A hook that kills its own process after the second epoch: after an update, or while a checkpoint is written."""
+    """Hook that kills its process after the second epoch, after an update or while a checkpoint is written."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -50,7 +50,7 @@ class KillsInTheMiddle:
 
 
 class _HalfWay:
-    """The module `os` where a file is cut in half when it is to be kept, and nothing comes after that."""
+    """Replacement of the module `os` whose `fsync` halves the file and kills the process."""
 
     def fsync(self, descriptor: int) -> None:
         os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
@@ -59,7 +59,7 @@ class _HalfWay:
 
 
 def run_all(folder: Path) -> None:
-    """A process for each run; each has to be killed, and leaves its checkpoints in a folder of its own."""
+    """Start a process for each run, and check that each is killed and leaves its checkpoints."""
     torch.set_num_threads(1)
     for name, make in MAKERS.items():
         for place in PLACES:
@@ -77,7 +77,7 @@ def run_all(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What killed runs have left, by algorithm and place."""
+    """Return the folders of killed runs by algorithm and place."""
     folder = tmp_path_factory.mktemp("killed")
     command = (
         f"from pathlib import Path; from tests.learners.test_killed_runs import run_all; run_all(Path({str(folder)!r}))"
@@ -153,7 +153,7 @@ LONG = {"max_epochs": 60, "checkpoint_every": 1, "num_test_episodes": 1}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_run_killed_at_random_moments_equals_uninterrupted_run(name: str, tmp_path: Path) -> None:
-    """All state at the end: weights, counts, buffers, ratings and curves. 30 kills over all parameters."""
+    """Compare all state at the end: weights, counts, buffers, ratings and curves, after 30 kills in total."""
     code = (
         "from pathlib import Path; import torch; torch.set_num_threads(1); from tests.learners import test_killed_runs;"
         f"test_killed_runs.run_with_kills({name!r}, Path({str(tmp_path / 'killed')!r}), {len(name)})"

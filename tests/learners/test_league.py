@@ -192,7 +192,7 @@ def test_wrong_settings_of_a_league_are_refused(changes: dict[str, Any], message
 
 
 class Uniform(EncoderPolicy):
-    """Policy that chooses legal actions with equal probabilities, greedily too."""
+    """Policy that chooses legal actions with equal probabilities, also if `explore` is False."""
 
     def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         outputs = super().forward(batch, explore)
@@ -205,7 +205,7 @@ class Uniform(EncoderPolicy):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_tic_tac_toe_is_learned_by_self_play(seed: int, tmp_path: Path):
-    """The goal: at least 0.85 points per game against a random player, over both sides."""
+    """Train until 0.85 points per game against a random player, over both sides."""
     config, folder = tmp_path / "run.toml", tmp_path / "run"
     config.write_text(RUN)
     assert main(["train", "--config", str(config), "--seed", str(seed), "--logdir", str(folder), "--quiet"]) == 0

@@ -1,4 +1,4 @@
-"""That policies really learn: continuous actions, and a task that only a memory can solve."""
+"""Policies solve tasks: continuous actions, and a task that needs memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTINUOUS = PPOConfig(learning_rate=2e-3, gamma=0.9, lambda_=0.9, num_epochs=10
 
 
 class WithoutVelocities(gym.ObservationWrapper):
-    """CartPole that shows where cart and pole are, and not how fast they move; both of them about as large as 1."""
+    """CartPole whose observations have no velocities, scaled to about 1."""
 
     SHOWN, SCALE = [0, 2], np.array([2.0, 10.0], np.float32)
 
@@ -111,7 +111,7 @@ def test_continuous_algorithms_solve_pendulum():
 
 
 class SwingsUp:
-    """Gains energy until the pendulum is nearly upright, and balances it there."""
+    """Controller that gains energy until the pendulum is nearly upright, and balances the pendulum."""
 
     def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         cos, sin, speed = batch["obs"].unbind(-1)

@@ -1,4 +1,4 @@
-"""PPO learns what only the past tells, through each kind of view; acting and learning see the same."""
+"""PPO solves tasks that need past observations with each kind of view."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACTIONS = spaces.Discrete(2)
 
 
 class Alternate(gym.Env):
-    """Shows a random bit; to be done is the opposite of what was done before, or what was shown before."""
+    """Environment with random bits. The right action is the opposite of the previous action or bit."""
 
     observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), ACTIONS
 
@@ -55,7 +55,7 @@ class Alternate(gym.Env):
 
 
 class ContextPolicy(Policy):
-    """Looks at the last steps that there are, and at the time."""
+    """Policy with the last steps and the time as input."""
 
     def __init__(self, views: Any, seed: int = 0) -> None:
         super().__init__(views.observation_space, ACTIONS)
@@ -78,7 +78,7 @@ class ContextPolicy(Policy):
 
 
 class Twice(gym.ObservationWrapper):
-    """The same bit for each of two agents, one of which sees its opposite."""
+    """The same bit for two agents, of which one observes the opposite."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -90,7 +90,7 @@ class Twice(gym.ObservationWrapper):
 
 
 class MaskedPolicy(ContextPolicy):
-    """Looks at a context with a mask and positions."""
+    """Policy with a context, its mask and positions as input."""
 
     def __init__(self, views: Any) -> None:
         Policy.__init__(self, views.observation_space, ACTIONS)
@@ -149,7 +149,7 @@ def test_ppo_with_views_learns_from_the_past(chain: list[Any], make_policy: Any,
 
 
 class Unlike:
-    """Two agents see the same; to be done is 0 for one of them, and 1 for the other."""
+    """Two agents with equal observations. The right action is 0 for one agent and 1 for the other."""
 
     observation_spaces = dict.fromkeys(("left", "right"), spaces.Box(-1, 1, (1,), np.float32))
     action_spaces = dict.fromkeys(("left", "right"), ACTIONS)
@@ -168,7 +168,7 @@ class Unlike:
 
 
 class KnowsWho(MaskedPolicy):
-    """Looks at who it acts for."""
+    """Policy with the agent id as input."""
 
     def _inputs(self, batch: Mapping[str, Any]) -> Tensor:
         return torch.cat([batch["obs"], batch["agent_id"]], 1)

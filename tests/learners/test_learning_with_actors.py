@@ -21,7 +21,7 @@ PENDULUM = gym.make("Pendulum-v1")
 
 
 def scaled(history: Any) -> dict[str, Any]:
-    """A view that keeps the shape of the observations."""
+    """Return scaled observations, a view that keeps their shape."""
     return {"obs": history.observations() * np.float32(100)}
 
 

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is, row by row, the run that was not; what is not the same is found at its row."""
+"""A killed and resumed run has the same ledger as an uninterrupted run, and differences are found by row."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def episodes_of(seed: int, lengths: list[int]) -> list[SingleAgentEpisode]:
 
 
 def cloned(episodes: list[SingleAgentEpisode], folder: Path, learning_rate: float = 1e-3, seed: int = 0) -> Path:
-    """The folder of a run that clones the behaviour of episodes, four in an update."""
+    """Return the folder of a behavior cloning run with four episodes per update."""
     generator = torch.Generator().manual_seed(seed)
     policy = MLPPolicy(spaces.Box(0, 1, (3,)), spaces.Discrete(2), hidden_sizes=(4,), generator=generator)
     numbers: dict[str, Any] = {"steps_per_epoch": 60, "max_epochs": 1, "num_test_episodes": 0, "shows_progress": False}

@@ -1,4 +1,4 @@
-"""Loggers: intervals, tables that grow columns, curves, and going on after an interruption."""
+"""Loggers: intervals, tables with new columns, curves, and continuation after an interruption."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_multi_logger_applies_separate_intervals(tmp_path: Path):
 
 
 class Failing(Kept):
-    """Fails when it is told what it is to fail at."""
+    """Logger that fails in a chosen method."""
 
     def __init__(self, at):
         super().__init__()

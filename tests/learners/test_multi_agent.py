@@ -1,4 +1,4 @@
-"""Algorithms of several modules: who learns from whose steps, and the state of them all."""
+"""Algorithms of several modules: which steps each module learns from, and the state of all modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIONS = {"a": spaces.Discrete(2), "b": spaces.Discrete(4)}
 
 
 def game(num_steps: int, agents: tuple[str, ...] = ("a", "b"), seed: int = 0, **kwargs) -> MultiAgentEpisode:
-    """All agents observe and act at every step, each in spaces of its own, and are truncated at the end."""
+    """Return an episode in which all agents act at every step, in different spaces, and are truncated at the end."""
     rng = np.random.default_rng(seed)
 
     def observed() -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Several agents learn in a real PettingZoo environment, with one policy for all and with a policy each."""
+"""Several agents learn in a PettingZoo environment, with a shared policy and with separate policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "spread_out.py"
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    """The example, imported from its file."""
+    """Import the example from its file, and return the module."""
     spec = importlib.util.spec_from_file_location("spread_out", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -29,7 +29,7 @@ def example() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def random_return(example: ModuleType) -> float:
-    """The mean return of an episode, all agents together, with random actions."""
+    """Return the mean return of all agents together with random actions."""
     runner = MultiAgentEnvRunner(example.make_env, num_envs=4, seed=0)
     runner.sample(num_episodes=100, random_actions=True)
     return runner.stats.mean_return

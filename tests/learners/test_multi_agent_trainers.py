@@ -1,4 +1,4 @@
-"""Trainers with several modules: the same features as with one policy, and the same numbers."""
+"""Trainers with several modules have the same features and results as with one policy."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def runner_of(algorithm: MultiAgentAlgorithm, seed: int, num_envs: int = 2, **ga
 
 
 def on_policy(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OnPolicyTrainer:
-    """PPO of three modules, one of them of an agent that comes and goes."""
+    """Return a PPO trainer of three modules, of which one has an agent that comes and goes."""
     algorithm = MultiAgentAlgorithm({"a": ppo(seed), "b": ppo(seed + 1), "g": ppo(seed + 2)})
     numbers = OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **(config or {})})
     return OnPolicyTrainer(algorithm, runner_of(algorithm, seed, guests=("g",)), numbers, **more)
 
 
 def mixed(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OffPolicyTrainer:
-    """DQN of one module and PPO of the other."""
+    """Return a trainer with DQN for one module and PPO for the other."""
     algorithm = MultiAgentAlgorithm({"a": dqn(seed), "b": ppo(seed + 1)})
     numbers = OffPolicyConfig(**{**SHORT, "warmup_steps": 20, "steps_per_collect": 16, **(config or {})})
     buffer = MultiAgentPrioritizedEpisodeReplayBuffer(100, seed=seed)
@@ -93,7 +93,7 @@ def mixed(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> O
 
 
 def recurrent(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OffPolicyTrainer:
-    """R2D2 of one module and DQN of the other."""
+    """Return a trainer with R2D2 for one module and DQN for the other."""
     algorithm = MultiAgentAlgorithm({"a": r2d2(seed), "b": dqn(seed + 1)})
     numbers = OffPolicyConfig(**{**SHORT, "warmup_steps": 20, "steps_per_collect": 8, **(config or {})})
     buffer = MultiAgentEpisodeReplayBuffer(100, seed=seed)
@@ -101,7 +101,7 @@ def recurrent(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) 
 
 
 def offline(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OfflineTrainer:
-    """DQN and BC of a buffer of recorded episodes."""
+    """Return a trainer with DQN and BC of a buffer of recorded episodes."""
     recording = MultiAgentAlgorithm({"a": ppo(0), "b": ppo(1)})
     buffer = MultiAgentEpisodeReplayBuffer(200, seed=seed)
     buffer.add(runner_of(recording, 0).sample(num_episodes=12))

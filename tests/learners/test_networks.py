@@ -1,4 +1,4 @@
-"""Networks of all kinds of observations and actions keep the policy contract, in full and in half precision."""
+"""Networks for all kinds of observations and actions fulfil the policy interface, in full and half precision."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def made(kind: Any, seen: gym.Space, done: gym.Space, **options: Any) -> tuple[Any, list[Any]]:
-    """A small policy, and the views that it needs."""
+    """Return a small policy and its views."""
     views = [TransformerContext(k=3)] if kind is TransformerPolicy else []
     space: Any = Views(views, seen, done).observation_space
     policy = kind(space, done, generator=seeded(), **{**SMALL[kind], **options})
@@ -83,7 +83,7 @@ def made(kind: Any, seen: gym.Space, done: gym.Space, **options: Any) -> tuple[A
 
 
 def batch_of(policy: Any, seen: gym.Space, leading: tuple[int, ...]) -> dict[str, Any]:
-    """Samples [*leading, ...] of what a policy without views sees."""
+    """Return samples [*leading, ...] of a policy's input without views."""
     seen.seed(1)
     rows = nested.stack([seen.sample() for _ in range(math.prod(leading))])
     obs = nested.map_leaves(lambda leaf: torch.from_numpy(leaf.reshape(*leading, *leaf.shape[1:])), rows)
@@ -309,7 +309,7 @@ def test_q_policy_explores_only_legal_actions(kind: Any) -> None:
 
 
 def pair() -> Autoregressive:
-    """A choice, and a number whose mean and deviation depend on it."""
+    """Return the distribution of a choice, and of a number whose mean and deviation depend on the choice."""
     distribution = Autoregressive(TUPLE, 4, generator=seeded()).double()
     for parameter in distribution.parameters():
         torch.nn.init.normal_(parameter, 0.0, 0.7, generator=seeded(parameter.numel()))
@@ -317,7 +317,7 @@ def pair() -> Autoregressive:
 
 
 def slow_log_prob(distribution: Autoregressive, features: torch.Tensor, choice: int, point: torch.Tensor) -> Any:
-    """log p(choice) + log p(point | choice) of one row, with all products written out."""
+    """Return log p(choice) + log p(point | choice) of one row by explicit products."""
     heads: Any = distribution.heads
     first, second = heads
     hidden = torch.tanh(first[0].weight @ features + first[0].bias)

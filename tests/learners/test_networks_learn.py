@@ -1,4 +1,4 @@
-"""PPO learns a toy in a moment with each kind of network, of observations and of actions."""
+"""PPO solves small tasks with each kind of network, observation and action."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ NUM_ENVS = 16
 
 
 class Toy(gym.Env):
-    """Shows something for a few steps, and says by a reward whether what was done was right."""
+    """Environment with a few steps, whose reward is 1 for right actions."""
 
     num_steps = 4
 
     def show(self) -> Any:
-        """The next observation."""
+        """Return the next observation."""
         raise NotImplementedError
 
     def right(self, action: Any) -> float:
-        """The reward."""
+        """Return the reward of an action."""
         raise NotImplementedError
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -56,7 +56,7 @@ class Toy(gym.Env):
 
 
 class Remembered(Toy):
-    """A bit is shown once; to be done is that bit, at every later step."""
+    """A bit is observed once. The right action is this bit at every later step."""
 
     observation_space, action_space = spaces.Box(-1.0, 1.0, (2,), np.float32), TWO
 
@@ -70,7 +70,7 @@ class Remembered(Toy):
 
 
 class Pictured(Toy):
-    """A bright square in the upper or the lower half."""
+    """Image with a bright square in the upper or the lower half."""
 
     observation_space, action_space = spaces.Box(0, 255, (36, 36, 1), np.uint8), TWO
 
@@ -85,7 +85,7 @@ class Pictured(Toy):
 
 
 class Pieces(Toy):
-    """To be done is whether two parts of an observation agree."""
+    """The right action is whether two parts of the observation agree."""
 
     observation_space = spaces.Dict({"a": spaces.Discrete(2, start=5), "b": spaces.Tuple([spaces.MultiBinary(1)])})
     action_space = TWO
@@ -99,7 +99,7 @@ class Pieces(Toy):
 
 
 class Masked(Toy):
-    """The number of the only right action is shown; what is not legal fails the test."""
+    """The observation has the right action and a mask of legal actions. Illegal actions fail the test."""
 
     observation_space = spaces.Dict({"wanted": spaces.Discrete(6), "action_mask": spaces.Box(0, 1, (6,), np.int8)})
     action_space = spaces.Discrete(6)
@@ -116,7 +116,7 @@ class Masked(Toy):
 
 
 class Pair(Toy):
-    """Two choices that must agree; which ones is all the same."""
+    """Two choices that must agree."""
 
     observation_space, action_space = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.MultiDiscrete([3, 3])
 
@@ -128,7 +128,7 @@ class Pair(Toy):
 
 
 class Nested(Toy):
-    """A choice, and a number that is to be near what is shown."""
+    """A choice, and a number near the observation."""
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Dict({"which": TWO, "where": spaces.Box(-2.0, 2.0, (1,), np.float32)})
@@ -146,7 +146,7 @@ class Nested(Toy):
 
 
 class Near(Toy):
-    """A number that is to be near the edge."""
+    """A number near the edge of its interval."""
 
     observation_space, action_space = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.Box(-2.0, 2.0, (1,), np.float32)
 

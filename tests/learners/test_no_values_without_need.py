@@ -1,4 +1,4 @@
-"""Algorithms that learn without a value function do not compute one."""
+"""Algorithms that learn without a value function compute no values."""
 
 from __future__ import annotations
 

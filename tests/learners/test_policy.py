@@ -1,4 +1,4 @@
-"""Policies: shapes, seeds, heads, and the state of the recurrent one."""
+"""Policies: shapes, seeds, heads, and the state of recurrent policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO on packs made by hand: the loss, the gradient's direction, minibatches, and the state of a run."""
+"""PPO on constructed packs: the loss, the direction of the gradient, minibatches, and the state of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def policy(seed: int = 0, action_space: spaces.Space = TWO_ACTIONS) -> MLPPolicy
 
 
 def bandit_episodes(num: int = 8, length: int = 16, seed: int = 0) -> list[SingleAgentEpisode]:
-    """Episodes in which action 1 is worth 1 and action 0 nothing, sampled uniformly."""
+    """Return episodes in which action 1 has reward 1 and action 0 has reward 0, chosen uniformly."""
     rng = np.random.default_rng(seed)
     episodes = []
     for i in range(num):

@@ -1,4 +1,4 @@
-"""Algorithms that learn from replay: their policies, their doors, their states, and that they learn."""
+"""Off-policy algorithms: policies, checks of arguments, states, and learning."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def sac(seed: int = 0, **numbers: Any) -> SAC:
 
 
 def episodes(continuous: bool = False, seed: int = 0, num: int = 20) -> list[SingleAgentEpisode]:
-    """Where the observation's first number says which action is worth 1."""
+    """Return episodes in which the observation's first number decides the action with reward 1."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(num):
@@ -325,7 +325,7 @@ def test_cql_lowers_q_values_of_unseen_actions():
 
 
 def narrow_episodes(num: int = 20) -> list[SingleAgentEpisode]:
-    """Actions from -1 to 0.2 alone, of which 0.2 is worth most; what lies above is worth less, and never seen."""
+    """Return episodes with actions from -1 to 0.2, of which 0.2 has the highest reward."""
     rng, made = np.random.default_rng(0), []
     for _ in range(num):
         actions = rng.uniform(-1, 0.2, (10, 1)).astype(np.float32)

@@ -69,7 +69,7 @@ def policy(seed: int) -> MLPPolicy:
 
 
 def trainer_of(callback: Any, main: Any = None, random: Any = None, **options: Any) -> OnPolicyTrainer:
-    """PPO of "main" against a random module, in the two-player game `Duel`."""
+    """Return a PPO trainer of "main" against a random module in the two-player game `Duel`."""
     config = PPOConfig(num_epochs=4, minibatch_size=64, learning_rate=2e-2)
     random = policy(1) if random is None else random
     (random.policy if isinstance(random, Actor) else random).random_action_probability = 1.0
@@ -122,7 +122,7 @@ def test_added_module_has_the_pipelines_of_its_original():
 
 
 class Changes(RLlibCallback):
-    """Notes the calls in order, and changes which modules there are and which of them learn."""
+    """Hook that records its calls, and changes the modules and the learning modules."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

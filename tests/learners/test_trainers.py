@@ -1,4 +1,4 @@
-"""Trainers: what a run does in which order, and that a resumed run is the run that was not interrupted."""
+"""Trainers: order of operations, and equality of resumed and uninterrupted runs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def sac_trainer(seed: int = 0, config: dict[str, Any] | None = None, **more: Any
 
 
 class Notes:
-    """A hook that writes down what it is told."""
+    """Hook that records its calls."""
 
     def __init__(self) -> None:
         self.updates: list[dict[str, float]] = []
@@ -149,7 +149,7 @@ def test_curves_of_killed_run_have_each_row_once(make, tmp_path: Path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
 
     class Copies:
-        """Keeps what a killed process would have left after the first update behind a checkpoint."""
+        """Hook that keeps a copy of the files after the first update behind a checkpoint."""
 
         def on_update(self, trainer, metrics):
             if trainer.num_epochs == 2 and not killed.exists():
@@ -472,7 +472,7 @@ def test_stop_by_hook_counts_the_epoch():
 
 
 class Talks(gym.Wrapper):
-    """Every observation comes with infos of all kinds."""
+    """Environment with infos of all types at every observation."""
 
     def reset(self, **options: Any) -> Any:
         observation, _ = self.env.reset(**options)

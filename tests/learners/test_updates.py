@@ -87,7 +87,7 @@ def update(algorithm: Algorithm, seed: int = 0) -> dict[str, float]:
 
 
 class Failure(Exception):
-    """An error in the middle of an update."""
+    """Error in the middle of an update."""
 
 
 @each_algorithm
@@ -150,7 +150,7 @@ class WithModel(PPO):
 
 
 class Marked(DQN):
-    """DQN whose loss reads a column that only the buffer has."""
+    """DQN whose loss reads an extra column of the buffer."""
 
     extra_columns = ("mark",)
 

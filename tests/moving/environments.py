@@ -1,4 +1,4 @@
-"""Small environments that pieces are tried in."""
+"""Small environments for tests of connectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 
 class Corridor(gym.Env):
-    """Walk from 0 to the right end; each step costs 0.1, the end pays 1. The observation is the place."""
+    """Corridor from 0 to the right end. Each step costs 0.1, the end pays 1. The observation is the position."""
 
     action_space = spaces.Discrete(2)  # left, right
 
@@ -23,7 +23,7 @@ class Corridor(gym.Env):
         return self.place
 
     def info(self) -> dict[str, Any]:
-        """Whether one can go left and right, and a bonus."""
+        """Return whether the agent can go left and right, and a bonus."""
         return {"action_mask": np.array([self.place > 0, True]), "bonus": float(self.place)}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -43,7 +43,7 @@ class Corridor(gym.Env):
 
 
 class BoxCorridor(Corridor):
-    """Its observation is a vector [1] of the place."""
+    """Corridor whose observation is a vector [1] with the position."""
 
     def __init__(self, length: int = 5, limit: int = 20) -> None:
         super().__init__(length, limit)
@@ -54,7 +54,7 @@ class BoxCorridor(Corridor):
 
 
 class NestedCorridor(Corridor):
-    """Its observation is a Dict of the place, the place as a picture, and a Tuple."""
+    """Corridor whose observation is a Dict of the position, an image of the position, and a Tuple."""
 
     def __init__(self, length: int = 5, limit: int = 20) -> None:
         super().__init__(length, limit)
@@ -69,7 +69,7 @@ class NestedCorridor(Corridor):
 
 
 class PictureCorridor(Corridor):
-    """Its observation is a picture [4, length, 1] with a column of white."""
+    """Corridor whose observation is an image [4, length, 1] with a white column."""
 
     def __init__(self, length: int = 5, limit: int = 20) -> None:
         super().__init__(length, limit)
@@ -82,7 +82,7 @@ class PictureCorridor(Corridor):
 
 
 class Push(gym.Env):
-    """The observation is the place, an action in [-1, 1] is added to it; ends after 6 steps."""
+    """Environment whose action in [-1, 1] is added to the position. An episode has 6 steps."""
 
     observation_space = spaces.Box(-10, 10, (1,), np.float32)
 
@@ -100,7 +100,7 @@ class Push(gym.Env):
 
 
 class PushAndSay(Push):
-    """As `Push`, with nested actions: how far, and a word."""
+    """`Push` with nested actions: a distance and a word."""
 
     def __init__(self) -> None:
         self.action_space = spaces.Dict({"far": spaces.Box(-1, 1, (1,), np.float32), "word": spaces.Discrete(3)})
@@ -111,7 +111,7 @@ class PushAndSay(Push):
 
 
 class Meeting:
-    """Agents "a" and "b" walk on a line of five and are paid for being near each other; it ends after 4 env steps."""
+    """Two agents on a line of five positions, which are rewarded for a small distance. An episode has 4 env steps."""
 
     possible_agents = ("a", "b")
 
@@ -137,7 +137,7 @@ class Meeting:
 
 
 class Duel:
-    """Two agents show a number at once, three times; the higher number wins a point from the other."""
+    """Two agents show a number at the same time, three times. The higher number wins a point from the other agent."""
 
     possible_agents = (0, 1)
 
@@ -157,7 +157,7 @@ class Duel:
 
 
 class Always:
-    """A policy that always does the same, and keeps the batches that it was shown."""
+    """Policy that always takes the same action, and stores the batches of its calls."""
 
     def __init__(self, action: Any = 1) -> None:
         self.action = action

@@ -1,4 +1,4 @@
-"""Acting on rows, the fast way in, gives what the pieces give that are called one by one, whatever users put in."""
+"""Runners act on whole rows with the same results as connectors that are called in sequence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAYOUTS = ["float32", "float64", "columns", "backwards", "read-only", "torch", "
 
 
 class Odd(gym.vector.VectorEnv):
-    """Observations are (environment, episode, step, last action as a number) in an odd layout, and infos."""
+    """Environment with observations (environment, episode, step, last action) in an unusual memory layout."""
 
     def __init__(self, num_envs: int, action_space: gym.Space, layout: str = "float32", length: int = 5) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -80,7 +80,7 @@ class Odd(gym.vector.VectorEnv):
 
 
 class Marked(Categorical):
-    """A choice of its own: the last action half of the time."""
+    """Connector that selects actions: the last action in half of the steps."""
 
     def sample(self, inputs: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         drawn = super().sample(inputs, generator)
@@ -94,7 +94,7 @@ def patched(space: spaces.Discrete) -> Categorical:
 
 
 class Spoiler:
-    """A policy that gives out the same arrays again and again, keeps what it got, and writes over it a call later."""
+    """Policy that reuses its output arrays, keeps its inputs, and overwrites the inputs one call later."""
 
     def __init__(self, space: gym.Space, rng: np.random.Generator) -> None:
         weights = torch.Generator().manual_seed(int(rng.integers(1000)))
@@ -138,7 +138,7 @@ class Spoiler:
 
 
 class OneByOne(GetActions):
-    """What `GetActions` says it does, in the words of its documentation."""
+    """Reference implementation of `GetActions` after its documentation."""
 
     def __init__(self, *, seed: int, **kwargs: Any) -> None:
         super().__init__(seed=seed, **kwargs)
@@ -166,21 +166,21 @@ class OneByOne(GetActions):
 
 
 class ToNumpy(TensorToNumpy):
-    """The same, called by names."""
+    """Reference conversion to numpy, called by names."""
 
     def __call__(self, **kwargs: Any) -> Any:
         return super().__call__(**kwargs)
 
 
 class Nothing(Connector):
-    """A piece of a user that does nothing, but may be seen."""
+    """Connector of a user without any effect."""
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
         return dict(batch)
 
 
 class Scaled(Connector):
-    """Logits twice as large, whether they are tensors or arrays."""
+    """Connector that doubles the logits, which may be tensors or arrays."""
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
         if "actions" not in batch:
@@ -189,7 +189,7 @@ class Scaled(Connector):
 
 
 class Spoils(Connector):
-    """Writes over an output that it has added itself, the same array each time."""
+    """Connector that overwrites an output that it has added, always the same array."""
 
     column = np.zeros(0)
 
@@ -210,7 +210,7 @@ def as_called_one_by_one(pipeline: ModuleToEnvPipeline, seed: int, log_probs: bo
 
 
 def programs(seed: int, fast: bool) -> tuple[list[EpisodePack], Spoiler]:
-    """What a random program samples, in the pipelines as they are or in those whose pieces are called one by one."""
+    """Return the samples of a random program, with normal pipelines or with connectors called in sequence."""
     rng = np.random.default_rng(seed)
     space = ACTION_SPACES[int(rng.integers(len(ACTION_SPACES)))] if rng.random() < 0.5 else ACTION_SPACES[seed % 2]
     env = Odd(int(rng.integers(1, 5)), space, str(rng.choice(LAYOUTS)))
@@ -278,7 +278,7 @@ def test_random_programs_sample_the_same_episodes_fast_and_one_piece_at_a_time(f
 
 
 class Interrupt:
-    """Raises `KeyboardInterrupt` at the n-th call of a function of the library, where Python lets signals in."""
+    """Trace function that raises `KeyboardInterrupt` at the n-th call of a library function."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -294,7 +294,7 @@ class Interrupt:
         return None
 
     def run(self, work: Any) -> bool:
-        """Whether the work was broken off."""
+        """Run `work`, and return True if the interrupt was raised."""
         before = sys.gettrace()
         sys.settrace(self)
         try:
@@ -307,7 +307,7 @@ class Interrupt:
 
 
 def check_told(pack: EpisodePack, seed: int) -> None:
-    """Every episode is one that `Odd` had: its steps in order, each with the action that led to it."""
+    """Check that every episode is an episode of `Odd`: steps in order, each with the action before it."""
     for episode in pack:
         observations, actions = episode.get_observations(), episode.get_actions()
         assert len({tuple(row) for row in observations[:, :2].tolist()}) == 1, seed
@@ -321,7 +321,7 @@ def check_told(pack: EpisodePack, seed: int) -> None:
 
 
 class Plain:
-    """A policy that gives logits of what it sees."""
+    """Policy whose logits depend on the observation."""
 
     def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         return {"action_dist_inputs": batch["obs"].float().sin()}

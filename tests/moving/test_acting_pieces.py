@@ -32,7 +32,7 @@ MODES = list(AutoresetMode)
 
 
 class AddLastReward(ConnectorV2):
-    """A column with each episode's last reward, 0 before the first."""
+    """Connector that adds a column with the last reward of each episode, 0 before the first step."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes):
@@ -42,7 +42,7 @@ class AddLastReward(ConnectorV2):
 
 
 class AddLastActions(ConnectorV2):
-    """A column with the last two actions, one-hot, for acting and (with `as_learner_connector`) for learning."""
+    """Connector that adds the last two actions as one-hot vectors, for acting and for learning."""
 
     def __init__(self, *args, as_learner_connector=False, **kwargs):
         super().__init__(*args, **kwargs)
@@ -62,7 +62,7 @@ class AddLastActions(ConnectorV2):
 
 
 class OwnStacks(ConnectorV2):
-    """Stacks of two observations that the piece builds itself: the module sees them instead of the newest one."""
+    """Connector that replaces observations by stacks of two, which it builds itself."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -75,7 +75,7 @@ class OwnStacks(ConnectorV2):
 
 
 class NoisyObservations(ConnectorV2):
-    """Noise on what the module sees, item by item; what is recorded stays clean."""
+    """Connector that adds noise to the observations of the module. Recorded observations have no noise."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         if explore:
@@ -86,7 +86,7 @@ class NoisyObservations(ConnectorV2):
 
 
 class AddActionMask(ConnectorV2):
-    """A column with the mask that the environment tells in its infos; it travels on in the shared data."""
+    """Connector that adds the action mask of the infos as a column, and passes the mask on in `shared_data`."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes):
@@ -96,7 +96,7 @@ class AddActionMask(ConnectorV2):
 
 
 class TimeLeft(ConnectorV2):
-    """Another observation in the batch: how much of the time limit is left. The whole column is replaced."""
+    """Connector that replaces the observations by the remaining share of the time limit."""
 
     def __init__(self, *args, limit, **kwargs):
         self.limit = limit
@@ -115,7 +115,7 @@ class TimeLeft(ConnectorV2):
 
 
 class MaskLogits(ConnectorV2):
-    """Logits of masked actions become very small."""
+    """Connector that lowers the logits of masked actions."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         mask = torch.as_tensor(shared_data["action_mask"].joined())
@@ -124,7 +124,7 @@ class MaskLogits(ConnectorV2):
 
 
 class NoisyActions(ConnectorV2):
-    """Noise on continuous actions while exploring, within the bounds."""
+    """Connector that adds noise to continuous actions while exploring, within the bounds."""
 
     def __init__(self, *args, scale=0.5, seed=0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -140,7 +140,7 @@ class NoisyActions(ConnectorV2):
 
 
 class Levels(ConnectorV2):
-    """A module with discrete actions in an environment with continuous ones; only the environment gets those."""
+    """Connector from discrete actions of a module to continuous actions of the environment."""
 
     def __init__(self, *args, levels=(-1.0, 0.0, 1.0), **kwargs):
         self.levels = np.array(levels, np.float32)
@@ -152,7 +152,7 @@ class Levels(ConnectorV2):
 
 
 class StickyActions(ConnectorV2):
-    """Every second step repeats the action before it, of the same episode."""
+    """Connector that repeats the previous action of the episode at every second step."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         actions = [
@@ -166,7 +166,7 @@ class StickyActions(ConnectorV2):
 
 
 class EpsilonGreedy(ConnectorV2):
-    """Actions from Q values, some of them random while exploring; it acts instead of `GetActions`."""
+    """Connector that selects actions by Q-values with random actions while exploring, in place of `GetActions`."""
 
     def __init__(self, *args, epsilon=0.5, seed=0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -183,7 +183,7 @@ class EpsilonGreedy(ConnectorV2):
 
 
 class LoudWords(ConnectorV2):
-    """One part of nested actions changed: the word is said one louder."""
+    """Connector that changes one part of nested actions: the word becomes the next louder word."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         def louder(action, eps_id, agent_id, module_id):
@@ -228,7 +228,7 @@ def test_the_last_actions_are_the_same_while_acting_and_while_learning():
 
 
 class Recording:
-    """A policy that goes left now and then, and puts out what it saw of the last actions."""
+    """Policy that sometimes goes left, and outputs the last actions of its input."""
 
     def __call__(self, batch, explore=None):
         actions = (batch["obs"][:, 0] % 3 != 2).long() | (torch.rand(len(batch["obs"])) < 0.5)
@@ -266,7 +266,7 @@ def test_a_piece_replaces_the_observations_that_the_module_sees():
 
 
 class Uniform:
-    """Logits of zero, for two actions."""
+    """Policy with logits of zero for two actions."""
 
     def __call__(self, batch, explore=None):
         assert batch["action_mask"].dtype == torch.bool

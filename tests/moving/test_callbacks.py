@@ -1,4 +1,4 @@
-"""Callbacks in RLlib's style, given to runners as hooks."""
+"""Callbacks in RLlib's style, passed to runners as hooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = list(AutoresetMode)
 
 
 class HeatMap(RLlibCallback):
-    """Counts how often each place was visited, as a picture of the environment."""
+    """Callback that counts the visits of each position, as an image of the environment."""
 
     def __init__(self, num_places):
         self.visits = np.zeros(num_places, int)
@@ -35,7 +35,7 @@ class HeatMap(RLlibCallback):
 
 
 class Videos(RLlibCallback):
-    """Renders each step and keeps the frames of the best and the worst episode."""
+    """Callback that renders each step, and keeps the frames of the best and the worst episode."""
 
     def __init__(self):
         self.frames = defaultdict(list)
@@ -55,7 +55,7 @@ class Videos(RLlibCallback):
 
 
 class Distance(RLlibCallback):
-    """The farthest an episode got from its start, kept in its custom data and logged when it ends."""
+    """Callback that logs the largest distance of an episode from its start, kept in `custom_data`."""
 
     def on_episode_start(self, *, episode, **kwargs):
         episode.custom_data["farthest"] = 0.0
@@ -69,7 +69,7 @@ class Distance(RLlibCallback):
 
 
 class ReturnsOfAgents(RLlibCallback):
-    """The return of each agent of an episode, and how many env steps were sampled."""
+    """Callback that logs the return of each agent of an episode, and the number of sampled env steps."""
 
     def on_episode_end(self, *, episode, metrics_logger, **kwargs):
         returns = {agent_id: own.get_return() for agent_id, own in episode.agent_episodes.items()}
@@ -81,7 +81,7 @@ class ReturnsOfAgents(RLlibCallback):
 
 
 class Curriculum(RLlibCallback):
-    """Makes the corridor longer each time that its end was reached twice."""
+    """Callback that lengthens the corridor after every two episodes that reached the end."""
 
     def __init__(self):
         self.num_reached = 0
@@ -99,7 +99,7 @@ class Curriculum(RLlibCallback):
 
 
 class SelfPlay(RLlibCallback):
-    """Adds a frozen copy of the main module as a new opponent whenever it wins often enough."""
+    """Callback that adds a frozen copy of the main module as a new opponent after enough wins."""
 
     def __init__(self, win_rate_threshold):
         super().__init__()
@@ -122,7 +122,7 @@ class SelfPlay(RLlibCallback):
 
 
 class League(RLlibCallback):
-    """Keeps a table of who won against whom, and matches the main module with whoever it lost to most."""
+    """Callback that keeps a table of wins, and selects the opponent against which the main module lost most."""
 
     def __init__(self, members):
         self.members = members
@@ -183,7 +183,7 @@ def test_the_farthest_place_is_in_the_custom_data_of_what_is_sampled(callback):
 
 
 class Notes(RLlibCallback):
-    """Writes into the custom data of each episode that was sampled, and logs through RLlib's names."""
+    """Callback that writes into the custom data of sampled episodes, and logs through RLlib's names."""
 
     def on_episode_step(self, *, episode, env_runner, **kwargs):
         assert env_runner.config == {"bonus": 2}
@@ -269,7 +269,7 @@ def test_a_league_matches_the_main_module_with_who_beats_it():
 
 
 class Diary(RLlibCallback):
-    """What was told, in order."""
+    """Callback that records its calls in order."""
 
     def __init__(self):
         self.told = []

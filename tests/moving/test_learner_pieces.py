@@ -1,4 +1,4 @@
-"""Learner connectors in RLlib's style: they shape rewards and add columns, in the pipeline of a learner."""
+"""Learner connectors in RLlib's style, which change rewards and add columns in a learner's pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.moving.environments import Always, BoxCorridor
 
 
 class ClipRewards(ConnectorV2):
-    """Rewards between two bounds, written back to the episodes."""
+    """Connector that clips rewards to two bounds, and writes the rewards back to the episodes."""
 
     def __init__(self, *args, low=0.0, high=1.0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -33,7 +33,7 @@ class ClipRewards(ConnectorV2):
 
 
 class CountBasedCuriosity(ConnectorV2):
-    """A bonus for observations that were seldom seen."""
+    """Connector that adds a bonus for rare observations to the rewards."""
 
     def __init__(self, *args, intrinsic_reward_coeff=1.0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -57,7 +57,7 @@ class CountBasedCuriosity(ConnectorV2):
 
 
 class DistanceCuriosity(ConnectorV2):
-    """A bonus for observations that are far from a few that were kept."""
+    """Connector that adds a bonus for observations that are far from a few stored observations."""
 
     def __init__(self, *args, num_kept=5, **kwargs):
         super().__init__(*args, **kwargs)
@@ -74,7 +74,7 @@ class DistanceCuriosity(ConnectorV2):
 
 
 class RandomNetworkDistillation(ConnectorV2):
-    """Intrinsic rewards: how badly a network that learns predicts one that does not. A column of their own."""
+    """Connector that adds the prediction error of a trained network for a random network as intrinsic rewards."""
 
     def __init__(self, *args, learning_rate=0.1, **kwargs):
         super().__init__(*args, **kwargs)
@@ -96,7 +96,7 @@ class RandomNetworkDistillation(ConnectorV2):
 
 
 class AddIntrinsicToExtrinsic(ConnectorV2):
-    """The sum of both kinds of rewards, item by item in the batch."""
+    """Connector that adds the intrinsic rewards to the rewards of the batch."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         self.foreach_batch_item_change_in_place(
@@ -108,7 +108,7 @@ class AddIntrinsicToExtrinsic(ConnectorV2):
 
 
 class PotentialShaping(ConnectorV2):
-    """Rewards for getting nearer: gamma * potential of the next observation - potential of this one."""
+    """Connector that adds gamma * potential of the next observation - potential of the observation to rewards."""
 
     def __init__(self, *args, gamma=1.0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -123,7 +123,7 @@ class PotentialShaping(ConnectorV2):
 
 
 class ScaleRewards(ConnectorV2):
-    """Divides by the largest reward ever seen: a state that copies of the piece merge."""
+    """Connector that divides rewards by the largest reward so far, a state that copies of the connector merge."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -147,7 +147,7 @@ class ScaleRewards(ConnectorV2):
 
 
 class RewardsFromInfos(ConnectorV2):
-    """Another reward, which the environment tells in its infos."""
+    """Connector that replaces rewards by a reward in the environment's infos."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -157,7 +157,7 @@ class RewardsFromInfos(ConnectorV2):
 
 
 class AddTimesteps(ConnectorV2):
-    """A column with the time step of each row."""
+    """Connector that adds a column with the time step of each row."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -167,7 +167,7 @@ class AddTimesteps(ConnectorV2):
 
 
 class AddPastRewards(ConnectorV2):
-    """A column with the last rewards before each step, zeros before the start."""
+    """Connector that adds a column with the last rewards before each step, zeros before the start."""
 
     def __init__(self, *args, num_rewards=2, **kwargs):
         super().__init__(*args, **kwargs)
@@ -184,7 +184,7 @@ class AddPastRewards(ConnectorV2):
 
 
 class MonteCarloReturns(ConnectorV2):
-    """Discounted returns as advantages, and the mean of all taken off."""
+    """Connector that adds centered discounted returns as advantages."""
 
     def __init__(self, *args, gamma=0.9, **kwargs):
         super().__init__(*args, **kwargs)
@@ -203,7 +203,7 @@ class MonteCarloReturns(ConnectorV2):
 
 
 class LogRewards(ConnectorV2):
-    """Leaves all as it is and logs the mean reward, where there is a logger."""
+    """Connector that logs the mean reward to the metrics logger, and changes nothing."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -213,7 +213,7 @@ class LogRewards(ConnectorV2):
 
 
 class OwnFrameStacks(ConnectorV2):
-    """Stacks of two observations that the piece builds itself, in the place of the observations."""
+    """Connector that replaces observations by stacks of two, which it builds itself."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -226,7 +226,7 @@ class OwnFrameStacks(ConnectorV2):
 
 
 def sampled(**options: Any) -> Any:
-    """Three episodes of the corridor, always to the right."""
+    """Return three episodes of the corridor in which the agent always goes right."""
     return SingleAgentEnvRunner(BoxCorridor, Always(1), **options).sample(num_episodes=3)
 
 
@@ -234,7 +234,7 @@ REWARDS = [-0.1, -0.1, -0.1, 1.0]
 
 
 def rewards_after(*pieces: Any, **call: Any) -> np.ndarray:
-    """The rewards [3, 4] of the three episodes in the train batch; what was sampled is as it was."""
+    """Return the rewards [3, 4] of three episodes in the train batch, and check that the episodes are unchanged."""
     pack = sampled()
     batch = learner_pipeline(pack.observation_space, pack.action_space, pieces=pieces)(episodes=pack, **call)
     assert pack.rewards.tolist() == pytest.approx(REWARDS * 3)

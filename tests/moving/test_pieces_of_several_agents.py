@@ -1,4 +1,4 @@
-"""Pieces in RLlib's style where several agents act: joint preprocessors, and a module's own pieces."""
+"""Connectors in RLlib's style with several agents: joint preprocessors, and connectors of one module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENTS = ("a", "b")
 
 
 class RelativePositions(MultiAgentObservationPreprocessor):
-    """Each agent's place, and how far the other one is from it."""
+    """Preprocessor with the position of each agent, and its distance from the other agent."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         own = gym.spaces.Box(-4, 4, (2,), np.float32)
@@ -35,7 +35,7 @@ class RelativePositions(MultiAgentObservationPreprocessor):
 
 
 class GlobalState(MultiAgentObservationPreprocessor):
-    """What all agents observe as one vector for each, and the env step, which the episode says."""
+    """Preprocessor with the observations of all agents and the env step in one vector for each agent."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         everything = gym.spaces.Box(0, np.inf, (len(input_observation_space.spaces) + 1,), np.float32)
@@ -48,7 +48,7 @@ class GlobalState(MultiAgentObservationPreprocessor):
 
 
 def runner_of(**pipeline: Any) -> tuple[MultiAgentEnvRunner, Always]:
-    """Both agents walk to the right, one module for both."""
+    """Return a runner in which both agents go right, with one module for both."""
     env, policy = Meeting(), Always(1)
     space = pipeline.pop("space", env.observation_spaces["a"])
     spaces = {"default_policy": space}, {"default_policy": env.action_spaces["a"]}

@@ -1,4 +1,4 @@
-"""Preprocessors in RLlib's style, in a runner: what they make of an observation is what is recorded and seen."""
+"""Preprocessors in RLlib's style in a runner: the preprocessed observation is recorded and given to the module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.moving.environments import Always, BoxCorridor, Corridor, NestedCorri
 
 
 class OneHot(SingleAgentObservationPreprocessor):
-    """A Discrete observation as a vector."""
+    """Preprocessor of a Discrete observation to a one-hot vector."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(0.0, 1.0, (int(input_observation_space.n),), np.float32)
@@ -34,7 +34,7 @@ class OneHot(SingleAgentObservationPreprocessor):
 
 
 class RowAndColumn(SingleAgentObservationPreprocessor):
-    """The number of a cell as its row and column."""
+    """Preprocessor of a cell number to row and column."""
 
     def __init__(self, num_columns, **kwargs):
         self.num_columns = num_columns
@@ -48,7 +48,7 @@ class RowAndColumn(SingleAgentObservationPreprocessor):
 
 
 class PixelsToFloats(SingleAgentObservationPreprocessor):
-    """Pictures from 0 to 255 as floats from 0 to 1, cropped to their upper half."""
+    """Preprocessor of images from 0..255 to floats in 0..1, cropped to the upper half."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         height, *rest = input_observation_space.shape
@@ -59,7 +59,7 @@ class PixelsToFloats(SingleAgentObservationPreprocessor):
 
 
 class WithLastReward(SingleAgentObservationPreprocessor):
-    """The reward that came with the observation, beside it."""
+    """Preprocessor that adds the reward that came with the observation."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         size = input_observation_space.shape[0] + 1
@@ -71,7 +71,7 @@ class WithLastReward(SingleAgentObservationPreprocessor):
 
 
 class WithTime(SingleAgentObservationPreprocessor):
-    """The time of the episode beside the observation, and the action that led to it."""
+    """Preprocessor that adds the time step and the action before the observation."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(-np.inf, np.inf, (input_observation_space.shape[0] + 2,), np.float32)
@@ -82,7 +82,7 @@ class WithTime(SingleAgentObservationPreprocessor):
 
 
 class WithSpeed(SingleAgentObservationPreprocessor):
-    """How far it is from the observation before, which the episode holds as it was preprocessed."""
+    """Preprocessor that adds the difference from the previous preprocessed observation."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -93,7 +93,7 @@ class WithSpeed(SingleAgentObservationPreprocessor):
 
 
 class PartsOfADict(SingleAgentObservationPreprocessor):
-    """Two parts of a nested observation as one vector; the picture is left out."""
+    """Preprocessor of two parts of a nested observation to one vector, without the image."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         return gym.spaces.Box(0.0, np.inf, (3,), np.float32)
@@ -104,7 +104,7 @@ class PartsOfADict(SingleAgentObservationPreprocessor):
 
 
 class MaskInObservation(SingleAgentObservationPreprocessor):
-    """A Dict of the observation and the mask that the environment has told in its infos."""
+    """Preprocessor to a Dict of the observation and the action mask in the infos."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
         mask = gym.spaces.Box(0, 1, (int(input_action_space.n),), np.int8)
@@ -116,7 +116,7 @@ class MaskInObservation(SingleAgentObservationPreprocessor):
 
 
 class RunningMaximum(SingleAgentObservationPreprocessor):
-    """Divides by the largest observation so far, a state that is saved and restored."""
+    """Preprocessor that divides by the largest observation so far, a state that can be saved and restored."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -137,7 +137,7 @@ MODES = list(AutoresetMode)
 
 
 def sampled(env: Any, piece: Any, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> tuple[EpisodePack, Always]:
-    """What a runner samples of two environments in three calls, with the piece in its pipeline."""
+    """Return the episodes of three calls of a runner with two environments and the preprocessor."""
     one, policy = env(), Always(1)
     pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[piece])
     runner = SingleAgentEnvRunner(env, policy, num_envs=2, env_to_module=pipeline, autoreset_mode=mode, seed=0)
@@ -147,7 +147,7 @@ def sampled(env: Any, piece: Any, mode: AutoresetMode = AutoresetMode.NEXT_STEP)
 
 
 def check_seen(pack: EpisodePack, policy: Always) -> None:
-    """What the policy saw is what is recorded, or the row of an action that nobody took."""
+    """Check that the policy's inputs are the recorded observations, or rows whose action was not taken."""
     seen = {tuple(row) for batch in policy.seen for row in batch["obs"].flatten(1).tolist()}
     recorded = {tuple(np.ravel(row).tolist()) for episode in pack for row in episode.get_observations()}
     assert seen <= recorded
@@ -240,7 +240,7 @@ def test_the_state_of_a_preprocessor_is_kept_with_its_pipeline():
 
 
 class Keeps(SingleAgentObservationPreprocessor):
-    """Keeps the episodes it is given, and reads some of them at once."""
+    """Preprocessor that keeps its input episodes, and reads some of these at once."""
 
     def __init__(self, *args, looks, **kwargs):
         self.looks, self.kept = looks, []
@@ -291,7 +291,7 @@ def test_preprocessors_read_the_same_where_steps_go_into_a_replay_buffer(piece, 
 
 
 class NotesSteps(SingleAgentObservationPreprocessor):
-    """Counts in the custom data of the episode how many of its observations it saw after steps."""
+    """Preprocessor that counts in `custom_data` its observations after steps."""
 
     def preprocess(self, observation, episode):
         if len(episode):

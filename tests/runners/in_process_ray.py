@@ -1,4 +1,4 @@
-"""Replacement for Ray with actors in this process, which die or fail when a test wants it."""
+"""Replacement for Ray with actors in this process, which a test can kill or let fail."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Actor:
             self.note(self.made)
 
     def die(self) -> None:
-        """Fail all requests, also later ones."""
+        """Fail all present and later requests."""
         self.is_alive = False
         for ref, _ in self.queue:
             ref.is_done, ref.error = True, ActorDied("it was killed")

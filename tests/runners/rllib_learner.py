@@ -1,4 +1,4 @@
-"""RLlib's own `Learner`, fed by runners of ours: one half of a project moves at a time.
+"""RLlib's `Learner` with episodes of this library's runners.
 
 It is run as a process of its own, for importing RLlib changes how a process logs, and prints the mean return of each
 iteration.
@@ -21,7 +21,7 @@ MODULE, STEPS, ITERATIONS = "default_policy", 2000, 12
 
 
 class Acting(torch.nn.Module):
-    """An RLModule as a policy of ours."""
+    """Policy of this library that calls an RLModule."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def make_runner(index: int, seed: int) -> SingleAgentEnvRunner:
 
 
 def main() -> None:
-    """Iterations of sampling with two actors and updating here."""
+    """Run iterations of sampling with two actors and updates in this process."""
     torch.manual_seed(0)
     learner = config().build_learner(env=gym.make("CartPole-v1"))
     with RayRunnerGroup(make_runner, 2) as group:

@@ -1,4 +1,4 @@
-"""Environments whose agents, and the spaces of their agents, are others in each episode and each copy."""
+"""Environments whose agents and spaces of agents differ between episodes and between copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with warnings.catch_warnings(action="ignore"):  # PettingZoo's own: its tests im
 
 
 class Sized(ParallelEnv[str, np.ndarray, int]):
-    """Agents with as many actions and numbers to observe as the episode says; the environment checks its actions."""
+    """Environment whose spaces of agents depend on the episode, and which checks the actions."""
 
     metadata = {"name": "sized"}
     num_made = 0
@@ -56,7 +56,7 @@ class Sized(ParallelEnv[str, np.ndarray, int]):
 
 
 class First:
-    """A policy that always takes the first action."""
+    """Policy that always takes the first action."""
 
     def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
@@ -105,7 +105,7 @@ def test_random_actions_in_recreated_spaces_depend_on_seed() -> None:
 
 
 class Unlike(Sized):
-    """Agent b observes more than agent a."""
+    """Environment in which agent b observes more than agent a."""
 
     def size(self, agent: str) -> int:
         return 3 if agent == "b" else 2
@@ -125,7 +125,7 @@ def test_agents_of_one_module_with_other_shapes_are_named() -> None:
 
 
 class Nobody(Sized):
-    """The reset leaves no agents."""
+    """Environment whose reset returns no agents."""
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.agents: list[str] = []
@@ -133,7 +133,7 @@ class Nobody(Sized):
 
 
 class NobodysTurn(AECEnv[str, np.ndarray, int]):
-    """The same, with turns."""
+    """Turn-based environment whose reset returns no agents."""
 
     metadata = {"name": "nobody"}
 
@@ -149,7 +149,7 @@ def test_reset_without_agents_raises(make: Any) -> None:
 
 
 class Spread(MultiAgentObservationPreprocessor):
-    """Leaves all as it is, and counts how often it was given spaces."""
+    """Preprocessor that changes nothing, and counts how often it was bound to spaces."""
 
     times = 0
 

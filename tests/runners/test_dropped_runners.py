@@ -20,7 +20,7 @@ from tests.moving.environments import Always, BoxCorridor, Meeting
 
 
 class Counted(BoxCorridor):
-    """A corridor that counts how many of its kind are open."""
+    """Corridor that counts its open instances."""
 
     num_open = 0
 
@@ -33,7 +33,7 @@ class Counted(BoxCorridor):
 
 
 class CountedMeeting(Meeting):
-    """A meeting that counts how many of its kind are open."""
+    """Meeting that counts its open instances."""
 
     num_open = 0
 

@@ -1,4 +1,4 @@
-"""Laws of actions in two units: episodes store the policy's, and return those that were sent to the environment."""
+"""Episodes store the policy's actions, and return the actions that were sent to the environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAPPINGS = {"normalize": {}, "clip": {"normalize_actions": False, "clip_actions"
 
 
 class Walk(gym.Env):
-    """An environment whose observation is a running sum of the actions that it gets, which must be legal."""
+    """Environment whose observation is the running sum of its actions. Actions outside the space are errors."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 
@@ -58,7 +58,7 @@ class Walk(gym.Env):
 
 
 class Levels(Connector):
-    """Connector that computes the environment's actions itself."""
+    """Connector that computes the environment's actions."""
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
         batch["actions_for_env"] = nested.map_leaves(lambda leaf: np.sign(leaf).astype(leaf.dtype), batch["actions"])
@@ -66,7 +66,7 @@ class Levels(Connector):
 
 
 def replayed(episode: SingleAgentEpisode, env: gym.Env, state: str) -> list[Any]:
-    """Return the observations of a fresh environment that starts at the episode's state and gets its actions."""
+    """Return the observations of a new environment that starts at the episode's state and gets its actions."""
     env.reset(seed=0)
     setattr(env.unwrapped, state, start_of(episode, env))
     actions = episode.get_env_actions()
@@ -206,7 +206,7 @@ def test_env_actions_of_several_agents_are_those_that_were_sent(mapping: str, ra
 
 
 class Walkers:
-    """Two agents that walk apart, and keep which actions they get."""
+    """Two independent `Walk` environments that record their actions."""
 
     possible_agents = agents = ["a", "b"]
     metadata: dict[str, Any] = {}
@@ -234,7 +234,7 @@ class Walkers:
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no resource is open."""
 
 
 def test_env_actions_of_hand_made_episodes_are_the_stored_ones() -> None:

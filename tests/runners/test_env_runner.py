@@ -1,4 +1,4 @@
-"""The runner: whole episodes out of real environments, however they are cut, reset and counted."""
+"""The runner returns complete episodes of real environments, for all ways of cutting, resetting and counting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODES = list(AutoresetMode)
 
 
 class Counter(gym.Env):
-    """Observations count the steps of all episodes; episodes have one length, and end in one way."""
+    """Environment whose observations count the steps of all episodes, which have one length and ending."""
 
     observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space = spaces.Box(-2, 2, (1,), np.float32)
@@ -53,7 +53,7 @@ class Counter(gym.Env):
 
 
 class Halves:
-    """A policy that answers with half of the observation's second number."""
+    """Policy whose action is half of the observation's second number."""
 
     def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
         assert not torch.is_grad_enabled()
@@ -66,7 +66,7 @@ class Halves:
 
 
 class CountingFromSeven:
-    """A recurrent policy whose state counts its steps from 7 on; it notes the states that it is given."""
+    """Recurrent policy whose state counts its steps from 7 on, and which records its input states."""
 
     def __init__(self) -> None:
         self.seen: list[list[float]] = []
@@ -85,7 +85,7 @@ def counters(*lengths: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **opt
 
 
 def check_steps(pack: EpisodePack) -> None:
-    """Every step's policy saw the observation before it, and the next one is a step further."""
+    """Check that the policy of each step had the observation before it, and that the next one is a step later."""
     for episode in pack:
         observations = episode.get_observations()
         np.testing.assert_array_equal(observations[:, 1], episode.t_started + np.arange(len(episode) + 1))
@@ -280,7 +280,7 @@ def test_hooks_see_each_step_and_ended_episodes():
 
 
 class Diary(Hook):
-    """Writes down what it is told, and the age of each episode into its custom data."""
+    """Hook that records its calls, and the age of each episode in the custom data."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -306,7 +306,7 @@ class Diary(Hook):
 
 
 def told_of(env: int, lengths: tuple[int, ...], diary: Diary) -> None:
-    """Check that an environment's episodes were told in order: start, all steps, end."""
+    """Check that the hook's calls of an environment are in order: start, all steps, end."""
     told = [one for one in diary.told if one[0] != "sampled" and one[1] == env]
     while told:
         kind, _, id_, _ = told.pop(0)
@@ -369,7 +369,7 @@ def test_hook_writing_to_lost_data_raises(when):
 
 
 class Doubled(ObservationRewriter):
-    """Counts what it rewrites."""
+    """Rewriter that doubles observations, and counts the rewritten rows."""
 
     rows = 0
 
@@ -396,7 +396,7 @@ def test_each_observation_is_rewritten_once(mode):
 
 
 class Asking(ObservationPreprocessor):
-    """Notes the time of each observation, how long its episode is, and the last action there (-1 without any)."""
+    """Preprocessor that records the time of each observation, the length of its episode and the last action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -550,7 +550,7 @@ def test_infos_as_list_of_dicts_raise_at_first_row(mode):
 
 
 class Masked(gym.Env):
-    """Only one of three actions is legal, another one after each step."""
+    """Environment in which one of three actions is legal, another one after each step."""
 
     observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "t": spaces.Box(0, 99, (1,), np.float32)})
     action_space = spaces.Discrete(3, start=1)
@@ -602,7 +602,7 @@ def test_runner_continues_after_an_error_of_its_policy():
 
 
 class Interrupts(Hook):
-    """Ctrl-C at a step."""
+    """Hook that raises KeyboardInterrupt at a step."""
 
     def __init__(self, step: int) -> None:
         self.missing = step
@@ -628,7 +628,7 @@ def test_take_returns_interrupted_steps_and_next_sample_does_not(counts):
 
 
 class Kills(Hook):
-    """The process of the first environment dies at a step."""
+    """Hook that kills the process of the first environment at a step."""
 
     def __init__(self, step: int) -> None:
         self.missing = step
@@ -642,7 +642,7 @@ class Kills(Hook):
 
 
 class Dies(Counter):
-    """An environment whose process dies in the middle of a step."""
+    """Environment whose process ends in the middle of a step."""
 
     def step(self, action: Any) -> Any:
         if self.episode == 2 and self.t == 1:
@@ -681,7 +681,7 @@ def test_policy_without_dict_raises():
 
 
 class WholeNumbers(gym.Env):
-    """Actions are whole numbers from 0 to 5."""
+    """Environment whose actions are integers from 0 to 5."""
 
     observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gym.spaces.Box(0, 5, (2,), np.int64)
@@ -742,7 +742,7 @@ def test_invalid_lookback_raises(length):
 
 
 class Sayings(gym.Env):
-    """Episodes of 3 steps; observation t is item t of those given."""
+    """Environment with episodes of 3 steps, whose observation at time t is item t of `items`."""
 
     action_space = spaces.Discrete(2)
 
@@ -759,7 +759,7 @@ class Sayings(gym.Env):
 
 
 def zeros(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
-    """A policy that always takes action 0."""
+    """Return a policy that always takes action 0."""
     return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
 
 
@@ -803,7 +803,7 @@ def test_items_of_other_shapes_raise_with_advice(mode, space, items):
 
 
 class Lengths(ObservationPreprocessor):
-    """The length of an item."""
+    """Preprocessor that returns the length of an item."""
 
     def preprocess(self, observation, episode):
         return np.array([len(observation)], np.float32)

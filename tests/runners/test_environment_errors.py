@@ -1,4 +1,4 @@
-"""What an environment does wrong is told with the environment, the leaf and the step; its own errors stay its own."""
+"""Errors for wrong values of an environment name the environment, the leaf and the step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def good() -> dict[str, Any]:
 
 
 class Spoilt(gym.Env):
-    """Gives `spoil(good row)` at its step `at`; step 0 is the reset."""
+    """Environment that returns `spoil(good row)` at step `at`. Step 0 is the reset."""
 
     observation_space, action_space = SPACE, gym.spaces.Discrete(2)
 
@@ -109,7 +109,7 @@ def test_error_note_counts_steps_within_the_episode() -> None:
 
 
 class Rows(VectorEnv):
-    """A vector environment of two, whose rows are spoilt at vector step 3."""
+    """Vector environment of two, with wrong values at vector step 3."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
     num_envs = 2

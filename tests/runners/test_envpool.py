@@ -1,4 +1,4 @@
-"""EnvPool behind its adapter: true flags at a time limit, seeds, shapes and infos, through the runner."""
+"""EnvPool with its adapter in a runner: flags at a time limit, seeds, shapes and infos."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_evaluate_makes_equal_envpool() -> None:
 
 
 class Under:
-    """Pushes away from under the pole, which stands for more than seven steps."""
+    """Policy that pushes the cart under the pole, which stays upright for more than seven steps."""
 
     def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         return {"actions": (batch["obs"][:, 2] > 0).long()}

@@ -1,4 +1,4 @@
-"""`evaluate`: whole episodes, none favoured, and training goes on as if nothing had happened."""
+"""`evaluate` returns unbiased whole episodes, and does not change the training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACES = (spaces.Box(-1e6, 1e6, (1,), np.float32), spaces.Discrete(2))
 
 
 class Counted(gym.Env):
-    """Episodes of one length; counts how many such environments are open, and the resets of each."""
+    """Environment with episodes of one length, which counts open instances and resets."""
 
     observation_space, action_space = SPACES
     num_open = 0
@@ -60,7 +60,7 @@ def _none_open() -> None:
 
 
 def filtered_runner(**options: Any) -> SingleAgentEnvRunner:
-    """A runner of CartPole with a filter that has learned something."""
+    """Return a runner of CartPole with a filter that has statistics."""
     env = gym.make("CartPole-v1")
     pipeline = env_to_module_pipeline(env.observation_space, env.action_space, pieces=[MeanStdFilter()])
     policy = MLPPolicy(env.observation_space, env.action_space, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""A policy that was trained in some pipelines is refused in others, by naming what differs."""
+"""A policy that was trained in some pipelines is rejected in others, with the names of the differences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pipeline(*pieces: Any) -> Any:
 
 
 def trained_in(*pieces: Any, sampled: bool = True, **options: Any) -> MLPPolicy:
-    """A policy that a runner has sampled with."""
+    """Return a policy with which a runner has sampled."""
     made = pipeline(*pieces)
     policy = MLPPolicy(made.observation_space, SPACES[1])
     runner = SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=made, **options)

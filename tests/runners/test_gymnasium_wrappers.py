@@ -1,4 +1,4 @@
-"""Gymnasium's own vector wrappers between environment and runner: what they give is what is recorded."""
+"""Gymnasium's vector wrappers between environment and runner: their outputs are recorded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_rewards_of_wrappers_are_recorded(mode: AutoresetMode) -> None:
 
 
 class Kept(VectorWrapper):
-    """Keeps the rows of observations that it passes on."""
+    """Wrapper that stores the rows of observations that it returns."""
 
     def reset(self, **kwargs: Any) -> Any:
         observations, infos = self.env.reset(**kwargs)
@@ -102,7 +102,7 @@ def test_last_infos_have_statistics_of_inner_wrappers(mode: AutoresetMode, into_
 
 
 class TellsOfItself(gym.Wrapper):
-    """An environment whose own infos have an "episode" at each step and each reset: its sum so far."""
+    """Environment whose infos have an "episode" at each step and reset: the sum of rewards so far."""
 
     def reset(self, **kwargs: Any) -> Any:
         self.told = {"episode": {"r": 0.0, "l": 0}}

@@ -1,4 +1,4 @@
-"""A call of `sample` that fails when all is recorded leaves what was recorded."""
+"""A call of `sample` that fails after recording loses no recorded steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 
 
 class FailsOnce:
-    """A hook that fails at the end of the second call, in one of the ways in which that happens."""
+    """Hook that fails at the end of the second call, in one of several ways."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error, self.calls = error, 0

@@ -1,4 +1,4 @@
-"""Policies and pieces that do what they should not: a clear error or no harm, and nothing recorded is lost."""
+"""Invalid outputs of policies and connectors cause clear errors or no harm, and no recorded step is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users bring to `MultiAgentEnvRunner`: preprocessors, hooks, interrupts, environments that fail."""
+"""Preprocessors, hooks, interrupts and failing environments of users in `MultiAgentEnvRunner`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACE = spaces.Box(-99, 99, (1,), np.float32)
 
 
 class Meeting:
-    """Agents observe the time, and 100 more each; p1 rests at odd times; it is over at time 4."""
+    """Agents observe the time plus 100 per agent. p1 skips every second step. The episode ends at time 4."""
 
     observation_spaces = dict.fromkeys(AGENTS, PLACE)
     action_space = ACTIONS
@@ -53,7 +53,7 @@ class Meeting:
 
 
 class Numbered:
-    """A policy whose actions count up, over all agents."""
+    """Policy whose actions count its rows, modulo 3."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -65,7 +65,7 @@ class Numbered:
 
 
 class Asking(ObservationPreprocessor):
-    """Notes of each observation whose it is, its time, how many steps its episode has and the last action there."""
+    """Preprocessor that records agent, time, episode length and last action of each observation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def test_preprocessor_sees_agent_episode_with_last_action() -> None:
 
 
 class Twice(ObservationPreprocessor):
-    """Each observation twice: another shape."""
+    """Preprocessor that repeats each observation, and so changes its shape."""
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         return spaces.Box(-99, 99, (2,), np.float32)
@@ -130,7 +130,7 @@ def test_agent_truncated_within_step_repeats_observation() -> None:
 
 
 class Centered(MultiAgentObservationPreprocessor):
-    """Each observation beside the mean of all at that env step."""
+    """Preprocessor that appends to each observation the mean of all observations of the env step."""
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         return spaces.Dict(dict.fromkeys(input_observation_space.spaces, spaces.Box(-999, 999, (2,), np.float32)))
@@ -241,7 +241,7 @@ def test_agent_rewards_are_float32_by_default() -> None:
 
 
 class Interrupts(Hook):
-    """Ctrl-C at a step, or at another moment."""
+    """Hook that raises KeyboardInterrupt at a step, or at another call."""
 
     def __init__(self, when: str, step: int) -> None:
         self.when, self.missing = when, step
@@ -352,7 +352,7 @@ def test_custom_data_of_hooks_survives_cuts() -> None:
 
 
 class Putting(Numbered):
-    """Puts out what it saw, and counts its steps in a state."""
+    """Recurrent policy that outputs its inputs, and counts its steps in the state."""
 
     def get_initial_state(self) -> dict[str, Any]:
         return {"count": np.full(1, 7, np.float32)}
@@ -365,7 +365,7 @@ class Putting(Numbered):
 
 
 class FirstLegal:
-    """Connect Four's first legal column, and what it saw."""
+    """Policy that takes Connect Four's first legal column, and outputs its input."""
 
     def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         obs = batch["obs"]

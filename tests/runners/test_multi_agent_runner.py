@@ -1,4 +1,4 @@
-"""MultiAgentEnvRunner over real PettingZoo environments, against PettingZoo's own loops, and over plain dicts."""
+"""MultiAgentEnvRunner with real PettingZoo environments, against PettingZoo's loops, and with dicts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TURN_BASED = {
 
 
 def whole_episode(make: Any, seed: int, chunk_size: int | None = None) -> MultiAgentEpisode:
-    """The first episode with random actions, sampled at once or in chunks that are joined again."""
+    """Return the first episode with random actions, sampled at once or in chunks that are joined."""
     with MultiAgentEnvRunner(make, seed=seed, reward_dtype=None) as runner:  # as the loops have them
         if chunk_size is None:
             return runner.sample(num_episodes=1, random_actions=True)[0]
@@ -99,7 +99,7 @@ def test_turn_based_environment_episode_equals_plain_loop(make, chunk_size):
 
 
 def rows(own: Any) -> list[Any]:
-    """An agent's observations one by one, as plain values."""
+    """Return an agent's observations as a list of plain values."""
     return [plain(own.get_observations(i)) for i in range(len(own) + 1)]
 
 
@@ -112,7 +112,7 @@ def test_agent_that_dies_early_ends_first():
 
 
 class Countdown:
-    """A plain environment: agent i ends after `lives[i]` steps; the rewards are one for each step."""
+    """Environment in which agent i ends after `lives[i]` steps. Each step has reward 1."""
 
     def __init__(self, lives: tuple[int, ...] = (2, 5), time_limit: int | None = None) -> None:
         self.lives = {f"p{i}": life for i, life in enumerate(lives)}
@@ -138,7 +138,7 @@ class Countdown:
 
 
 class Uniform:
-    """A policy that says which rows it was asked for."""
+    """Policy that records the rows of its calls."""
 
     def __init__(self, num_actions: int = 3) -> None:
         self.num_actions = num_actions
@@ -152,7 +152,7 @@ class Uniform:
 
 
 class Counting(Uniform):
-    """A recurrent policy whose state counts the steps of its agent."""
+    """Recurrent policy whose state counts the steps of its agent."""
 
     def get_initial_state(self):
         return {"count": np.zeros(1, np.float32)}
@@ -165,7 +165,7 @@ class Counting(Uniform):
 
 
 class CountingFromSeven(Counting):
-    """A recurrent policy whose first state is not zero."""
+    """Recurrent policy whose initial state is not zero."""
 
     def get_initial_state(self):
         return {"count": np.full(1, 7, np.float32)}

@@ -1,4 +1,4 @@
-"""Policies that do anything: what is sampled is right, or an error says so and what came before can be taken."""
+"""Unusual policies: samples are correct, or an error is raised and earlier steps can be taken."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ODD = (
 
 
 class Line(gym.Env):
-    """Observations tell the environment, the step, and the action before; the reward is that action and the step."""
+    """Environment whose observations are (environment, step, previous action). The reward is action plus step."""
 
     observation_space = spaces.Box(-1e6, 1e6, (3,), np.float32)
     action_space = spaces.Discrete(4)
@@ -61,7 +61,7 @@ class Line(gym.Env):
 
 
 class Meeting:
-    """Two agents, each in a `Line` of its own; the first leaves before the second."""
+    """Two agents, each in a separate `Line`. The first agent ends before the second."""
 
     possible_agents = ["a", "b"]
     metadata: dict[str, Any] = {}
@@ -85,11 +85,11 @@ class Meeting:
         return tuple({agent: step[i] for agent, step in told.items()} for i in range(5))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no resource is open."""
 
 
 class Odd:
-    """Does `kinds[i]` in its i-th call, and the plain thing when these are over."""
+    """Policy with the behavior `kinds[i]` in its i-th call, and normal behavior afterwards."""
 
     def __init__(self, kinds: list[str], seed: int) -> None:
         self.kinds, self.calls, self.rng = kinds, 0, np.random.default_rng(seed)
@@ -104,7 +104,7 @@ class Odd:
         return self.answer(kind, batch, n, actions, seen)
 
     def answer(self, kind: str, batch: Any, n: int, actions: np.ndarray, seen: np.ndarray) -> Any:
-        """What the policy gives; of a good kind, the time that it saw and a double of the action come along."""
+        """Return the outputs of the policy: for valid kinds with the observed time and the doubled action."""
         outputs: dict[str, Any] = {"actions": torch.from_numpy(actions), "time": torch.from_numpy(seen)}
         outputs["pair"] = torch.from_numpy(np.stack([actions, 2 * actions], 1).astype(np.float32))
         changes: dict[str, Any] = {
@@ -148,7 +148,7 @@ class Odd:
 
 
 def check(episodes: Any, lenient: bool) -> int:
-    """Every episode is one that a `Line` had, with what a good policy says beside it; how many steps there are.
+    """Check that every episode equals an episode of `Line` with the outputs of a normal policy, and count its steps.
 
     Args:
         lenient: outputs may have been odd, so only what the environments gave is checked.
@@ -167,7 +167,7 @@ def check(episodes: Any, lenient: bool) -> int:
 
 
 def parts(episodes: Any) -> list[Any]:
-    """The single-agent episodes of multi-agent ones that have steps."""
+    """Return the single-agent episodes with steps of multi-agent episodes."""
     return [own for episode in episodes for own in episode.agent_episodes.values() if len(own)]
 
 

@@ -1,4 +1,4 @@
-"""Rewards that are no numbers: what can be told is told, and a NaN stays where it was and is named by who learns."""
+"""Rewards that are not finite numbers: NaN stays in its step, and algorithms raise an error that names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 
 
 class Paying(gym.Env):
-    """Episodes of six steps; the third one's reward is what was given."""
+    """Environment with episodes of six steps, whose third reward is given."""
 
     observation_space = spaces.Box(-9, 9, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -37,7 +37,7 @@ class Paying(gym.Env):
 
 
 class Two:
-    """Two agents, of whom the second is paid oddly."""
+    """Two agents, of which the second has an unusual reward."""
 
     possible_agents = ["a", "b"]
     metadata: dict[str, Any] = {}
@@ -61,7 +61,7 @@ class Two:
         return tuple({agent: step[i] for agent, step in told.items()} for i in range(5))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no resource is open."""
 
 
 def runner_of(reward: Any, policy: Any = None) -> SingleAgentEnvRunner:

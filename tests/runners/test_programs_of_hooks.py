@@ -1,4 +1,4 @@
-"""Random programs of hooks that read, write and fail: what they wrote arrives, and no recorded step is lost."""
+"""Random programs of hooks that read, write and fail: their data arrive, and no recorded step is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACTIONS = spaces.Discrete(5)
 
 
 class Logged(gym.Env):
-    """Observes its number, its episode and the time, and logs its steps; episodes have 1 to 6 steps."""
+    """Environment that observes its number, episode and time, and logs its steps. Episodes have 1 to 6 steps."""
 
     observation_space, action_space = PLACE, ACTIONS
 
@@ -48,7 +48,7 @@ class Logged(gym.Env):
 
 
 class LoggedPair:
-    """The same for two agents, of whom the second leaves after two steps; episodes have 3 to 6 steps."""
+    """`Logged` for two agents, of which the second ends after two steps. Episodes have 3 to 6 steps."""
 
     possible_agents = [0, 1]
     metadata: dict[str, Any] = {}
@@ -84,16 +84,16 @@ class LoggedPair:
 
 
 class Broken(Exception):
-    """What a hook of a program fails with."""
+    """Error raised by hooks of a program."""
 
 
 def end_of(chunk: Any) -> int:
-    """Steps of the episode until the end of the chunk."""
+    """Return the number of steps of the episode until the end of the chunk."""
     return chunk.env_t if isinstance(chunk, MultiAgentEpisode) else chunk.t
 
 
 class Program(Hook):
-    """At each call it may read, write to custom data, write what is refused, or fail; and it keeps an account.
+    """Hook that reads, writes to custom data, writes invalid data, or fails, as its program says.
 
     Attributes:
         account: by id, what the custom data of each episode should be now.
@@ -138,7 +138,7 @@ class Program(Hook):
         self._may_fail()
 
     def _acts_on(self, episode: Any) -> None:
-        """Compare what is there with the account, and write the same to both."""
+        """Compare the custom data with the expected data, and write the same value to both."""
         told = self.account.setdefault(episode.id_, {})
         assert episode.custom_data == told
         self.num_written += 1
@@ -161,7 +161,7 @@ class Program(Hook):
             raise Broken
 
     def check_data(self, chunk: Any, begins: int) -> None:
-        """The custom data of what has arrived is what was written until it was sampled."""
+        """Check that sampled episodes have the custom data that was written before."""
         now = self.account.get(chunk.id_, {})
         expected = dict(self.as_sampled.get((chunk.id_, end_of(chunk)), now))
         if (chunk.id_, begins) in self.marks:
@@ -170,7 +170,7 @@ class Program(Hook):
 
 
 def places(own: Any, agent: int) -> list[tuple[Place, int]]:
-    """The steps of an episode and their actions; each is whole."""
+    """Return the steps of an episode with their actions, and check that no step is missing."""
     seen, actions = own.get_observations().astype(int).tolist(), own.get_actions().tolist()
     assert [t for *_, t in seen] == list(range(own.t_started, own.t_started + len(own) + 1))
     assert len({(number, episode) for number, episode, _ in seen}) == 1
@@ -179,7 +179,7 @@ def places(own: Any, agent: int) -> list[tuple[Place, int]]:
 
 
 def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Callable[[], None]) -> bool:
-    """Some calls of `sample`, and `rescue` after some that failed; whether any failed."""
+    """Call `sample` several times, and `rescue` after some failures. Return True if a call failed."""
     failed = False
     for _ in range(8):
         try:
@@ -192,13 +192,13 @@ def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Call
 
 
 def program(seed: int, refused: bool) -> tuple[np.random.Generator, Program]:
-    """A third of the programs never fails."""
+    """Draw a program of hook actions, of which a third has no failures."""
     rng = np.random.default_rng(seed)
     return rng, Program(np.random.default_rng(seed + 1000), (0.0, 0.01, 0.04)[seed % 3], refused)
 
 
 def check_told(hook: Program, log: Log, done: set[str], failed: bool) -> None:
-    """Each start and end was told once at the most; and all of them where nothing failed."""
+    """Check that each start and end was reported at most once, and exactly once without failures."""
     assert all(number == 1 for number in [*hook.started.values(), *hook.ended.values()])
     assert set(hook.ended) <= done
     assert failed or set(hook.ended) == done

@@ -1,4 +1,4 @@
-"""Policies that put out anything: it is recorded as it came, or an error tells before it is recorded wrongly."""
+"""Random outputs of policies are recorded unchanged, or raise an error before they are recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTIONS = {
 
 
 class Noted(gym.Env):
-    """Notes the actions that it is given; observes the time."""
+    """Environment that records its actions and observes the time."""
 
     observation_space = spaces.Box(0, 99, (2,), np.float32)
 
@@ -42,7 +42,7 @@ class Noted(gym.Env):
 
 
 class Misbehaving:
-    """Right outputs for some calls, then each one spoilt a little; notes copies of what it put out."""
+    """Policy with valid outputs for some calls, then with slightly wrong outputs. It keeps copies of its outputs."""
 
     def __init__(self, space: spaces.Space, seed: int) -> None:
         self.rng, self.numbers = random.Random(seed), np.random.default_rng(seed)
@@ -76,7 +76,7 @@ class Misbehaving:
         return self.numbers.integers(0, 2, (num_rows, *(space.shape or ())))
 
     def spoilt(self, outputs: dict[str, Any]) -> Any:
-        """The outputs with one of them gone wrong, or with all of them something else."""
+        """Return the outputs with a wrong column, or an output of another type."""
         if self.rng.random() < 0.1:
             return self.rng.choice([None, [], (outputs,), iter(()), torch.zeros(N), "outputs", {}])
         name = self.rng.choice([*outputs, "more"])
@@ -87,7 +87,7 @@ class Misbehaving:
         return {**outputs, name: self.odd(own)}
 
     def odd(self, column: Any) -> Any:
-        """Something near the column: of another layout, dtype, shape or kind."""
+        """Return a value similar to the column, of another layout, dtype, shape or type."""
         kinds = {
             "gone": lambda array: None,
             "a tensor": torch.from_numpy,
@@ -122,7 +122,7 @@ def is_numbers(value: Any) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """The value as it is now, in arrays where it has arrays."""
+    """Return a copy of the value, with arrays copied."""
     if isinstance(value, dict):
         return {key: copied(part) for key, part in value.items()}
     if isinstance(value, torch.Tensor) and value.device.type == "cpu":
@@ -132,7 +132,7 @@ def copied(value: Any) -> Any:
 
 
 def check_recorded(found: Any, said: list[Any], row: int) -> None:
-    """Check that the items are those of this row of what was said, one after another, number for number."""
+    """Check that the recorded items are the items of this row in the policy's outputs, in order."""
     if isinstance(found, dict):
         for key, part in found.items():
             check_recorded(part, [own[key] for own in said], row)
@@ -161,7 +161,7 @@ def test_random_outputs_are_recorded_or_raise(name: str, seeds: range) -> None:
 
 
 def outcome_of(runner: SingleAgentEnvRunner, policy: Misbehaving) -> str:
-    """Sample, and check what is there then."""
+    """Sample, and check the recorded steps."""
     try:
         pack, outcome = runner.sample(num_timesteps=4 * N), "recorded"
     except EpisodeError:

@@ -1,4 +1,4 @@
-"""Runners in actors of Ray: what arrives, what comes after a death, who can reach it, and what is left."""
+"""Runners in Ray actors: sampled episodes, recovery after a death, network access, and released resources."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def numbers_of(sample: Any) -> set[float]:
 
 
 def listeners() -> dict[str, set[str]]:
-    """Return the addresses, in hex, on which sockets of this machine listen, by the socket's number."""
+    """Return the addresses (hexadecimal) on which sockets of this machine listen, by socket number."""
     result: dict[str, set[str]] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
@@ -419,7 +419,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def of_settings(started: None) -> Iterator[RayRunnerGroup]:
-    """Yield a group with one runner as the command line creates it."""
+    """Yield a group with one runner, created by the function of the command line."""
     with RayRunnerGroup(partial(remote_runner, SETTINGS), 1) as made:
         yield made
 

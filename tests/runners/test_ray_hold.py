@@ -1,4 +1,4 @@
-"""`RaySession`: when Ray is started and ended, and which calls are made after a shutdown."""
+"""`RaySession`: start and end of Ray, and calls after a shutdown."""
 
 from __future__ import annotations
 

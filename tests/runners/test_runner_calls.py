@@ -1,4 +1,4 @@
-"""What a runner is asked that cannot be is told at once, and what it has recorded stays."""
+"""Impossible calls of a runner raise an error at once, and recorded steps are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOOKS = ("on_episode_start", "on_step", "on_episode_end", "on_sample_end")
 
 
 class Calling(Hook):
-    """Calls the runner in one of its methods, once."""
+    """Hook that calls the runner in one of its methods, a single time."""
 
     def __init__(self, name: str, call: Any) -> None:
         self.call = call
@@ -71,7 +71,7 @@ def test_hook_may_evaluate() -> None:
 
 
 class Still:
-    """A policy that pushes to the left."""
+    """Policy that pushes to the left."""
 
     def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
         return {"actions": torch.zeros(len(batch["obs"])).long()}

@@ -1,4 +1,4 @@
-"""Ctrl-C while a runner samples: a first one waits for the end of the vector step, a second one does not."""
+"""Ctrl-C while a runner samples: the first waits for the end of the vector step, the second does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTS = [{"num_timesteps": 20}, {"num_episodes": 4}]
 
 
 class CtrlC:
-    """Sends this process SIGINT `times` times at the n-th call."""
+    """Function that sends SIGINT to this process `times` times at the n-th call."""
 
     def __init__(self) -> None:
         self.left, self.times = -1, 1
@@ -40,7 +40,7 @@ class CtrlC:
 
 
 class Corridor(BoxCorridor):
-    """A corridor that calls `at_reset` and `at_step`."""
+    """Corridor that calls `at_reset` and `at_step`."""
 
     at_reset: Callable[[], None]
     at_step: Callable[[], None]
@@ -58,7 +58,7 @@ class Corridor(BoxCorridor):
 
 
 class AtStep(Hook):
-    """Calls a function after each vector step."""
+    """Hook that calls a function after each vector step."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
@@ -68,7 +68,7 @@ class AtStep(Hook):
 
 
 def runner_with(place: str, ctrl_c: CtrlC, **options: Any) -> SingleAgentEnvRunner:
-    """Return a runner that sampled once, and in which `ctrl_c` is called at a place."""
+    """Return a runner that sampled once, and in which `ctrl_c` is called at one of several places."""
 
     def nothing() -> None:
         """Do nothing."""
@@ -178,7 +178,7 @@ def test_runner_in_another_thread_samples() -> None:
 
 
 class Interrupting(Meeting):
-    """A meeting that counts its steps and calls `at_step` in each."""
+    """Meeting that counts its steps, and calls `at_step` in each."""
 
     num_steps = 0
     at_step: Callable[[], None]

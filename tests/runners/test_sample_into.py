@@ -1,4 +1,4 @@
-"""What a runner writes straight into a replay buffer is what adding its packs would have put there."""
+"""`sample_into` writes the same steps into a replay buffer as `add` with the packs of `sample`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = list(AutoresetMode)
 
 
 class Walk(gym.Env):
-    """A walk whose observations depend on all actions; episodes of random lengths end either way."""
+    """Walk whose observations depend on all actions. Episodes have random lengths and endings."""
 
     observation_space = spaces.Box(-1e6, 1e6, (3,), np.float32)
     action_space = spaces.Discrete(4)
@@ -43,7 +43,7 @@ class Walk(gym.Env):
 
 
 class Halting:
-    """A policy that always does the same."""
+    """Policy that always takes the same action."""
 
     def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
@@ -59,7 +59,7 @@ def flat(items: Any) -> list[Any]:
 
 
 def stored(buffer: EpisodeReplayBuffer) -> list[tuple[Any, ...]]:
-    """Everything in a buffer but the random ids and the order."""
+    """Return the contents of a buffer without random ids and order."""
     return sorted(
         (
             episode.get_observations().tolist(),
@@ -284,7 +284,7 @@ def test_sample_into_wrong_arguments_raise() -> None:
 
 
 def all_of(episode: Any) -> tuple[Any, ...]:
-    """Everything of a chunk but its id, lookback included."""
+    """Return the data of a chunk without its id, lookback included."""
     back = slice(-episode.lookback, len(episode))
     tracks = [getter(back, neg_index_as_lookback=True) for getter in (episode.get_actions, episode.get_rewards)]
     observations = episode.get_observations(slice(-episode.lookback, len(episode) + 1), neg_index_as_lookback=True)

@@ -1,4 +1,4 @@
-"""`SerialVectorEnv` gives what `SyncVectorEnv` gives, for less."""
+"""`SerialVectorEnv` returns the same values as `SyncVectorEnv`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.tracks import nested
 
 
 class Odd(gym.Env):
-    """Ends when it likes; some of its steps have infos, of keys that come and go."""
+    """Environment with random endings and infos whose keys change between steps."""
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -44,7 +44,7 @@ class Odd(gym.Env):
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Whether both are alike all the way down, object arrays of observations too."""
+    """Return True if two nested values are equal, also inside object arrays."""
     if type(ours) is not type(theirs):
         return False
     if isinstance(ours, dict):

@@ -1,4 +1,4 @@
-"""The merged statistics of many runners equal those of one filter with all observations."""
+"""The merged statistics of many runners equal the statistics of one filter with all observations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Walk(gym.Env):
 
 
 class NotingFilter(MeanStdFilter):
-    """Notes all rows that it learns from, until they are taken."""
+    """Filter that stores all rows that it learns from, until they are taken."""
 
     def _learn(self, rows: dict[str, np.ndarray]) -> None:
         vars(self).setdefault("noted", []).extend(np.concatenate([leaf.copy() for leaf in rows.values()]))
@@ -50,7 +50,7 @@ class NotingFilter(MeanStdFilter):
 
 
 class NoAction(Exception):
-    """An error that is pickled without what its class asks for."""
+    """Error class that cannot be unpickled, since its constructor needs an argument."""
 
     def __init__(self, noun: str, how_many: int) -> None:
         super().__init__(f"{how_many} {noun}")
@@ -92,7 +92,7 @@ class Hold:
 
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Groups whose actors are in this process, and leave torch's random numbers alone."""
+    """Groups whose actors are in this process, and do not change torch's random state."""
     monkeypatch.setattr(group_module, "RaySession", Hold)
     with torch.random.fork_rng([]):
         yield
@@ -158,7 +158,7 @@ class Sampled:
         self.group.set_weights(Even())
 
     def check(self) -> None:
-        """Assert that the merged statistics equal those of one filter with all rows, up to rounding."""
+        """Assert that the merged statistics equal the statistics of one filter with all rows, up to rounding."""
         state = self.group.statistics()
         if not self.rows:
             assert state is None or state == {"NotingFilter": MeanStdFilter().get_state()}

@@ -1,4 +1,4 @@
-"""Simulators that live in torch: what the runner records is what happened inside them."""
+"""Simulators in torch: the runner records the steps that happened inside the simulator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 class Watched(TorchCartPole):
-    """Keeps copies of what happens in it: rows of (before, after, rewards, ended, late)."""
+    """Simulator that records each step: (observation before, after, rewards, ended, time-out)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,7 +41,7 @@ class Watched(TorchCartPole):
         return row
 
     def episodes(self) -> list[tuple[Any, ...]]:
-        """Observations, rewards and the two flags of each episode, environment after environment."""
+        """Return observations, rewards and both flags of each episode, environment by environment."""
         told = []
         for env in range(self.num_envs):
             observations, rewards = [], []
@@ -165,7 +165,7 @@ def test_simulator_may_be_stepped_outside_of_runner() -> None:
 
 
 class FiveFold:
-    """Observations in groups, two flags, the last observations under another name; no time-outs."""
+    """Simulator with grouped observations, two flags, other names of last observations, and no time-outs."""
 
     def __init__(self, simulator: TorchCartPole) -> None:
         self.simulator = simulator

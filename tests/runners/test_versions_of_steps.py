@@ -1,4 +1,4 @@
-"""Each step that a runner records carries the version of the policy that made it, whenever that changed."""
+"""Each recorded step has the policy version that was in use, whenever the version changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 
 class Versioned:
-    """A policy that says its version with each action."""
+    """Policy that outputs its version with each action."""
 
     version = 0
 
@@ -28,7 +28,7 @@ class Versioned:
 
 
 class Updates(Hook):
-    """Changes the policy in the middle of a sample."""
+    """Hook that changes the policy in the middle of a sample."""
 
     def __init__(self, policies: list[Versioned], rng: np.random.Generator) -> None:
         self.policies, self.rng = policies, rng
@@ -82,7 +82,7 @@ def test_random_actions_have_no_policy_version() -> None:
 
 
 class InTurns:
-    """Two agents that act in turns: each waits for its next observation while the other acts."""
+    """Two agents that act in turns, and get their observations after the other agent's action."""
 
     possible_agents = ("a", "b")
     observation_spaces = {agent: spaces.Box(-1, 1, (2,)) for agent in possible_agents}

@@ -1,4 +1,4 @@
-"""Compacting, sealing, merging, copying and repairing data sets; killed processes lose nothing."""
+"""Compacting, sealing, merging, copying and repairing of data sets, also in processes that are killed."""
 
 from __future__ import annotations
 

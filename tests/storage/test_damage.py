@@ -25,7 +25,7 @@ from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, seal
 ROOT = Path(__file__).parents[2]
 
 
-def episode(i: int, **more: Any) -> SingleAgentEpisode:
+def episode(i: int, **options: Any) -> SingleAgentEpisode:
     """Return episode i, with infos and custom data of every kind."""
     steps = i % 5 + 1
     infos = [
@@ -47,7 +47,7 @@ def episode(i: int, **more: Any) -> SingleAgentEpisode:
             "logp": np.full(steps, -i, np.float32),
             "tokens": Ragged.from_lengths(np.arange(steps * (steps - 1) // 2), np.arange(steps)),
         },
-        **more,
+        **options,
     )
 
 
@@ -248,7 +248,7 @@ def damage(rng: np.random.Generator, data: bytearray, foreign: bytes) -> bytearr
 
 
 def fuzz(path: Path, num: int, seed: int) -> dict[str, int]:
-    """Damage a data set many times in this process, and check that no wrong value is read."""
+    """Check that damaged data sets return no wrong values, for many random damages."""
     rng, result = np.random.default_rng(seed), Counter[str]()
     sources = [made(path / "sealed"), made(path / "open", sealed=False)]
     right = [json.dumps(content(source), default=repr) for source in sources]

@@ -267,10 +267,12 @@ def test_second_writer_appends_without_arguments(tmp_path: Path) -> None:
 # --- errors -----------------------------------------------------------------------------------------------------
 
 
-def one(observations: Any = None, **more: Any) -> list[SingleAgentEpisode]:
+def one(observations: Any = None, **options: Any) -> list[SingleAgentEpisode]:
     observed = {"o": np.zeros((2, 2)), "p": np.zeros(2)} if observations is None else observations
     return [
-        SingleAgentEpisode.from_arrays(observed, [0], [0.5], **{"extra_model_outputs": {"logp": np.zeros(1)}, **more})
+        SingleAgentEpisode.from_arrays(
+            observed, [0], [0.5], **{"extra_model_outputs": {"logp": np.zeros(1)}, **options}
+        )
     ]
 
 

@@ -140,9 +140,9 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", ["del", "exception", "cycle", "exit"])
-def test_dropped_resources_never_hang_a_process(tmp_path: Path, how: str) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), how]
+@pytest.mark.parametrize("ending", ["del", "exception", "cycle", "exit"])
+def test_dropped_resources_never_hang_a_process(tmp_path: Path, ending: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), ending]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=Path(__file__).parents[2])
     assert (done.stdout.strip(), done.returncode, done.stderr) == ("done", 0, "")
     assert len(EpisodeDataset(tmp_path)) == 1

@@ -159,7 +159,7 @@ def test_difference_ignores_ids_but_not_episodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("updates", "where"),
+    ("updates", "difference_place"),
     [
         ([(1, "", [1, 2]), (2, "", [3, 4])], (3, None, "updates")),
         ([(1, "", [1, 2]), (2, "", [3, 4, 9]), (3, "", [5])], (2, 2, "rows")),
@@ -168,13 +168,13 @@ def test_difference_ignores_ids_but_not_episodes(tmp_path: Path) -> None:
     ],
 )
 def test_difference_names_the_first_difference(
-    updates: Any, where: tuple[int, int | None, str], tmp_path: Path
+    updates: Any, difference_place: tuple[int, int | None, str], tmp_path: Path
 ) -> None:
     whole = noted(tmp_path / "whole", [(1, "", [1, 2]), (2, "", [3, 4]), (3, "", [5])])
     result = difference(whole, noted(tmp_path / "other", updates))
     assert result is not None
-    assert (result.update, result.row, result.what) == where
-    assert f"update {where[0]}" in str(result)
+    assert (result.update, result.row, result.what) == difference_place
+    assert f"update {difference_place[0]}" in str(result)
 
 
 def test_ledger_command_reports_by_exit_status_and_json(tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ class Counting(gym.Env):
         return {"n": self.array, "d": self.t % 100}, self.info
 
 
-def check_episode(found: Any) -> None:
+def check_episode(episode: Any) -> None:
     """Check that a chunk is one of `Counting`."""
-    text = found.t_started + np.arange(len(found) + 1)
-    observations = found.get_observations()
+    text = episode.t_started + np.arange(len(episode) + 1)
+    observations = episode.get_observations()
     assert observations["n"][:, 0].tolist() == observations["d"].tolist() == text.tolist()
-    assert found.get_rewards().tolist() == found.get_actions().tolist()
+    assert episode.get_rewards().tolist() == episode.get_actions().tolist()
 
 
 @pytest.mark.parametrize("chunk_steps", [None, 3])
@@ -136,9 +136,9 @@ SPECS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("told", SPECS, ids=["a class", "a function", "a tuple"])
-def test_env_without_json_spec_is_recorded_by_id(tmp_path: Path, told: dict[str, Any]) -> None:
-    gym.register("Clipping-v0", **told)
+@pytest.mark.parametrize("spec", SPECS, ids=["a class", "a function", "a tuple"])
+def test_env_without_json_spec_is_recorded_by_id(tmp_path: Path, spec: dict[str, Any]) -> None:
+    gym.register("Clipping-v0", **spec)
     try:
         for _ in range(2):
             env = RecordEpisodes(gym.make("Clipping-v0", disable_env_checker=True), tmp_path)
@@ -150,9 +150,9 @@ def test_env_without_json_spec_is_recorded_by_id(tmp_path: Path, told: dict[str,
     dataset = EpisodeDataset(tmp_path)
     assert len(dataset) == 2
     assert getattr(dataset.env_spec, "id", dataset.env_spec) == "Clipping-v0"
-    if "kwargs" not in told:
+    if "kwargs" not in spec:
         with pytest.raises(WrongType, match=r"what is no JSON.*give its id, 'Clipping-v0'"):
-            EpisodeWriter(tmp_path, env_spec=EnvSpec("Clipping-v0", **told))
+            EpisodeWriter(tmp_path, env_spec=EnvSpec("Clipping-v0", **spec))
 
 
 def test_step_without_reset_raises(tmp_path: Path) -> None:

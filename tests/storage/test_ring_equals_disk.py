@@ -130,20 +130,20 @@ def filled(
     return buffer, EpisodeDataset(path).sampler(steps=4, order="drawn", seed=1)
 
 
-def assert_equal(disk: Any, ring: Any, where: str) -> None:
+def assert_equal(disk: Any, ring: Any, label: str) -> None:
     if isinstance(ring, (Batch, dict)):
-        assert sorted(disk.keys()) == sorted(ring.keys()), where
+        assert sorted(disk.keys()) == sorted(ring.keys()), label
         for key in sorted(ring.keys()):
-            assert_equal(disk[key], ring[key], f"{where}/{key}")
+            assert_equal(disk[key], ring[key], f"{label}/{key}")
         return
-    assert disk.dtype == ring.dtype, (where, disk.dtype, ring.dtype)
-    assert disk.shape == ring.shape, (where, disk.shape, ring.shape)
+    assert disk.dtype == ring.dtype, (label, disk.dtype, ring.dtype)
+    assert disk.shape == ring.shape, (label, disk.shape, ring.shape)
     if ring.dtype == object:
-        assert disk.tolist() == ring.tolist(), where
+        assert disk.tolist() == ring.tolist(), label
     elif ring.dtype.kind == "f":
-        np.testing.assert_allclose(disk, ring, rtol=1e-5 if ring.dtype == np.float32 else 1e-12, err_msg=where)
+        np.testing.assert_allclose(disk, ring, rtol=1e-5 if ring.dtype == np.float32 else 1e-12, err_msg=label)
     else:
-        np.testing.assert_array_equal(disk, ring, err_msg=where)
+        np.testing.assert_array_equal(disk, ring, err_msg=label)
 
 
 STEP_OPTIONS = st.fixed_dictionaries(

@@ -29,7 +29,7 @@ def written(path: Path, episodes: Sequence[SingleAgentEpisode], **options: Any) 
     return EpisodeDataset(path)
 
 
-def some(num: int = 6, **more: Any) -> EpisodePack:
+def some(num: int = 6, **options: Any) -> EpisodePack:
     """Return episodes of 1, 2, ... steps with distinct numbers."""
     episodes = [
         SingleAgentEpisode.from_arrays(
@@ -38,7 +38,7 @@ def some(num: int = 6, **more: Any) -> EpisodePack:
             np.arange(k) + i / 8,
             terminated=i % 2 == 0,
             id_=f"e{i}",
-            **more,
+            **options,
         )
         for i, k in enumerate(range(1, num + 1))
     ]

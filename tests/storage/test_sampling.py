@@ -55,7 +55,7 @@ def stored(
         yield EpisodeDataset(path, mmap=mmap)
 
 
-def chunks(num: int = 6, **more: Any) -> EpisodePack:
+def chunks(num: int = 6, **options: Any) -> EpisodePack:
     """Return chunks of 1, 2, ... steps with distinct numbers, lookbacks of up to 2, and endings in turns."""
     lengths, lookbacks = np.arange(1, num + 1), np.arange(num) % 3
     steps = int((lengths + lookbacks).sum())
@@ -68,7 +68,7 @@ def chunks(num: int = 6, **more: Any) -> EpisodePack:
         t_started=lookbacks,
         terminated=np.arange(num) % 3 == 0,
         truncated=np.arange(num) % 3 == 1,
-        **more,
+        **options,
     )
 
 
@@ -227,17 +227,17 @@ def test_permute_looks_random() -> None:
 
 
 @pytest.mark.parametrize("order", ["shuffled", "stored", "drawn", "blocks"])
-@pytest.mark.parametrize("what", [{"steps": 7}, {"windows": (5, 4)}, {"episodes": 2}], ids=str)
-def test_resumed_sampler_continues_exactly(order: str, what: Any) -> None:
-    if what == {"episodes": 2} and order == "blocks":
+@pytest.mark.parametrize("shapes", [{"steps": 7}, {"windows": (5, 4)}, {"episodes": 2}], ids=str)
+def test_resumed_sampler_continues_exactly(order: str, shapes: Any) -> None:
+    if shapes == {"episodes": 2} and order == "blocks":
         order = "shuffled"
     with stored(chunks(9), [4]) as dataset:
         for at in (0, 1, 2, 9):
-            first = dataset.sampler(**what, order=order, seed=3)
+            first = dataset.sampler(**shapes, order=order, seed=3)
             for _ in range(at):
                 first.draw()
             state = json.loads(json.dumps(first.state_dict()))
-            second = dataset.sampler(**what, order=order, seed=8)
+            second = dataset.sampler(**shapes, order=order, seed=8)
             second.load_state_dict(state)
             copied = pickle.loads(pickle.dumps(first))
             for _ in range(12):
@@ -553,10 +553,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), WRONG, ids=str)
-def test_sampler_rejects_wrong_options(given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=str)
+def test_sampler_rejects_wrong_options(options: dict[str, Any], message: str) -> None:
     with stored(chunks(6)) as dataset, pytest.raises((InvalidArgument, UnknownKey, WrongType), match=message):
-        dataset.sampler(**given)
+        dataset.sampler(**options)
 
 
 def test_unknown_columns_and_steps_are_named() -> None:

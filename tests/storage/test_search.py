@@ -24,7 +24,7 @@ from episodes.storage.search import query as query_module
 from episodes.storage.search import sql_columns
 
 
-def episode(i: int, num: int | None = None, **more: Any) -> SingleAgentEpisode:
+def episode(i: int, num: int | None = None, **changed: Any) -> SingleAgentEpisode:
     """Return episode i with distinct numbers."""
     num = i % 5 if num is None else num
     infos = [
@@ -41,7 +41,7 @@ def episode(i: int, num: int | None = None, **more: Any) -> SingleAgentEpisode:
         np.arange(num),
         np.arange(num) + i / 8,
         extra_model_outputs={"logp": np.full(num, -i, np.float32)},
-        **options | more,
+        **options | changed,
     )
 
 
@@ -62,7 +62,7 @@ def rows(dataset: EpisodeDataset, query: str, **options: Any) -> list[dict[str, 
 
 
 def plain(value: Any, is_ragged: bool = False) -> Any:
-    """Return a value as Arrow returns it: lists, not arrays."""
+    """Convert arrays inside a value to lists, as in Arrow's results."""
     if is_ragged:
         return list(map(plain, value))
     value = np.asarray(value)
@@ -268,7 +268,7 @@ def test_sql_names_ignore_case_unless_ambiguous(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "message"),
     [
         ("selec 1", "syntax error"),
         ("select nothing from steps", "columns: step, episode, t, .*infos/word"),
@@ -280,9 +280,9 @@ def test_sql_names_ignore_case_unless_ambiguous(tmp_path: Path) -> None:
         ("select * from local_table", "local_table"),
     ],
 )
-def test_wrong_query_lists_columns(tmp_path: Path, query: str, told: str) -> None:
+def test_wrong_query_lists_columns(tmp_path: Path, query: str, message: str) -> None:
     local_table = pa.table({"secret": [1]})
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgument, match=message):
         made(tmp_path).sql(query)
     assert local_table.num_rows == 1
 

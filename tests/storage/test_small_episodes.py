@@ -20,7 +20,7 @@ from episodes.storage import writer as writing
 SPACE = spaces.Discrete(5)
 
 
-def one(number: int, **more: Any) -> SingleAgentEpisode:
+def one(number: int, **options: Any) -> SingleAgentEpisode:
     """Return a flat, finalized episode of one to three steps."""
     steps = number % 3 + 1
     arguments = {
@@ -32,7 +32,7 @@ def one(number: int, **more: Any) -> SingleAgentEpisode:
         "id_": f"e{number}",
         "terminated": number % 2 == 0,
     }
-    return SingleAgentEpisode.from_arrays(**(arguments | more))
+    return SingleAgentEpisode.from_arrays(**(arguments | options))
 
 
 def growing(number: int) -> SingleAgentEpisode:

@@ -18,23 +18,23 @@ from episodes.storage.search.sketch import Sketch
 from episodes.storage.search.statistics import TrackStatistics
 
 
-def alike(found: TrackStatistics, wanted: np.ndarray) -> None:
-    """Check that the statistics are those of items [n, ...] of a few numbers."""
-    is_number = ~np.isnan(wanted)
-    assert found.count.tolist() == is_number.sum(0).tolist()
-    assert found.num_nan.tolist() == (~is_number).sum(0).tolist()
-    for place in np.ndindex(wanted.shape[1:]):
-        values = wanted[(slice(None), *place)]
+def alike(statistics: TrackStatistics, items: np.ndarray) -> None:
+    """Check the statistics of items [n, ...] against numpy."""
+    is_number = ~np.isnan(items)
+    assert statistics.count.tolist() == is_number.sum(0).tolist()
+    assert statistics.num_nan.tolist() == (~is_number).sum(0).tolist()
+    for place in np.ndindex(items.shape[1:]):
+        values = items[(slice(None), *place)]
         values = values[~np.isnan(values)]
         if len(values):
-            assert (found.min[place], found.max[place]) == (values.min(), values.max())
+            assert (statistics.min[place], statistics.max[place]) == (values.min(), values.max())
             scale = np.abs(values).max()
-            np.testing.assert_allclose(found.mean[place], values.mean(), atol=1e-12 * scale)
-            np.testing.assert_allclose(found.std[place], values.std(), atol=1e-7 * scale)
+            np.testing.assert_allclose(statistics.mean[place], values.mean(), atol=1e-12 * scale)
+            np.testing.assert_allclose(statistics.std[place], values.std(), atol=1e-7 * scale)
             for share in (0.0, 0.25, 0.5, 0.99, 1.0):
                 near = np.quantile(values, share, method="lower"), np.quantile(values, share, method="higher")
                 low, high = (sorted((value * (1 - 1 / 128), value * (1 + 1 / 128))) for value in near)
-                assert low[0] <= found.quantile(share)[place] <= high[1]
+                assert low[0] <= statistics.quantile(share)[place] <= high[1]
 
 
 NUMBERS = st.floats(-1e6, 1e6).filter(lambda x: x == 0 or abs(x) > 1e-6) | st.just(np.nan)

@@ -29,7 +29,7 @@ def episode(i: int, num_steps: int = 3) -> SingleAgentEpisode:
 
 
 def written(path: Path, numbers: range, **options: object) -> Path:
-    """Write a data set of episodes that are flushed one by one."""
+    """Write a data set with a flush after each episode."""
     with EpisodeWriter(path, **options) as writer:  # type: ignore[arg-type]
         for i in numbers:
             writer.add([episode(i)])

@@ -1,4 +1,4 @@
-"""Storage of a replay buffer: rings of rows, and the links that connect steps to episodes."""
+"""Storage of a replay buffer: ring arrays, and links that connect steps to episodes."""
 
 from __future__ import annotations
 

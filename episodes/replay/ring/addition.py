@@ -1,4 +1,4 @@
-"""`Addition`: everything that an addition to a ring writes. It is computed before the first byte is written."""
+"""Description of all writes of an addition to a replay ring, computed before the first write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from episodes.tracks.infos import Infos
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Data and links of steps about to be written.
+    """Data and links of steps that are about to be written to the ring.
 
     Attributes:
         observations: nested arrays.
@@ -38,7 +38,7 @@ class Block:
     versions: Any = None
 
     def in_order(self, order: np.ndarray) -> Block:
-        """Return the same steps in another order, given as indices [S]."""
+        """Return the same steps in the order given by the indices `order` [S]."""
         rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
         versions = self.versions[order] if isinstance(self.versions, np.ndarray) else self.versions
         places = order.argsort()
@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Indices and evictions for new steps, see `LinkedRing.reserve`.
+    """Ring indices for new steps, and the old steps that they evict.
 
     Attributes:
         head: index of the first new step.
@@ -71,7 +71,7 @@ class Reservation:
 
 @dataclass(slots=True, eq=False)
 class Addition:
-    """All that an addition writes. It is independent of the ring's contents, so it can be written twice.
+    """All writes of one addition to the ring. Writing it twice has the same effect as writing it once.
 
     Attributes:
         reservation: indices and evictions.
@@ -87,12 +87,12 @@ class Addition:
 
 
 class StagedSource(Protocol):
-    """Steps that a recorder has, and that are not in the ring yet."""
+    """Interface of a recorder that has recorded steps which are not in the ring yet."""
 
     def build_addition(self, ring: Any) -> tuple[Addition, Any]:
-        """Return the addition that writes the steps, and the argument of `proceed`. Nothing is changed."""
+        """Return the addition that writes all staged steps, and the state to pass to `proceed` after the write."""
         ...
 
     def proceed(self, continuation: Any) -> None:
-        """Drop the steps, which are written. May be called twice."""
+        """Drop the staged steps after they were written to the ring. A repeated call has no effect."""
         ...

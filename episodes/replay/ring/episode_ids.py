@@ -1,4 +1,4 @@
-"""`EpisodeIds`: ids of a buffer's episodes that follow from serial numbers, so that none has to be stored.
+"""Generate the ids of a buffer's episodes from serial numbers, so that no id has to be stored.
 
     id      5f0c2ab9d31e47c8806b | 00000000002a       prefix, serial number
 
@@ -18,7 +18,7 @@ _PREFIX_BYTES = 10  # of 16 bytes of an id
 
 
 class EpisodeIds:
-    """Generator of episode ids from serial numbers.
+    """Generator of episode ids from a random prefix and a serial number.
 
     Attributes:
         num: serial number of the next episode.
@@ -29,18 +29,18 @@ class EpisodeIds:
         self._begins, self._prefixes = [0], [os.urandom(_PREFIX_BYTES).hex()]
 
     def begin(self, generator: np.random.Generator) -> None:
-        """Start another prefix for later episodes, drawn from the generator. Equal seeds give equal prefixes."""
+        """Use another random prefix for later episode ids, drawn from `generator`."""
         if self._begins[-1] == self.num:
             del self._begins[-1], self._prefixes[-1]
         self._begins.append(self.num)
         self._prefixes.append(generator.bytes(_PREFIX_BYTES).hex())
 
     def id_of(self, serial: int) -> str:
-        """Return the id of the episode with this serial number, 32 hexadecimal digits."""
+        """Return the id of the episode with this serial number, a string of 32 hexadecimal digits."""
         return f"{self._prefixes[bisect_right(self._begins, serial) - 1]}{serial:012x}"
 
     def take(self) -> str:
-        """Return the id of an episode that has no step yet, and reserve its serial number."""
+        """Reserve the next serial number, and return the id of that episode."""
         self.num += 1
         return self.id_of(self.num - 1)
 
@@ -50,7 +50,7 @@ class EpisodeIds:
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> EpisodeIds:
-        """Return the ids with this state."""
+        """Create an id generator from a state that `get_state` returned."""
         names = cls()
         names.num, names._begins, names._prefixes = state["num"], list(state["begins"]), list(state["prefixes"])
         return names

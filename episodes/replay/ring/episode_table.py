@@ -1,4 +1,4 @@
-"""`EpisodeTable`: the episodes that have steps in the ring, with their first and last steps."""
+"""Table of the episodes in a replay ring, with the ring positions of their first and last steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARRAYS = ("first", "last", "serials")
 
 
 class _Facts(dict[int, EpisodeFacts]):
-    """Facts by entry. All other entries were recorded, and have the facts `recorded`."""
+    """Episode metadata by table entry. Entries without metadata have the metadata `recorded`."""
 
     recorded = NO_FACTS
 
@@ -33,7 +33,7 @@ class _Facts(dict[int, EpisodeFacts]):
 
 
 class _CustomData(dict[int, dict[str, Any] | None]):
-    """Custom data by entry, None for other entries."""
+    """Custom data by table entry, with None for entries that have none set."""
 
     def __missing__(self, entry: int) -> None:
         return None
@@ -41,7 +41,7 @@ class _CustomData(dict[int, dict[str, Any] | None]):
 
 @dataclass(slots=True, eq=False)
 class TableChange:
-    """Episodes that are added and removed, see `EpisodeTable.change`.
+    """Change of the episode table: entries to remove, and entries to add with their ids.
 
     Attributes:
         places: indices of `order` that change.
@@ -71,7 +71,7 @@ class TableChange:
 
 
 class EpisodeTable:
-    """Table with an entry for each episode that has steps in the ring. Entries are numbered and reused.
+    """Table with one entry for each episode that has steps in the ring. Entries are reused.
 
     All entries are in one array, the used ones in front. `change` computes a change and `apply` makes it. An
     interrupted `apply` can be called again.
@@ -106,15 +106,15 @@ class EpisodeTable:
 
     @property
     def order(self) -> np.ndarray:
-        """Entries in use [n], in no particular order. Episodes are sampled from it."""
+        """Table entries in use, int64 [n], in no particular order."""
         return self._all[: self._num_used]
 
     def find(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the entries [n] of the ids, NONE for unknown ids."""
+        """Return the table entry of each episode id, int64 [n], or -1 for unknown ids."""
         return np.fromiter(map(self._entries.get, ids, repeat(NONE)), np.int64)
 
     def id_of(self, entry: int) -> str:
-        """Return the id of an entry's episode. An id that follows from the serial number is kept from now on."""
+        """Return the id of the episode with the table entry `entry`."""
         id_ = self._ids.get(entry)
         if id_ is None:
             id_ = self.names.id_of(int(self.serials[entry]))
@@ -122,7 +122,7 @@ class EpisodeTable:
         return id_
 
     def key_of(self, entry: int) -> EpisodeKey:
-        """Return the identity of an entry's episode."""
+        """Return the episode id, agent id and module id of the episode with the table entry `entry`."""
         facts = self.facts[entry]
         return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)
 
@@ -133,9 +133,7 @@ class EpisodeTable:
     # --- changing ------------------------------------------------------------------------------------------------
 
     def change(self, closed: np.ndarray, num_opened: int) -> TableChange:
-        """Return the change that removes the entries `closed` [k], distinct ones in use, and adds `num_opened`
-        entries.
-        """
+        """Compute the change that removes the entries `closed` [k] and adds `num_opened` entries."""
         used, surplus = self._num_used, num_opened - len(closed)  # removed entries are reused at once
         while used + surplus > len(self._all):
             self._grow()
@@ -152,7 +150,7 @@ class EpisodeTable:
         return TableChange(places, values, closed, closed[:num_opened], left, serial=self.names.num)
 
     def apply(self, change: TableChange) -> None:
-        """Make a change. May be called twice."""
+        """Apply a change to the table. A repeated call has no effect."""
         if change.recorded_facts is not None and change.recorded_facts != self.facts.recorded:
             recorded = [entry for entry in self.order.tolist() if entry not in self.facts]
             self.facts.update(dict.fromkeys(recorded, self.facts.recorded))
@@ -190,13 +188,13 @@ class EpisodeTable:
         self._all = np.concatenate([self._all, np.arange(size, 2 * size)])
 
     def detach_id(self, id_: str) -> None:
-        """Detach the id from its entry, so that the next chunk with this id starts a new entry."""
+        """Forget the id of a stored episode, so that the next chunk with this id starts a new entry."""
         self._entries.pop(id_, None)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return all entries as a dict of copies."""
+        """Return the contents of the table as a dict of copies."""
         used = self.order.tolist()
         ids: list[str | None] = [None] * len(self._all)
         facts: list[Any] = [None] * len(self._all)
@@ -237,5 +235,5 @@ class EpisodeTable:
 
 
 def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    """Return an array [2 * size] that begins with the first `size` items."""
+    """Return an array [2 * size] that starts with the first `size` items of `array`."""
     return np.concatenate([array[:size], np.zeros(size, array.dtype)])

@@ -1,6 +1,4 @@
-"""Columns of the infos of a ring's observation rows, built when they are first sampled. Then they cost a gather per
-key.
-"""
+"""Cached columns of the infos in a replay ring, built when infos are first sampled."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn
 
 
 class HasInfos(Protocol):
-    """Ring of observation rows with infos."""
+    """Interface of a replay ring that stores infos of observations."""
 
     infos: InfoSegments
     num_rows: int
@@ -27,7 +25,7 @@ class HasInfos(Protocol):
 
 
 class InfoColumns:
-    """Columns of info values by path, [num_rows], each with a column of their presence.
+    """Cached columns of info values by key path, [num_rows], each with a mask of present values.
 
     The columns are derived from the ring's `infos`. Each segment is copied once, when infos are sampled after it was
     added. A buffer whose infos are never sampled has no columns.
@@ -46,15 +44,16 @@ class InfoColumns:
         self.are_exact = True
 
     def columns(self, ring: HasInfos, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the values [...] at row positions by path, zeros if missing, and by "_<path>" which values exist,
-        bool [...].
+        """Return the info values [...] at ring positions by key path, and by "_<path>" masks of present values.
+
+        Missing values are zeros.
         """
         self._add_new_rows(ring)
         result = {f"_{path}": column.present[rows] for path, column in self._paths.items()}
         return result | {path: column.take(rows) for path, column in self._paths.items()}
 
     def dicts(self, ring: HasInfos, rows: np.ndarray) -> list[dict[str, Any]] | None:
-        """Return the infos at row positions [n] as dicts, or None if the columns are not exact."""
+        """Return the infos at ring positions [n] as dicts, or None if the columns did not keep all types."""
         self._add_new_rows(ring)
         if not self.are_exact:
             return None
@@ -89,7 +88,7 @@ class InfoColumns:
 
 
 def _typed(column: Column) -> Column:
-    """Return a packed column of Python strings as a typed column. Return other columns unchanged."""
+    """Convert a packed column of strings to an array column. Other columns are returned unchanged."""
     dtype = column.text_dtype() if isinstance(column, PackedColumn) else None
     if dtype is None:
         return column
@@ -100,7 +99,7 @@ def _typed(column: Column) -> Column:
 
 
 class _PathColumn:
-    """Values [num_rows + 1, ...] of one path. The last row is padding, see `track_ring`."""
+    """Ring column of the info values of one key path, [num_rows + 1, ...]. The last row is padding."""
 
     __slots__ = ("num_rows", "plain", "present", "values")
 
@@ -114,13 +113,13 @@ class _PathColumn:
             self.plain, self.values = False, np.full(num_rows + 1, None)
 
     def clear(self, position: int, count: int) -> None:
-        """Mark `count` rows from a position on as missing."""
+        """Mark `count` rows from `position` on as missing."""
         put(self.present, self.num_rows, position, np.zeros(count, bool))
         nothing = None if self.values.dtype == object else np.zeros((), self.values.dtype)
         put(self.values, self.num_rows, position, np.full((count, *self.values.shape[1:]), nothing))
 
     def put(self, position: int, column: Column) -> bool:
-        """Write values from a position on. Return True if they kept their types."""
+        """Write values from `position` on, and return True if the column could keep their type."""
         exact = isinstance(column, TypedColumn) and self._fits(column)
         if not exact:
             self._convert_to_objects()
@@ -130,7 +129,7 @@ class _PathColumn:
         return exact
 
     def _fits(self, column: TypedColumn) -> bool:
-        """Return True if the values have the kind of this column. Strings may be longer."""
+        """Return True if `column` has the dtype and shape of this ring column, with strings of any length."""
         dtype, other_dtype = self.values.dtype, column.values.dtype
         if column.holds_objects or column.plain != self.plain or column.values.shape[1:] != self.values.shape[1:]:
             return False
@@ -147,7 +146,7 @@ class _PathColumn:
             self.values[present_rows] = objects(before)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the values at the row positions [...]. Objects are copies."""
+        """Return the values at the ring positions `rows` [...], with copies of Python objects."""
         result = self.values[rows]
         if result.dtype == object:
             result.reshape(-1)[:] = objects([copy_mutable(value) for value in result.reshape(-1)])
@@ -155,7 +154,7 @@ class _PathColumn:
 
 
 def _all_values(column: Column) -> list[Any]:
-    """Return all values of a column, None if missing."""
+    """Return all values of a column as a list, with None for missing values."""
     present_rows = column.present
     values = iter(column.list(present_rows.nonzero()[0]))
     return [next(values) if real else None for real in present_rows.tolist()]

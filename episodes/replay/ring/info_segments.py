@@ -1,4 +1,4 @@
-"""`InfoSegments`: infos of observation rows, as the segments in which they were added."""
+"""Infos of the observations in a replay ring, stored as the segments in which they were added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 class InfoSegments:
-    """Infos of observation rows. Rows without a segment have empty infos. All methods may be called twice.
+    """Infos of the observations in a replay ring. Observations without a segment have empty infos.
 
     Attributes:
         starts: row number of each segment's first info.
@@ -34,14 +34,14 @@ class InfoSegments:
         return self._lists[1]
 
     def append(self, start: int, infos: Infos) -> None:
-        """Add the infos of the rows from number `start` on. A segment that exists already is not added again."""
+        """Add the infos of the observations from number `start` on, unless this segment exists already."""
         if isinstance(infos, EmptyInfos) or not len(infos) or (self.starts and self.starts[-1] == start):
             return
         self.parts[len(self.starts) :] = [infos]
         self.starts.append(start)
 
     def drop_before(self, row: int) -> None:
-        """Remove segments that end before the row number."""
+        """Remove the infos of observations with numbers below `row`."""
         while self._dropped < len(self.starts) and self._stop(self._dropped) <= row:
             self.parts[self._dropped] = EmptyInfos(0)
             self._dropped += 1
@@ -54,14 +54,14 @@ class InfoSegments:
         return self.starts[segment] + len(self.parts[segment])
 
     def item(self, row: int) -> dict[str, Any]:
-        """Return the info of a row number."""
+        """Return the info dict of the observation with number `row`."""
         segment = bisect_right(self.starts, row) - 1
         if segment < 0 or row >= self._stop(segment):
             return {}
         return self.parts[segment].item(row - self.starts[segment])
 
     def infos(self, rows: Iterable[int]) -> Infos:
-        """Return the infos of row numbers."""
+        """Return the infos of the observations with the numbers `rows`."""
         if len(self.starts) == self._dropped:
             return EmptyInfos(len(list(rows)))
         return infos_of([self.item(row) for row in rows])

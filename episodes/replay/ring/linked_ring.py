@@ -1,4 +1,4 @@
-"""The linked ring: steps in the order in which they are added, connected by links, with each observation stored once.
+"""Ring storage of steps in the order of their addition, linked to episodes, with each observation stored once.
 
 Step number k is at position k % capacity. Observations have a ring of their own, which is a little larger, since an
 episode of T steps has T + 1 observations. Both only move forward: when a step replaces the oldest one, nothing else
@@ -40,7 +40,7 @@ _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at 
 
 
 class LinkedRing:
-    """Tracks of up to `capacity` steps, linked.
+    """Ring storage of up to `capacity` steps, with links to observations and neighbouring steps.
 
     An addition is computed first (`reserve`, then an `Addition`), which changes nothing, and then assigned to `work`.
     From that assignment on it belongs to the ring. If writing it is interrupted, by Ctrl-C or for lack of memory,
@@ -102,7 +102,7 @@ class LinkedRing:
         self.clear()
 
     def clear(self) -> None:
-        """Drop all stored and staged steps. The tracks remain, and step numbers continue."""
+        """Remove all stored and staged steps. Dtypes and shapes stay fixed, and step numbers continue."""
         num_skipped = -self.head % self.capacity
         self.__dict__.update(  # one call, so that no interrupt leaves a part of it
             staged=None,
@@ -120,7 +120,7 @@ class LinkedRing:
         )
 
     def close(self) -> None:
-        """Drop all arrays, and close the files. Every later use raises `EpisodeStateError`."""
+        """Release all arrays and close the files. Later uses raise `EpisodeStateError`."""
         if not self.is_closed:
             lock, files = self.lock, self.allocator.files
             self.__dict__.clear()
@@ -135,7 +135,7 @@ class LinkedRing:
         raise EpisodeStateError("the replay buffer is closed; make another one, with resume=True if it has files")
 
     def replace_contents(self, source: LinkedRing) -> None:
-        """Take over the contents of `source`, which must not be used afterwards."""
+        """Take over the contents of the ring `source`, which must not be used afterwards."""
         stays = ("lock", "allocator", "resume_point", "log")
         contents = {name: value for name, value in vars(source).items() if name not in stays}
         self.__dict__.update(
@@ -144,7 +144,7 @@ class LinkedRing:
         self.keep_log(None if self.log is None else self.log.size)
 
     def keep_log(self, size: int | None) -> None:
-        """Keep a log of the newest `size` steps from now on, stored steps included. None for no log."""
+        """Start a log of the episodes and times of the newest `size` steps, evicted steps included."""
         self.log = StepLog(size) if size else None
         if self.log is not None:
             slots = positions(self.tail, len(self), self.capacity)
@@ -155,13 +155,13 @@ class LinkedRing:
 
     @property
     def nbytes(self) -> int:
-        """Size of all arrays in bytes, links included."""
+        """Memory size in bytes of all arrays, links included."""
         observations = self.observations.nbytes if self.has_observations else 0
         return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
 
     @property
     def observations(self) -> TrackRing:
-        """Ring of observations.
+        """Ring array of the stored observations.
 
         Raises:
             EpisodeStateError: no observation was added yet.
@@ -172,11 +172,11 @@ class LinkedRing:
 
     @property
     def has_observations(self) -> bool:
-        """Whether there is a ring of observations."""
+        """Whether any observation was stored, so that dtypes and shapes are known."""
         return self._observations is not None
 
     def check(self, observations: Any, tracks: dict[str, Any]) -> None:
-        """Raise an error unless items [k, ...] fit the stored tracks.
+        """Raise an error unless observations and step arrays [k, ...] fit the stored dtypes and shapes.
 
         Args:
             observations: nested arrays [k, ...].
@@ -205,7 +205,7 @@ class LinkedRing:
                 self.tracks[name].check(items)
 
     def create_missing(self, observations: Any, tracks: dict[str, Any], has_versions: bool = False) -> None:
-        """Create the arrays that the ring lacks for items [k, ...] like these, which `check` accepts.
+        """Create the ring arrays that are still missing, with the dtypes and shapes of the given items.
 
         Args:
             tracks: the step tracks by name; empty before the first step.
@@ -225,7 +225,7 @@ class LinkedRing:
         self.__dict__.update(created)
 
     def _created(self, observations: Any, tracks: dict[str, Any], has_versions: bool) -> dict[str, Any]:
-        """Return the attributes of this ring that change for items like these, with new arrays."""
+        """Return the attributes that `create_missing` sets, with newly allocated arrays."""
         created: dict[str, Any] = {}
         stored = self._observations if self.tracks or self.rows_head else None
         if stored is None:
@@ -238,7 +238,7 @@ class LinkedRing:
         return created
 
     def _created_tracks(self, observations: TrackRing, tracks: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes for step tracks with items like `tracks`. Small items are stored in records.
+        """Create the ring arrays for actions, rewards, flags and extra outputs, and return the changed attributes.
 
         Integer rewards become float64, since later rewards may be fractions. float16 is too coarse for sums.
         """
@@ -284,7 +284,7 @@ class LinkedRing:
     # --- writing what was decided --------------------------------------------------------------------------------
 
     def flush_staged(self) -> None:
-        """Write everything that was added: what an interrupt left unfinished, and staged steps."""
+        """Write all staged steps to the ring, and finish an interrupted write."""
         if self.work is not None:
             self._finish()
         if self.staged is not None:
@@ -293,7 +293,7 @@ class LinkedRing:
             self._run(partial(self._write_staged, addition, staged, continuation))
 
     def add(self, addition: Addition) -> None:
-        """Write an addition. If that is interrupted, the next use of the ring writes all of it again."""
+        """Write an addition to the ring. If interrupted, the next use of the ring repeats the whole write."""
         self._run(partial(self.write, addition))
 
     def _write_staged(self, addition: Addition, staged: StagedSource, continuation: Any) -> None:
@@ -302,7 +302,7 @@ class LinkedRing:
         self.staged = None
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Call `work`, which may be called twice, until it has returned."""
+        """Execute `work`, and remember it until it has returned, so that an interrupted call is repeated."""
         self.work = work
         self._finish()
 
@@ -314,8 +314,9 @@ class LinkedRing:
     # --- reserving space ---------------------------------------------------------------------------------------
 
     def reserve(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
-        """Return the indices of new steps and rows, and the oldest steps that they evict. Only missing space is created
-        now.
+        """Plan an addition: compute the indices of new steps and the evicted steps.
+
+        The only change is a larger ring of observations if it is too small.
 
         Args:
             num_steps: number of new steps.
@@ -333,7 +334,7 @@ class LinkedRing:
         return reservation
 
     def _plan_eviction(self, stop: int, head: int, tail: int) -> Reservation:
-        """Return the reservation that evicts the steps before number `stop`."""
+        """Compute which episodes lose steps if all steps before number `stop` are evicted."""
         if stop == self.tail:
             return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
         count, start = stop - self.tail, self.tail % self.capacity
@@ -351,13 +352,13 @@ class LinkedRing:
         return Reservation(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
 
     def widen(self, window: int) -> None:
-        """Allow steps to refer to observations this many rows before `next_row`."""
+        """Allow steps to refer to observations up to `window` rows before their next observation."""
         if window > self.window:
             self.kept_from = max(self.kept_from - (window - self.window), 0)
             self.window = window
 
     def evict_before(self, number: int) -> None:
-        """Evict the steps with numbers below `number`."""
+        """Evict all steps with numbers below `number`."""
         with self.lock:
             self.flush_staged()
             if number > self.tail:
@@ -366,9 +367,7 @@ class LinkedRing:
                 self.add(Addition(reservation, self.table.change(reservation.closed, 0)))
 
     def oldest_row(self, tail: int) -> int:
-        """Return the number of the oldest observation row that a step may refer to if the steps before `tail` are
-        evicted.
-        """
+        """Return the number of the oldest observation that is still needed after evicting the steps before `tail`."""
         if tail >= self.head:
             return max(self.rows_head - self.window, 0)
         latest = self.rows_head - 1
@@ -377,13 +376,11 @@ class LinkedRing:
 
     @property
     def first_row(self) -> int:
-        """Number of the oldest observation row that is not overwritten."""
+        """Number of the oldest observation that is not overwritten."""
         return max(self.lost_rows, self.rows_head - self.num_rows)
 
     def _grow_rows(self, needed: int, num_steps: int) -> None:
-        """Replace the ring of observations by a larger one, because episodes are short and have many first
-        observations.
-        """
+        """Allocate a larger ring for observations, since many short episodes have many first observations."""
         expected = needed * self.capacity // max(num_steps, 1)
         size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
         first, old = self.first_row, self._observations
@@ -401,7 +398,7 @@ class LinkedRing:
             self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
-        """Replace the ring of observations by a larger one that starts at row `first`, and set the steps' rows."""
+        """Replace the ring of observations by `observations`, and set the observation positions of all steps."""
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations
@@ -410,7 +407,7 @@ class LinkedRing:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def write(self, addition: Addition) -> None:
-        """Write an addition. May be called twice."""
+        """Write an addition to the arrays of the ring. A repeated call has the same effect."""
         reservation, block, rows_head, num_steps = (
             addition.reservation,
             addition.block,
@@ -458,9 +455,7 @@ class LinkedRing:
             put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW], mode=UNCHECKED))
 
     def _write_endings(self, start: int, block: Block) -> None:
-        """Write the ending flags. Few steps have one: first all flags are cleared, together with the rewards if they
-        share a word.
-        """
+        """Write the terminated and truncated flags, together with the rewards if both share a machine word."""
         if self._word is not None:
             rewards = block.tracks[REWARDS].astype(np.float32, copy=False)
             self._word.write(start, rewards.view(np.uint32), block.step_rows)
@@ -472,7 +467,7 @@ class LinkedRing:
                 flags[(start + steps) % self.capacity] = True
 
     def copy_observations_into_records(self) -> None:
-        """Copy the observations of all stored steps into the records of the steps, if records have such fields."""
+        """Copy the observations before and after each stored step into the record of the step, if there is space."""
         if self.beside is not None:
             slots = positions(self.tail, len(self), self.capacity)
             for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):
@@ -481,24 +476,24 @@ class LinkedRing:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
-        """Return the step numbers at the positions."""
+        """Return the step numbers at the ring positions `slots`."""
         return numbers_at(slots, self.head, self.capacity)
 
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the observation row numbers at the positions."""
+        """Return the observation numbers at the ring positions `rows`."""
         return numbers_at(rows, self.rows_head, self.num_rows)
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
-        """Return the time of the next step of each entry's episode."""
+        """Return the time of the next step of each stored episode, given by table entries."""
         return self.links.t[self.table.last.take(entries)] + 1
 
     def have_ended(self, entries: np.ndarray) -> np.ndarray:
-        """Return True for entries whose episodes have ended, so that no step can follow."""
+        """Return True for each table entry whose episode was terminated or truncated."""
         last = self.table.last.take(entries)
         return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
 
     def track(self, name: str) -> Any:
-        """Return the nested arrays [capacity + 1, ...] of a step track."""
+        """Return the ring arrays [capacity + 1, ...] with this name, such as "rewards"."""
         return self.tracks[name].data
 
 

@@ -1,4 +1,4 @@
-"""`MappedFiles`: the directory of a memory-mapped replay buffer, its lock and its array files.
+"""Directory of a memory-mapped replay buffer, with its lock and array files.
 
 lock            held (flock) by the buffer that uses the directory
 ring_1.npy ...  the arrays, of full size from the beginning
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20  # bytes that are written at once where the system cannot reser
 
 
 class MappedFiles:
-    """Memory-mapped `.npy` files in a directory that no other live buffer uses.
+    """Memory-mapped `.npy` files in a locked directory.
 
     The directory stays locked until `close`. An object that is dropped without `close` releases the lock, with a
     `ResourceWarning`.
@@ -51,7 +51,7 @@ class MappedFiles:
         self._lock = _locked(folder / "lock")
 
     def close(self) -> None:
-        """Release the lock. Arrays that are still in use keep their memory, but no new array can be made."""
+        """Release the lock on the directory. Mapped arrays stay readable, but no new array can be created."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -63,7 +63,7 @@ class MappedFiles:
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def expect(self, names: Sequence[str]) -> None:
-        """Map the existing files `names`, in this order, in the next calls of `array`.
+        """Let the next calls of `array` map the existing files `names` in this order.
 
         Raises:
             UnreadableData: a name is not that of an array file, or occurs twice.
@@ -76,13 +76,13 @@ class MappedFiles:
         self._reopened = list(names)
 
     def finish_expected(self) -> None:
-        """Create new files again. `UnreadableData` if a file that `expect` announced was not mapped."""
+        """Stop mapping the files that `expect` announced. Raise `UnreadableData` if a file was never mapped."""
         left, self._reopened = self._reopened, None
         if left:
             raise UnreadableData(f"{self.folder}: the state names {len(left)} files that the buffer has no arrays for")
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array that is mapped from a new file, or from the next file that `expect` announced.
+        """Return an array mapped from a new file, or from the next file announced by `expect`.
 
         Raises:
             OSError: the file cannot be created, for example because the disk is full.
@@ -124,26 +124,26 @@ class MappedFiles:
         return array
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete the files `names`. Arrays that are mapped from them stay readable until they are dropped."""
+        """Delete the files `names`. Arrays mapped from these files stay readable."""
         for name in list(names):
             (self.folder / name).unlink(missing_ok=True)
             if name in self.names:
                 self.names.remove(name)
 
     def remove_all_but(self, names: Iterable[str]) -> None:
-        """Delete the files that were created since only `names` were in use. Files that `expect` announced stay."""
+        """Delete all files that are in use, except `names`. Files announced by `expect` stay."""
         if self._reopened is None:
             self.remove(set(self.names).difference(names))
 
     def remove_unused(self) -> None:
-        """Delete array files that are not in use, left by a process that was killed."""
+        """Delete array files left by a killed process."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
                 file.unlink(missing_ok=True)
 
 
 def file_name_of(array: np.ndarray) -> str | None:
-    """Return the name of the file that the array, or the array that it is a view of, is mapped from."""
+    """Return the name of the file from which an array or its base is memory-mapped, or None."""
     base: Any = array
     while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
         base = base.base
@@ -151,7 +151,7 @@ def file_name_of(array: np.ndarray) -> str | None:
 
 
 def _locked(file: Path) -> int:
-    """Return a descriptor of the file, exclusively locked."""
+    """Open a lock file, lock it exclusively, and return its descriptor."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +174,7 @@ def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Give the file its size and its space on disk, so that no later write to the map can fail."""
+    """Allocate the disk space of a file in advance, so that no later write to the mapped array can fail."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except (AttributeError, OSError) as error:  # macOS has no such call, and some file systems refuse it
@@ -185,7 +185,10 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Map an existing file. It is checked first: touching a map beyond the end of its file ends the process."""
+    """Map an existing `.npy` file, after validating its header and size.
+
+    Reading a map beyond the end of its file would end the process.
+    """
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:

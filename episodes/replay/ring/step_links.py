@@ -1,4 +1,4 @@
-"""`StepLinks`: for each step in a ring the rows of its observations, and its neighbours in the episode.
+"""Links of each step in a ring: its observations, and the previous and next step of its episode.
 
 A link without a neighbour points at its own step. So following links needs no branches: walks stay at the end of an
 episode.
@@ -33,7 +33,7 @@ STEP_FIELDS = {"/next": _INT64, "/t": _INT64, "/entry": _INT64, "/previous": _IN
 
 
 class StepLinks:
-    """Links of the steps in a ring of `capacity`, arrays [capacity + 1] in the records of the steps.
+    """Links of the steps in a ring of `capacity` positions, arrays [capacity + 1].
 
     The last position belongs to no step. It is used for padding.
 
@@ -56,12 +56,11 @@ class StepLinks:
         self.arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
 
     def pad_with(self, row: int) -> None:
-        """Set the observation of the padding position to the one at position `row`."""
+        """Set the observation of the padding position `capacity` to the observation at position `row`."""
         self.row[self.capacity] = self.next_row[self.capacity] = row
 
     def append(self, start: int, links: np.ndarray) -> None:
-        """Write the links of new steps, int64 [6, k], from position `start` on, and set the next links of their
-        predecessors.
+        """Write the links [6, k] of new steps from position `start` on, and the next links of their predecessors.
 
         In `links`, NEXT of a step is its own position, and so is PREVIOUS of an episode's first step.
         """
@@ -75,12 +74,13 @@ class StepLinks:
         self.next[links[PREVIOUS]] = links[NEXT]
 
     def put_rows(self, rows: np.ndarray, next_rows: np.ndarray) -> None:
-        """Set the rows of the first steps."""
+        """Set the observation positions before and after the first `len(rows)` steps."""
         self.row[: len(rows)], self.next_row[: len(rows)] = rows, next_rows
 
     def chain(self, slots: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """Link the steps at `slots` [n] to chains that start at the indices `begins` [k]. Return the indices of their
-        last steps.
+        """Link the steps at `slots` [n] in order, as chains that start at the indices `begins` [k].
+
+        Return the indices of the last steps of the chains.
         """
         ends = np.append(begins[1:], len(slots))[: len(begins)] - 1
         self.previous[slots[1:]], self.next[slots[:-1]] = slots[:-1], slots[1:]
@@ -88,7 +88,7 @@ class StepLinks:
         return ends
 
     def get_state(self, size: int) -> np.ndarray:
-        """Return the links of the first `size` steps, int64 [6, size]."""
+        """Return a copy of the links of the first `size` steps, int64 [6, size]."""
         return np.stack([array[:size] for array in self.arrays])
 
     def set_state(self, links: np.ndarray) -> None:

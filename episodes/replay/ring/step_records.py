@@ -1,4 +1,4 @@
-"""`StepRecords`: small fields of a step next to each other in memory, so that sampling a step reads one cache line.
+"""Small fields of each step next to each other in memory, so that sampling a step reads one cache line.
 
     record of a step    | observation before | after | reward | flags | action | next | t |   up to 64 bytes
 
@@ -20,7 +20,7 @@ Fields = Mapping[str, np.ndarray]
 
 
 class StepRecords:
-    """Records of `size` steps, and one record of zeros at the end. No record crosses a cache line without need.
+    """Array of `size` fixed-size step records, and one record of zeros at the end for padding.
 
     Args:
         size: number of steps.
@@ -48,14 +48,13 @@ class StepRecords:
             start = stop
 
     def field(self, name: str) -> np.ndarray:
-        """Return a field of all records [size + 1, ...], a view with gaps between the items."""
+        """Return one field of all records, [size + 1, ...], a strided view."""
         return self._arrays[name]
 
     def word(self, name: str, following: Sequence[str]) -> np.ndarray | None:
-        """Return a field of 4 bytes as uint64 [size + 1]. Writing it sets the `following` fields to
-        zero.
+        """Return a 4-byte field and the `following` flags as one uint64 array [size + 1], or None if not adjacent.
 
-        None if the field does not share 8 bytes with exactly the `following`.
+        Writing a 4-byte value to it sets the `following` fields to zero.
         """
         begin = self._begins.get(name, 1)
         within = {field for field, start in self._begins.items() if begin <= start < begin + 8}
@@ -66,17 +65,17 @@ class StepRecords:
 
 
 def item_bytes(items: np.ndarray) -> int:
-    """Return the size of one of the items [k, ...] in bytes."""
+    """Return the size in bytes of one item of `items` [k, ...]."""
     return items.itemsize * math.prod(items.shape[1:])
 
 
 def is_small(items: object) -> bool:
-    """Return True if the items [k, ...] of a track are stored in records."""
+    """Return True if items [k, ...] are numeric and small enough to be stored in step records."""
     return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and 0 < item_bytes(items) <= SMALL
 
 
 def fits_in_a_line(needed: Fields) -> bool:
-    """Return True if records of these fields are at most as large as a cache line."""
+    """Return True if a record with these fields fits into one cache line."""
     return _size(needed) <= CACHE_LINE
 
 
@@ -85,12 +84,12 @@ def _size(fields: Fields) -> int:
 
 
 def _width(needed: Fields) -> int:
-    """Return the size of a record in bytes: a power of two up to a cache line, whole cache lines beyond."""
+    """Return the record size in bytes: a power of two up to a cache line, otherwise whole cache lines."""
     size = _size(needed)
     return 1 << (size - 1).bit_length() if size <= CACHE_LINE else -(-size // CACHE_LINE) * CACHE_LINE
 
 
 def _by_alignment(field: tuple[str, np.ndarray]) -> int:
-    """Return the sort key that puts fields with the strictest alignment first, so that no gaps are needed."""
+    """Return the sort key of a record field that places the strictest alignment first."""
     nbytes = item_bytes(field[1])
     return -(nbytes & -nbytes)

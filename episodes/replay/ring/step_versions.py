@@ -1,4 +1,4 @@
-"""`StepVersions`: policy versions of the steps of a ring. The array is created with the first known version."""
+"""Policy versions of the steps in a replay ring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.replay.ring.track_ring import Allocator, put
 
 
 class StepVersions:
-    """Policy versions of the steps in a ring of `capacity`. Steps without a version have `UNKNOWN`.
+    """Policy version of each step in a ring of `capacity`, or -1 if unknown.
 
     Attributes:
         versions: versions by position, int64 [capacity + 1], or None if no version is known.
@@ -27,8 +27,9 @@ class StepVersions:
         self.newest = UNKNOWN
 
     def write(self, start: int, num_steps: int, versions: Any) -> None:
-        """Write the versions of `num_steps` steps from position `start` on: one for all, an array [num_steps], or
-        None.
+        """Write the policy versions of `num_steps` steps from position `start` on.
+
+        `versions` is one version for all steps, an array [num_steps], or None.
         """
         if self.versions is None:
             return  # no step has a version yet, nor do these
@@ -44,19 +45,19 @@ class StepVersions:
         self.newest = max(self.newest, newest)
 
     def at(self, slots: np.ndarray) -> np.ndarray:
-        """Return the versions of the steps at the positions [...], int64 [...]."""
+        """Return the policy versions of the steps at the positions `slots` [...], int64 [...]."""
         return np.full(slots.shape, UNKNOWN) if self.versions is None else self.versions[slots]
 
     def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
-        """Return the versions of a chunk of `num_steps` steps at the positions, or None if they are unknown."""
+        """Return the run-length encoded policy versions of an episode's steps, or None if no version is known."""
         return None if self.versions is None else VersionRuns.of(self.versions[slots], num_steps)
 
     def reopen(self, newest: int) -> None:
-        """Map the array from the allocator's next file."""
+        """Map the array of versions from the next existing file."""
         self.versions, self.newest = self._made(), newest
 
     def with_array(self) -> StepVersions:
-        """Return other versions with an array in which all are unknown."""
+        """Return a copy with an allocated array in which all versions are unknown."""
         versions = StepVersions(self.capacity, self._allocator)
         versions.versions = self._made()
         versions.versions[:] = UNKNOWN
@@ -68,5 +69,5 @@ class StepVersions:
         return array
 
     def get_state(self, size: int) -> np.ndarray | None:
-        """Return a copy of the versions of the first `size` steps, or None."""
+        """Return a copy of the policy versions of the first `size` steps, or None if no version is known."""
         return None if self.versions is None else self.versions[:size].copy()

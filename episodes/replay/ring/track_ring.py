@@ -1,4 +1,4 @@
-"""Rings of rows: arrays that are written from left to right and, once full, from the left again.
+"""Ring arrays: written from left to right and, once full, from the left again.
 
 Rows are numbered in the order in which they are written. Row number k is at position k % size:
 
@@ -29,7 +29,7 @@ UNCHECKED: Any = "clip"
 
 
 class Allocator:
-    """Creates the arrays of rings: in memory, or in the files of a directory.
+    """Allocator of ring arrays, in memory or in the memory-mapped files of a directory.
 
     Args:
         files: where mapped files are created; None for arrays in memory.
@@ -39,7 +39,7 @@ class Allocator:
         self.files = files
 
     def empty(self, size: int, item: np.ndarray) -> np.ndarray:
-        """Return an array [size + 1, ...] with the dtype and item shape of `item` [k, ...]. Its last row is zeros."""
+        """Allocate an array [size + 1, ...] with the dtype and item shape of `item` [k, ...]. The last row is zeros."""
         shape = (size + 1, *item.shape[1:])
         if self.files is None:
             array = aligned(shape, item.dtype)
@@ -52,22 +52,22 @@ class Allocator:
 
     @property
     def names(self) -> list[str]:
-        """Names of all files in use."""
+        """Names of all memory-mapped files in use."""
         return [] if self.files is None else list(self.files.names)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files of arrays that are no longer used."""
+        """Delete the memory-mapped files `names`, whose arrays are no longer used."""
         if self.files is not None:
             self.files.remove(names)
 
     def remove_all_but(self, names: Iterable[str]) -> None:
-        """Delete the files that were created since only `names` were in use."""
+        """Delete all memory-mapped files in use, except `names`."""
         if self.files is not None:
             self.files.remove_all_but(names)
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an empty array that begins at a cache line, so that small rows do not cross two."""
+    """Return an uninitialized array that begins at a cache line."""
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -77,7 +77,7 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 class TrackRing:
-    """Ring of one track: nested arrays [size + 1, ...], in which the last row is zeros.
+    """Ring array of one quantity, such as rewards: nested arrays [size + 1, ...] with a last row of zeros.
 
     Attributes:
         data: the nested arrays.
@@ -101,7 +101,7 @@ class TrackRing:
 
     @staticmethod
     def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
-        """Return a ring with new memory for items like these, nested arrays [k, ...]."""
+        """Allocate a ring array for items with the dtypes and shapes of `items`, nested arrays [k, ...]."""
         return TrackRing(name, size, nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items))
 
     @property
@@ -109,7 +109,7 @@ class TrackRing:
         return sum(leaf.nbytes for leaf in nested.leaves(self.data))
 
     def check(self, items: Any) -> None:
-        """Raise an error unless the items [k, ...] have this track's structure and shape, and a dtype that fits.
+        """Raise an error unless `items` [k, ...] have the structure, item shape and dtype of this ring array.
 
         Raises:
             TrackMismatch: another structure, or a dtype that could lose values.
@@ -134,7 +134,7 @@ class TrackRing:
             )
 
     def write(self, number: int, items: Any, rows: Any = None) -> None:
-        """Write `items[rows]` (all of them if None) at the positions of the row numbers `number`, `number + 1`, ..."""
+        """Write `items[rows]` (or all items) at the ring positions of the row numbers `number`, `number + 1`, ..."""
         start = number % self.size
         if self.plain:
             if rows is not None:
@@ -148,7 +148,7 @@ class TrackRing:
         nested.map_leaves(lambda ring, leaf: put(ring, self.size, start, select_rows(leaf, rows)), self.data, items)
 
     def take(self, positions: np.ndarray) -> Any:
-        """Return a copy of the items at the positions [...], nested arrays [..., ...]."""
+        """Return a copy of the items at the ring positions `positions` [...]."""
         items, item = self.items, self.item
         if items is not None:
             return items[positions] if item is None else items[positions].view(item)
@@ -157,7 +157,7 @@ class TrackRing:
         return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
-        """Return a copy of the row numbers [first, stop) in a ring of another size."""
+        """Return a copy of the rows [first, stop) in a ring array of another size."""
 
         def copy_leaf(old: np.ndarray) -> np.ndarray:
             new = allocator.empty(size, old)
@@ -170,14 +170,12 @@ class TrackRing:
 
     @property
     def file_names(self) -> list[str]:
-        """Names of the files that the arrays are mapped from."""
+        """Names of the files from which the arrays are memory-mapped."""
         return [name for leaf in nested.leaves(self.data) if (name := file_name_of(leaf))]
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:
-    """Return the array [n, ...] as one [n] with an element per item, in the same memory. None if items are large or
-    objects.
-    """
+    """Return an array [n, ...] of small items as a view [n] with one element per item, or None."""
     if data.ndim == 1:
         return data
     nbytes = data.itemsize * math.prod(data.shape[1:])
@@ -187,19 +185,19 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
 
 
 def select_rows(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
-    """Return the selected items [k, ...]: `items[rows]`, or all items if `rows` is None."""
+    """Return the items `items[rows]` [k, ...], or `items` unchanged without `rows`."""
     if rows is None:
         return items
     return items[rows] if isinstance(rows, slice) else items.take(rows, 0, mode=UNCHECKED)
 
 
 def gather_copy(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return a copy of the items at the positions [...]."""
+    """Return a copy of the items of a ring array at the given positions [...]."""
     return ring.take(positions, 0) if ring.flags.c_contiguous else ring[positions]
 
 
 def put(ring: np.ndarray, size: int, start: int, items: Any) -> None:
-    """Write the items [k, ...] from position `start` on, and from 0 on after `size` - 1. k is at most `size`."""
+    """Write up to `size` items from the ring position `start` on, wrapping around at the end."""
     stop = start + len(items)
     if stop <= size:
         ring[start:stop] = items
@@ -210,7 +208,7 @@ def put(ring: np.ndarray, size: int, start: int, items: Any) -> None:
 
 
 def positions(number: int, count: int, size: int) -> np.ndarray:
-    """Return the positions [count] of the row numbers from `number` on."""
+    """Return the ring positions [count] of the rows with numbers from `number` on."""
     start = number % size
     result = np.arange(start, start + count)
     if start + count > size:
@@ -219,7 +217,7 @@ def positions(number: int, count: int, size: int) -> np.ndarray:
 
 
 def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
-    """Return the row numbers at the positions of a ring, where `head` is the number of the next row."""
+    """Return the row numbers at ring positions, where `head` is the number of the next row."""
     if head <= size:
         return positions.astype(np.int64)
     start = head % size
@@ -227,7 +225,7 @@ def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
 
 
 def contiguous_ranges(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
-    """Yield row numbers [first, stop) as (number, count) ranges that are contiguous in rings of all these sizes."""
+    """Split row numbers [first, stop) into (number, count) ranges that do not wrap around in rings of all `sizes`."""
     while first < stop:
         count = min(stop - first, *(size - first % size for size in sizes))
         yield first, count

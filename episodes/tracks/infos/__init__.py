@@ -1,4 +1,4 @@
-"""Infos of finished episodes: one dict per observation, stored as typed columns."""
+"""Info dicts of finished episodes, stored as typed columns instead of one dict per observation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Infos of finished episodes: immutable sequences that create a dict for each read.
+"""Immutable sequence of the info dicts of a finished episode.
 
 The infos of a growing episode are a list. Those of a finished episode are an `Infos`: a count if all infos are empty,
 else columns (`episodes.tracks.infos.info_columns`).
@@ -17,7 +17,7 @@ from episodes.tracks.nested import equal_arrays
 
 
 class Infos(Sequence[dict[str, Any]]):
-    """Immutable sequence of one info dict per observation. A slice is a view."""
+    """Immutable sequence of one info dict per observation. Slices are views."""
 
     __slots__ = ()
 
@@ -25,28 +25,28 @@ class Infos(Sequence[dict[str, Any]]):
 
     @abstractmethod
     def item(self, row: int) -> dict[str, Any]:
-        """Return the info of a row in [0, len)."""
+        """Return the info dict in row `row`, 0 <= row < len."""
 
     @property
     def holds_objects(self) -> bool:
-        """Whether there are mutable values: lists, arrays of several types, or objects."""
+        """Whether there are mutable values, such as lists or objects."""
         return False
 
     def copied(self) -> Infos:
-        """Return the infos with copies of their arrays."""
+        """Return the infos with copies of all arrays."""
         return self
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays that hold the infos."""
+        """Return the arrays that store the infos."""
         return []
 
     @abstractmethod
     def view(self, start: int, stop: int) -> Infos:
-        """Return the infos of rows [start, stop) without a copy, for 0 <= start <= stop <= len."""
+        """Return the infos of the rows [start, stop) as a view."""
 
     @abstractmethod
     def take(self, rows: np.ndarray) -> Infos:
-        """Return the infos of the rows [k]."""
+        """Return the infos of the given rows [k]."""
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -78,7 +78,7 @@ class Infos(Sequence[dict[str, Any]]):
 
 
 def same_info(a: Any, b: Any) -> bool:
-    """Return True if two infos, or values of infos, are equal. Arrays are compared item by item, and NaN equals NaN."""
+    """Return True if two infos, or two info values, are equal. NaN equals NaN."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_info(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
@@ -89,12 +89,12 @@ def same_info(a: Any, b: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Return True for arrays of any library."""
+    """Return True for arrays of numpy and other libraries."""
     return isinstance(value, np.ndarray) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
 
 
 class EmptyInfos(Infos):
-    """`num` empty infos, stored as their number."""
+    """Infos that are all empty dicts, stored as their number only."""
 
     __slots__ = ("num",)
 

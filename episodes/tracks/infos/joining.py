@@ -1,4 +1,4 @@
-"""Concatenation of infos."""
+"""Concatenation of the infos of several episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 100  # mean rows of a part above which copying parts is faster than gath
 
 
 def joined_infos(parts: Sequence[Infos]) -> Infos:
-    """Return the parts concatenated, by one concatenation per path, or a view or gather of shared columns."""
+    """Concatenate the infos of several parts, by one concatenation per key path."""
     if len(parts) == 1:
         return parts[0]
     num = sum([part.num for part in parts])
@@ -38,9 +38,7 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
 
 
 def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
-    """Return the shared columns if the parts are consecutive views of them, a gather of their rows if it is cheap,
-    else None.
-    """
+    """Return the shared columns of parts that are views of the same infos, or None for other parts."""
     first = parts[0]
     if any(part.columns is not first.columns for part in parts):
         return None
@@ -53,7 +51,7 @@ def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None
 
 
 def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
-    """Return concatenated columns, where shared masks stay shared, or None if the parts have different columns."""
+    """Concatenate the columns of parts with equal key paths and dtypes. Return None if they differ."""
     tables = list({id(part.columns): part.columns for part in parts}.values())  # views of one pack share their columns
     paths = list(tables[0])
     if any(list(table) != paths for table in tables):
@@ -73,7 +71,7 @@ def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
 
 
 def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[np.ndarray]:
-    """Return the arrays of the columns' values in the spans, in order."""
+    """Return the arrays with the values of the given row ranges of several columns, in order."""
     parts: list[np.ndarray] = []
     for column, span in zip(columns, spans, strict=True):
         parts += column.parts if span.stop - span.start == column.num else (column.values[span],)
@@ -89,7 +87,7 @@ def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndar
 
 @dataclass(slots=True)
 class _Place:
-    """The destination of the infos of one part."""
+    """Source and destination rows of one part in a concatenation of infos."""
 
     rows: slice  # rows of the result
     span: slice  # rows of the part's columns
@@ -122,7 +120,7 @@ def _joined(path: str, places: list[_Place], num: int) -> Column:
 
 
 def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
-    """Return True if one array, not of objects, can hold the values of all columns.
+    """Return True if one numeric or string array can contain the values of all columns.
 
     Strings count as one kind, though each length is a dtype.
     """
@@ -136,8 +134,8 @@ def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
         part = column.parts[0]
         if part.shape[1:] != shape:
             return False
-        other = part.dtype
-        if other != dtype and not other.kind == dtype.kind == "U":
+        part_dtype = part.dtype
+        if part_dtype != dtype and not part_dtype.kind == dtype.kind == "U":
             return False
     return True
 

@@ -267,7 +267,7 @@ def test_decode_impossible_lengths_of_ragged_items_raises() -> None:
 @given(data=st.data())
 @pytest.mark.parametrize("is_ragged", [False, True])
 def test_decode_damaged_message_raises_or_returns_a_pack(is_ragged: bool, data: st.DataObject) -> None:
-    """Damage inside numbers cannot be detected. Any other damage is an error."""
+    """Check random damage of messages. Damage inside numbers cannot be detected."""
     pack = ragged_pack() if is_ragged else pack_of(2, 3, infos=[{"a": 1.5, "b": [i]} for i in range(8)])
     message = encoded([pack], Schemas())
     body = bytearray(bytes(message.parts()[0]))
