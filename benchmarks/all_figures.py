@@ -24,6 +24,7 @@ from benchmarks import (
     sampling,
     storage,
     time_to_goal,
+    tokens,
     transport,
     transport_figures,
 )
@@ -38,6 +39,7 @@ FIGURES: tuple[Figure, ...] = (
     *time_to_goal.FIGURES,
     *recording.FIGURES,
     *infos.FIGURES,
+    *tokens.FIGURES,
     *batches.FIGURES,
     *connectors.FIGURES,
     *gpu.FIGURES,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from episode_learners.algorithms.r2d2 import R2D2, R2D2Config
     from episode_learners.algorithms.sac import SAC, SACConfig
     from episode_learners.algorithms.target_network import TargetNetwork
+    from episode_learners.algorithms.token_grpo import TokenGRPO, TokenGRPOConfig
     from episode_learners.data_parallel import data_parallel
     from episode_learners.episode_history import EpisodeHistory
     from episode_learners.league import League
@@ -63,6 +64,8 @@ __all__ = [
     "SACConfig",
     "SACPolicy",
     "TargetNetwork",
+    "TokenGRPO",
+    "TokenGRPOConfig",
     "TransformerPolicy",
     "data_parallel",
     "linear_decay",
@@ -106,6 +109,8 @@ __getattr__, __dir__ = lazy_names(
         "SACConfig": "episode_learners.algorithms.sac",
         "SACPolicy": "episode_learners.policies.soft_actor_critic",
         "TargetNetwork": "episode_learners.algorithms.target_network",
+        "TokenGRPO": "episode_learners.algorithms.token_grpo",
+        "TokenGRPOConfig": "episode_learners.algorithms.token_grpo",
         "TransformerPolicy": "episode_learners.policies.actor_critic",
         "data_parallel": "episode_learners.data_parallel",
         "linear_decay": "episode_learners.algorithms.algorithm",

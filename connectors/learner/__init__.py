@@ -16,6 +16,7 @@ from connectors.learner.generalized_advantage_estimation import GeneralizedAdvan
 from connectors.learner.hindsight_relabel import HindsightRelabel
 from connectors.learner.normalize_rewards import NormalizeRewards
 from connectors.learner.pipeline import LearnerPipeline
+from connectors.learner.token_columns import TokenColumns
 from connectors.learner.v_trace import VTrace
 from connectors.views.frame_stacking import FrameStacking
 from episodes.lazy_names import lazy_names
@@ -37,6 +38,7 @@ __all__ = [
     "HindsightRelabel",
     "LearnerPipeline",
     "NormalizeRewards",
+    "TokenColumns",
     "VTrace",
     "AddColumnsFromEpisodesToTrainBatch",
     "AddInfosFromEpisodesToTrainBatch",

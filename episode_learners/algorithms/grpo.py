@@ -35,6 +35,7 @@ __all__ = ["GRPO", "GRPOConfig", "group_advantages"]
 
 Scale = Literal["group", "batch"]
 Mean = Literal["step", "episode"]
+Baseline = Literal["group", "batch", "leave_one_out"]
 _ASKED = ("parameters", "device", "distribution", "observation_space", "action_space")
 _SMALL = 1e-8  # added to standard deviations before a division
 _STEP_WEIGHTS = "step_weights"  # column of the weights of steps in the mean over episodes
@@ -207,16 +208,30 @@ def _step_weights(lengths: np.ndarray) -> np.ndarray:
     return np.repeat(lengths.sum() / (len(lengths) * lengths), lengths).astype(np.float32)
 
 
-def group_advantages(returns: np.ndarray, groups: np.ndarray, scale: Scale | None) -> np.ndarray:
-    """Return each episode's return minus the mean return of its group [k], from returns [k] and group numbers [k].
+def group_advantages(
+    returns: np.ndarray, groups: np.ndarray, scale: Scale | None, baseline: Baseline = "group"
+) -> np.ndarray:
+    """Return each episode's return minus a baseline, from returns [k] and group numbers [k], float64 [k].
+
+    Args:
+        returns: return of each episode.
+        groups: group of each episode, ints of at least 0.
+        scale: standard deviation that advantages are divided by: of the "group", of the "batch", or None.
+        baseline: mean return of the "group", of the "batch", or of the other episodes of the group ("leave_one_out",
+            Ahmadian et al., 2024, https://arxiv.org/abs/2402.14740). An episode alone in its group has no others, and
+            an advantage of 0.
 
     >>> group_advantages(np.array([1.0, 3.0, 10.0, 10.0]), np.array([0, 0, 1, 1]), None).tolist()
     [-1.0, 1.0, 0.0, 0.0]
     """
     counts, returns = np.bincount(groups), np.where(np.isfinite(returns), returns, np.nan)
     means = np.bincount(groups, returns) / np.maximum(counts, 1)
-    advantages = returns - means[groups]
+    centered = advantages = returns - means[groups]
+    if baseline == "batch":
+        advantages = returns - returns.mean()
+    elif baseline == "leave_one_out":
+        advantages = centered * (counts / np.maximum(counts - 1, 1))[groups]
     if scale == "group":
-        variances = np.bincount(groups, advantages**2) / np.maximum(counts, 1)
+        variances = np.bincount(groups, centered**2) / np.maximum(counts, 1)
         return advantages / (np.sqrt(variances)[groups] + _SMALL)
     return advantages / (advantages.std() + _SMALL) if scale == "batch" else advantages

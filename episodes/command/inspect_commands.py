@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,9 +96,14 @@ def show(
     directory: Directory,
     episode: Annotated[str, typer.Option(help="An id, the beginning of an id, or an index; -1 is the last.")] = "0",
     html: Annotated[Path | None, typer.Option(help="Write the episode as HTML to this file.")] = None,
+    decode: Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")] = None,
     json: Json = False,
 ) -> None:
-    """Print the tracks of one episode with shape, dtype, lowest, mean and highest number, or write it as HTML."""
+    """Print the tracks of one episode with shape, dtype, lowest, mean and highest number, or write it as HTML.
+
+    The turns of a language agent are printed too.
+    """
+    from episodes.inspect.conversation import is_conversation, view_conversation
     from episodes.inspect.formatting import clipped, number, shape
     from episodes.inspect.series import of_tracks
     from episodes.storage import EpisodeDataset
@@ -121,6 +127,19 @@ def show(
     shown = len(names) if any(row[-1] for row in rows) else -1
     typer.echo(repr(chosen))
     print_table(names[:shown], [row[:shown] for row in rows])
+    if is_conversation(chosen):
+        typer.echo(f"\n{view_conversation(chosen, decode=_function(decode))}")
+
+
+def _function(name: str | None) -> Any:
+    """Return the function MODULE:NAME, or None. `typer.BadParameter` if there is none."""
+    if name is None:
+        return None
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise typer.BadParameter(f"--decode {name}: {error}; give MODULE:NAME") from None
 
 
 def _track_facts(series: Any) -> dict[str, Any]:

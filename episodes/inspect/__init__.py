@@ -6,6 +6,7 @@ Heavy packages (jinja2, matplotlib, imageio) are imported when something is draw
 from __future__ import annotations
 
 from episodes.inspect.comparison import EpisodeDifference, compare_episodes
+from episodes.inspect.conversation import ConversationView, view_conversation
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.doctor.finding import Finding
 from episodes.inspect.frames import frames, video
@@ -20,6 +21,8 @@ __all__ = [
     "EpisodeDifference",
     "frames",
     "video",
+    "view_conversation",
+    "ConversationView",
     "examine",
     "Finding",
     "explain_batch",

@@ -11,10 +11,12 @@ from markupsafe import Markup
 
 from episodes.inspect import cards
 from episodes.inspect.cards import Card
+from episodes.inspect.conversation import ConversationView, is_conversation, view_conversation
 
 __all__ = [
     "batch",
     "batch_links",
+    "conversation",
     "dataset",
     "explanation",
     "multi_agent_episode",
@@ -45,8 +47,14 @@ def rendered(card: Card) -> str:
 
 
 def single_agent_episode(episode: Any) -> str:
-    """Return the view of an episode: timeline bar, tracks and facts."""
-    return rendered(cards.episode_card(episode))
+    """Return the view of an episode: timeline bar, tracks and facts, and the turns if it is a conversation."""
+    turns = conversation(view_conversation(episode)) if is_conversation(episode) else ""
+    return rendered(cards.episode_card(episode)) + turns
+
+
+def conversation(view: ConversationView) -> str:
+    """Return the turns of a conversation, with log-probabilities as a heat scale."""
+    return templates().get_template("conversation.html").render(view=view, style=style())
 
 
 def multi_agent_episode(episode: Any) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from episodes.inspect.conversation import is_conversation, view_conversation
 from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, page_id
 from episodes.inspect.frames import viewable
-from episodes.inspect.html import templates
+from episodes.inspect.html import conversation, templates
 from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series, of_tracks
@@ -253,6 +254,7 @@ def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[st
         "ending": ended(episode.ending),
         "lanes": lanes,
         "left": total - len(lanes),
+        "conversation": conversation(view_conversation(episode)) if is_conversation(episode) else "",
         "texts": [_texts(one, BYTES_OF_TEXTS // len(texts)) for one in texts],
         "cameras": [_frames(one, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for one in cameras],
     }

@@ -138,11 +138,13 @@ class Conversation:
             TrackMismatch: an output is missing, or was not declared.
             InvalidArgument: both `reply_ids` and `prompt` are given, or `infos` has the key "kept_tokens".
         """
-        tokens = self._as_tokens(ids, "ids")
+        # `add_env_step` checks arrays. Other values are converted once.
+        tokens = ids if type(ids) is np.ndarray and prompt is None else self._as_tokens(ids, "ids")
         if infos is not None and KEPT_TOKENS in infos:
             raise InvalidArgument(f"episode {self.episode.id_}: infos[{KEPT_TOKENS!r}] is set by prompt=")
         if prompt is None:
-            keep, reply, note = -1, self._as_tokens(reply_ids, "reply_ids"), infos
+            keep, note = -1, infos
+            reply = reply_ids if type(reply_ids) is np.ndarray else self._as_tokens(reply_ids, "reply_ids")
         else:
             if reply_ids is not _NONE:
                 raise InvalidArgument(f"episode {self.episode.id_}: give reply_ids or prompt, not both")

@@ -135,8 +135,9 @@ CASES = [
     ),
 ]
 
-# Pieces that have no row for a step: they deal agents to modules and back, or fill a rollout of environments.
-OTHERS = {"AgentToModuleMapping", "ModuleToAgentUnmapping", "EpisodesToRolloutBuffer"}
+# Pieces that have no row for a step: they deal agents to modules and back, fill a rollout of environments,
+# or have a row for a token.
+OTHERS = {"AgentToModuleMapping", "ModuleToAgentUnmapping", "EpisodesToRolloutBuffer", "TokenColumns"}
 # Bases, which have nothing to check until somebody derives from them.
 BASES = {"MultiAgentObservationPreprocessor", "ObservationPreprocessor"}
 

@@ -181,6 +181,13 @@ function picker() {
   return element("details", { id: "picker" }, summary, element("div", {}, ...boxes), ...left);
 }
 
+function conversation() {  // HTML of the tokens of a language agent, escaped by the template
+  if (!shown.conversation) return [];
+  const part = element("div", { id: "conversation" });
+  part.innerHTML = shown.conversation;
+  return [part];
+}
+
 function turns() {  // texts of an episode in the order of its steps
   const items = [];
   for (let step = firstStep(shown); step <= shown.length && items.length < MOST_TURNS; step++) {
@@ -233,7 +240,7 @@ function draw() {
   const pictures = element("div", { class: "frames" }, ...cameras(shown), ...(other ? cameras(other) : []));
   const scrub = element("div", { id: "scrub" }, play, scrubber, element("span", { id: "now" }));
   const empty = shown.lanes.length ? [] : [element("p", {}, "This episode has no steps and no numbers.")];
-  panel.replaceChildren(heading(shown), ...firstDifference(), pictures, scrub, ...empty, element("div", { id: "lanes" }), picker(), ...turns());
+  panel.replaceChildren(heading(shown), ...firstDifference(), pictures, scrub, ...empty, element("div", { id: "lanes" }), picker(), ...conversation(), ...turns());
   drawLanes();
 }
 

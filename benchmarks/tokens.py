@@ -1,0 +1,204 @@
+"""Token episodes: recording a turn, and batches of sequences next to plain concatenations of ready pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_most, cpu_seconds, limit
+
+TOKENS = 200_000  # of a batch
+TURNS = 5
+SAMPLED, REPLY = 100, 60  # tokens of a recorded turn
+RECORDED_TURNS = 20
+_DTYPES = (np.int32, np.int32, bool, np.int32, np.float32, np.float32)  # of the six columns
+
+
+def conversations(size: Size, length: int) -> Any:
+    """Return a pack of conversations of five turns, whose pieces have `length` tokens on average."""
+    from episodes import EpisodePack
+    from episodes.tokens import Conversation
+
+    rng, episodes = np.random.default_rng(0), []
+    for k in range(size(max(TOKENS // (2 * TURNS * length), 1))):
+        talk = Conversation(f"e{k}")
+        talk.begin(pieces_of(rng, length))
+        for t in range(TURNS):
+            ids, is_last = pieces_of(rng, length), t == TURNS - 1
+            reply = () if is_last else pieces_of(rng, length)
+            talk.turn(ids, reply, 1.0, terminated=is_last, logp=np.zeros(len(ids), np.float32))
+        episodes.append(talk.episode)
+    return EpisodePack.from_episodes(episodes)
+
+
+def pieces_of(rng: np.random.Generator, length: int) -> np.ndarray:
+    return rng.integers(0, 1000, rng.poisson(length) + 1).astype(np.int32)
+
+
+def ready_pieces(pack: Any) -> list[np.ndarray]:
+    """Return the observations and actions of a pack in turn, each in memory of its own."""
+    return [
+        piece.copy()
+        for episode in pack
+        for t in range(len(episode))
+        for piece in (episode.get_observations(t), episode.get_actions(t))
+    ]
+
+
+def batching(length: int, **options: Any) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        from episodes.tokens import token_batch
+
+        pack = conversations(size, length)
+        advantages = np.linspace(-1, 1, len(pack))
+        return Timed(lambda: token_batch(pack, episode_advantages=advantages, **options), clock=cpu_seconds)
+
+    return prepare
+
+
+def six_concatenations(length: int) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        pieces = ready_pieces(conversations(size, length))
+        columns = [[np.zeros(len(piece), dtype) for piece in pieces] for dtype in _DTYPES]
+        return Timed(lambda: [np.concatenate(column) for column in columns], clock=cpu_seconds)
+
+    return prepare
+
+
+def token_ids(length: int) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        from episodes.tokens import TokenSequences
+
+        pack = conversations(size, length)
+        return Timed(lambda: TokenSequences(pack).tokens(), clock=cpu_seconds)
+
+    return prepare
+
+
+def one_concatenation(length: int) -> Callable[[Size], Timed]:
+    def prepare(size: Size) -> Timed:
+        pieces = ready_pieces(conversations(size, length))
+        return Timed(lambda: np.concatenate(pieces), clock=cpu_seconds)
+
+    return prepare
+
+
+def sample_per_turn(length: int) -> Callable[[Size], Timed]:
+    """Ids and mask of the layout with one sample for each turn, which repeats all tokens before the turn."""
+
+    def prepare(size: Size) -> Timed:
+        samples = samples_per_turn(conversations(size, length))
+
+        def run() -> None:
+            np.concatenate([piece for sample in samples for piece in sample])
+            lengths = np.array([[sum(map(len, sample[:-1])), len(sample[-1])] for sample in samples]).reshape(-1)
+            np.repeat(np.tile([False, True], len(samples)), lengths)
+
+        return Timed(run, clock=cpu_seconds)
+
+    return prepare
+
+
+def samples_per_turn(pack: Any) -> list[list[np.ndarray]]:
+    """Return the pieces of each turn's sample: everything before the turn, and the turn."""
+    pieces, samples = ready_pieces(pack), []
+    for start in range(0, len(pieces), 2 * TURNS):
+        samples += [pieces[start : start + 2 * (t + 1)] for t in range(TURNS)]
+    return samples
+
+
+def num_tokens(length: int) -> Callable[[Size], Counted]:
+    def prepare(size: Size) -> Counted:
+        from episodes.tokens import TokenSequences
+
+        return Counted(4 * len(TokenSequences(conversations(size, length)).tokens()))
+
+    return prepare
+
+
+def num_tokens_per_turn(length: int) -> Callable[[Size], Counted]:
+    def prepare(size: Size) -> Counted:
+        samples = samples_per_turn(conversations(size, length))
+        return Counted(4 * sum(len(piece) for sample in samples for piece in sample))
+
+    return prepare
+
+
+def recording_arrays(size: Size) -> Timed:
+    """Turns of 100 sampled tokens and 60 tokens of a reply."""
+    ids, reply, logp = np.arange(SAMPLED, dtype=np.int32), np.arange(REPLY, dtype=np.int32), np.zeros(SAMPLED, "f4")
+    return _recording(size, lambda talk, t: talk.turn(ids, reply, 1.0, logp=logp))
+
+
+def recording_prompts(size: Size) -> Timed:
+    """The same turns, told by whole prompts of up to 3,260 tokens."""
+    ids, reply, logp = np.arange(SAMPLED, dtype=np.int32), np.arange(REPLY, dtype=np.int32), np.zeros(SAMPLED, "f4")
+    tokens = np.concatenate([reply, *[ids, reply] * RECORDED_TURNS])
+    prompts = [tokens[: REPLY + (SAMPLED + REPLY) * (t + 1)].copy() for t in range(RECORDED_TURNS)]
+    return _recording(size, lambda talk, t: talk.turn(ids, prompt=prompts[t], reward=1.0, logp=logp))
+
+
+def _recording(size: Size, turn: Callable[[Any, int], None]) -> Timed:
+    from episodes.tokens import Conversation
+
+    num_turns, prompt = size(RECORDED_TURNS), np.arange(REPLY, dtype=np.int32)
+
+    def begun() -> Any:
+        talk = Conversation("a")
+        talk.begin(prompt)
+        return talk
+
+    def run(talk: Any) -> None:
+        for t in range(num_turns):
+            turn(talk, t)
+
+    return Timed(run, num_turns, begun, cpu_seconds)
+
+
+FIGURES = (
+    Figure("tokens/turn of arrays", Side("ours", recording_arrays), limit("5 us", 5e-6), at_most(1), "us"),
+    Figure("tokens/turn of whole prompts", Side("ours", recording_prompts), limit("15 us", 15e-6), at_most(1), "us"),
+    *(
+        Figure(
+            f"tokens/six columns, pieces of {length}",
+            Side("token_batch", batching(length)),
+            Side("np.concatenate", six_concatenations(length)),
+            at_most(1),
+            "ms",
+        )
+        for length in (25, 75, 300)
+    ),
+    *(
+        Figure(
+            f"tokens/ids, pieces of {length}",
+            Side("ours", token_ids(length)),
+            Side("np.concatenate", one_concatenation(length)),
+            at_most(1.5),
+            "us",
+        )
+        for length in (25, 75, 300)
+    ),
+    Figure(
+        "tokens/padded",
+        Side("padded", batching(75, layout="padded")),
+        Side("packed", batching(75)),
+        at_most(2),
+        "ms",
+    ),
+    Figure(
+        "tokens/bytes of ids",
+        Side("ours", num_tokens(75)),
+        Side("a sample per turn", num_tokens_per_turn(75)),
+        at_most(0.5),
+        "bytes",
+    ),
+    Figure(
+        "tokens/ids and a sample per turn",
+        Side("ours", token_ids(75)),
+        Side("a sample per turn", sample_per_turn(75)),
+        at_most(1),
+        "us",
+    ),
+)

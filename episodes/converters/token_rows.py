@@ -1,0 +1,307 @@
+"""Conversion of token episodes to and from the rows of TRL, SkyRL, prime-rl and verl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from episodes.converters.loss_report import LossReport
+from episodes.converters.token_samples import TokenSample, episodes_of_samples, report_turn_rewards, samples_of
+from episodes.errors import ShapeMismatch
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = [
+    "from_prime_rl",
+    "from_skyrl",
+    "from_trl",
+    "from_verl",
+    "to_prime_rl",
+    "to_skyrl",
+    "to_trl",
+    "to_verl",
+]
+
+Episodes = Iterable[SingleAgentEpisode]
+
+
+def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
+    """Return the columns that a `rollout_func` of TRL returns, one entry per sequence, and a report of what was lost.
+
+    "prompt_ids", "completion_ids" and "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens and 0 for
+    replies. "reward" is the return of the episode, which reward functions of the trainer get as a keyword argument.
+    "episode_id" and "group" name the episode.
+
+    Args:
+        episodes: episodes of turns of tokens, or a pack.
+        strict: raise if something would be lost.
+
+    Raises:
+        TrackMismatch: the episodes are not made of ragged tokens.
+        UnknownKey: the episodes have no output "logp".
+        LostInConversion: with `strict`, something would be lost.
+    """
+    report = LossReport()
+    samples = samples_of(episodes, "TRL", report)
+    report_turn_rewards(samples, "TRL", report)
+    columns = {
+        "prompt_ids": [sample.prompt_ids.tolist() for sample in samples],
+        "completion_ids": [sample.completion_ids.tolist() for sample in samples],
+        "logprobs": [sample.logps.tolist() for sample in samples],
+        "env_mask": [sample.mask.astype(int).tolist() for sample in samples],
+        "reward": [sample.episode_return for sample in samples],
+        "episode_id": [sample.id_ for sample in samples],
+        "group": [sample.group for sample in samples],
+    }
+    _report_truncation(samples, "TRL", report)
+    return columns, report.check(strict)
+
+
+def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
+    """Return the episodes of what a `rollout_func` of TRL returned. Each run of sampled tokens is a turn.
+
+    Without "env_mask", all completion tokens are sampled. The last turn has the whole reward.
+
+    Raises:
+        TrackMismatch: a mask or log-probabilities have another length than the completion.
+    """
+    ids = columns["completion_ids"]
+    masks = columns.get("env_mask") or columns.get("tool_mask") or [[1] * len(row) for row in ids]
+    return episodes_of_samples(
+        _sample(prompt, completion, mask, logps, reward, id_, group)
+        for prompt, completion, mask, logps, reward, id_, group in zip(
+            columns["prompt_ids"],
+            ids,
+            masks,
+            columns["logprobs"],
+            columns.get("reward", [0.0] * len(ids)),
+            columns.get("episode_id", [f"trl/{k}" for k in range(len(ids))]),
+            columns.get("group", [None] * len(ids)),
+            strict=True,
+        )
+    )
+
+
+def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
+    """Return a `GeneratorOutput` of SkyRL with one entry per sequence, and a report of what was lost.
+
+    Rewards are per token: that of a turn is at its last sampled token.
+
+    Args:
+        episodes: episodes of turns of tokens, or a pack.
+        strict: raise if something would be lost.
+
+    Raises:
+        TrackMismatch: the episodes are not made of ragged tokens.
+        UnknownKey: the episodes have no output "logp".
+        LostInConversion: with `strict`, something would be lost.
+    """
+    report = LossReport()
+    samples = samples_of(episodes, "SkyRL", report)
+    return {
+        "prompt_token_ids": [sample.prompt_ids.tolist() for sample in samples],
+        "response_ids": [sample.completion_ids.tolist() for sample in samples],
+        "rewards": [sample.rewards.tolist() for sample in samples],
+        "loss_masks": [sample.mask.astype(int).tolist() for sample in samples],
+        "stop_reasons": ["length" if sample.is_truncated else "stop" for sample in samples],
+        "rollout_logprobs": [sample.logps.tolist() for sample in samples],
+        "trajectory_ids": [sample.id_ for sample in samples],
+        "instance_ids": [sample.group for sample in samples],
+        "is_last_step": [sample.is_last for sample in samples],
+    }, report.check(strict)
+
+
+def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
+    """Return the episodes of a `GeneratorOutput` of SkyRL, one per entry. A single reward is that of the last turn.
+
+    Raises:
+        TrackMismatch: masks, rewards or log-probabilities have another length than the response.
+    """
+    num = len(output["response_ids"])
+    groups = output.get("instance_ids") or [None] * num
+    ids = output.get("trajectory_ids") or [f"skyrl/{k}" for k in range(num)]
+    stops = output.get("stop_reasons") or ["stop"] * num
+    return episodes_of_samples(
+        _sample(prompt, response, mask, logps, rewards, str(id_), group, stop == "length")
+        for prompt, response, mask, logps, rewards, id_, group, stop in zip(
+            output["prompt_token_ids"],
+            output["response_ids"],
+            output["loss_masks"],
+            output["rollout_logprobs"],
+            output["rewards"],
+            ids,
+            groups,
+            stops,
+            strict=True,
+        )
+    )
+
+
+def to_prime_rl(
+    episodes: Episodes, *, episode_advantages: Any = None, strict: bool = False
+) -> tuple[list[dict[str, Any]], LossReport]:
+    """Return training samples of prime-rl, one dict per sequence, and a report of what was lost.
+
+    Args:
+        episodes: episodes of turns of tokens, or a pack.
+        episode_advantages: advantage of each episode, [n]. None: samples have the advantage None.
+        strict: raise if something would be lost.
+
+    Raises:
+        TrackMismatch: the episodes are not made of ragged tokens.
+        UnknownKey: the episodes have no output "logp".
+        ShapeMismatch: there is another number of advantages than of episodes.
+        LostInConversion: with `strict`, something would be lost.
+    """
+    report = LossReport()
+    episodes = list(episodes)
+    if episode_advantages is not None and len(episode_advantages) != len(episodes):
+        raise ShapeMismatch(f"to_prime_rl: {len(episode_advantages)} advantages for {len(episodes)} episodes")
+    samples = samples_of(episodes, "prime-rl", report)
+    report_turn_rewards(samples, "prime-rl", report)
+    _report_truncation(samples, "prime-rl", report)
+    return [
+        {
+            "prompt_ids": sample.prompt_ids.tolist(),
+            "prompt_mask": [False] * len(sample.prompt_ids),
+            "completion_ids": sample.completion_ids.tolist(),
+            "completion_mask": sample.mask.tolist(),
+            "completion_logprobs": sample.logps.tolist(),
+            "reward": sample.episode_return,
+            "advantage": None if episode_advantages is None else float(episode_advantages[sample.episode]),
+            "example_id": sample.group,
+            "episode_id": sample.id_,
+        }
+        for sample in samples
+    ], report.check(strict)
+
+
+def from_prime_rl(rows: Iterable[Mapping[str, Any]]) -> list[SingleAgentEpisode]:
+    """Return the episodes of training samples of prime-rl, one per sample. The last turn has the whole reward.
+
+    Raises:
+        TrackMismatch: a mask or log-probabilities have another length than the completion.
+    """
+    return episodes_of_samples(
+        _sample(
+            row["prompt_ids"],
+            row["completion_ids"],
+            row["completion_mask"],
+            row["completion_logprobs"],
+            row.get("reward") or 0.0,
+            row.get("episode_id", f"prime-rl/{k}"),
+            row.get("example_id"),
+        )
+        for k, row in enumerate(rows)
+    )
+
+
+def to_verl(
+    episodes: Episodes, *, pad_id: int = 0, strict: bool = False
+) -> tuple[dict[str, dict[str, np.ndarray]], LossReport]:
+    """Return the arrays of verl's `DataProto`, and a report of what was lost.
+
+    With torch, `DataProto.from_dict(tensors={k: torch.from_numpy(v) ...}, non_tensors=...)` takes "batch" and
+    "non_tensor_batch". Prompts [S, P] are padded on the left and responses [S, R] on the right. "response_mask" is 1
+    for sampled tokens, "rollout_log_probs" and "rm_scores" (rewards of turns at their last token) are [S, R].
+    "input_ids", "attention_mask" and "position_ids" are [S, P + R]. "uid" names the group.
+
+    Args:
+        episodes: episodes of turns of tokens, or a pack.
+        pad_id: token of the padding.
+        strict: raise if something would be lost.
+
+    Raises:
+        TrackMismatch: the episodes are not made of ragged tokens.
+        UnknownKey: the episodes have no output "logp".
+        LostInConversion: with `strict`, something would be lost.
+    """
+    report = LossReport()
+    samples = samples_of(episodes, "verl", report)
+    _report_truncation(samples, "verl", report)
+    num_prompt = max((len(sample.prompt_ids) for sample in samples), default=0)
+    num_response = max((len(sample.completion_ids) for sample in samples), default=0)
+
+    def rows(width: int, dtype: Any, fill: int = 0) -> np.ndarray:
+        return np.full((len(samples), width), fill, dtype)
+
+    prompts, responses = rows(num_prompt, np.int64, pad_id), rows(num_response, np.int64, pad_id)
+    mask, attention = rows(num_response, np.int64), rows(num_prompt + num_response, np.int64)
+    logps, scores = rows(num_response, np.float32), rows(num_response, np.float32)
+    for k, sample in enumerate(samples):
+        start, length = num_prompt - len(sample.prompt_ids), len(sample.completion_ids)
+        prompts[k, start:], responses[k, :length] = sample.prompt_ids, sample.completion_ids
+        mask[k, :length], logps[k, :length] = sample.mask, sample.logps
+        scores[k, :length] = sample.rewards
+        attention[k, start : num_prompt + length] = 1
+    batch = {
+        "prompts": prompts,
+        "responses": responses,
+        "response_mask": mask,
+        "input_ids": np.concatenate([prompts, responses], axis=1),
+        "attention_mask": attention,
+        "position_ids": np.maximum(attention.cumsum(axis=1) - 1, 0) * attention,
+        "rollout_log_probs": logps,
+        "rm_scores": scores,
+    }
+    names = {"uid": [sample.group for sample in samples], "episode_id": [sample.id_ for sample in samples]}
+    return {"batch": batch, "non_tensor_batch": {key: _objects(v) for key, v in names.items()}}, report.check(strict)
+
+
+def from_verl(data: Any) -> list[SingleAgentEpisode]:
+    """Return the episodes of a `DataProto` of verl, or of what `to_verl` returned, one per row.
+
+    Rewards are "token_level_scores" or "rm_scores", and log-probabilities "rollout_log_probs" or "old_log_probs".
+
+    Raises:
+        UnknownKey: there are no log-probabilities.
+    """
+    is_dict = isinstance(data, Mapping)
+    batch, names = (data["batch"], data["non_tensor_batch"]) if is_dict else (data.batch, data.non_tensor_batch)
+    columns = {key: np.asarray(batch[key]) for key in batch.keys()}  # noqa: SIM118 - a TensorDict iterates over rows
+    logps = columns.get("rollout_log_probs", columns.get("old_log_probs"))
+    prompts, responses, mask = columns["prompts"], columns["responses"], columns["response_mask"]
+    rewards = columns.get("token_level_scores", columns.get("rm_scores", np.zeros(mask.shape)))
+    attention, num = columns["attention_mask"].astype(bool), len(responses)
+    ids, groups = names.get("episode_id", [f"verl/{k}" for k in range(num)]), names.get("uid", [None] * num)
+    width = prompts.shape[1]
+    return episodes_of_samples(
+        _sample(
+            prompts[k][attention[k, :width]],
+            responses[k][attention[k, width:]],
+            mask[k][attention[k, width:]],
+            np.zeros(int(attention[k, width:].sum())) if logps is None else logps[k][attention[k, width:]],
+            rewards[k][attention[k, width:]],
+            ids[k],
+            groups[k],
+        )
+        for k in range(num)
+    )
+
+
+def _sample(
+    prompt: Any, completion: Any, mask: Any, logps: Any, reward: Any, id_: Any, group: Any, is_truncated: bool = False
+) -> TokenSample:
+    """Return a sample from lists. A single reward is put at the last sampled token."""
+    mask = np.asarray(mask, bool)
+    rewards = np.asarray(reward, np.float64)
+    total = float(rewards.sum())
+    if not rewards.ndim:
+        rewards = np.zeros(len(mask))
+        if mask.any():
+            rewards[np.flatnonzero(mask)[-1]] = total
+    arrays = np.asarray(prompt, np.int32), np.asarray(completion, np.int32), mask, np.asarray(logps, np.float32)
+    return TokenSample(*arrays, rewards, total, id_, group, is_truncated)
+
+
+def _report_truncation(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:
+    for sample in samples:
+        if sample.is_truncated:
+            report.add("truncation", f"{name} does not tell truncated episodes from terminated ones", sample.id_)
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array

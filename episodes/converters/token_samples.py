@@ -1,0 +1,212 @@
+"""Token samples: prompt, completion and mask, the rows that trainers of language models read. One per sequence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes.converters.loss_report import LossReport
+from episodes.errors import TrackMismatch, UnknownKey
+from episodes.pack import EpisodePack
+from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens import TokenSequences
+from episodes.tokens.names import GROUP, KEPT_TOKENS, LEARNED, LOGP
+from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.ragged import Ragged
+
+__all__ = ["TokenSample", "episodes_of_samples", "samples_of"]
+
+KINDS = {"observations": "i4", "actions": "i4", LOGP: "f4"}
+
+
+@dataclass(slots=True)
+class TokenSample:
+    """One sequence of an episode, split before its first sampled token.
+
+    Attributes:
+        prompt_ids: tokens before the first sampled one, [P].
+        completion_ids: sampled tokens and the replies between them, [C].
+        mask: whether each token of the completion is learned from, bool [C].
+        logps: log-probabilities, float32 [C], 0 for tokens that were not sampled.
+        rewards: reward of each turn at its last sampled token, float64 [C], else 0.
+        episode_return: undiscounted return of the episode.
+        id_: id of the episode.
+        group: group of the episode, or None.
+        is_truncated: whether the episode was ended from outside.
+        is_last: whether it is the last sequence of its episode.
+        episode: index of the episode.
+    """
+
+    prompt_ids: np.ndarray
+    completion_ids: np.ndarray
+    mask: np.ndarray
+    logps: np.ndarray
+    rewards: np.ndarray
+    episode_return: float
+    id_: Any
+    group: Any = None
+    is_truncated: bool = False
+    is_last: bool = True
+    episode: int = 0
+
+
+def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport) -> list[TokenSample]:
+    """Return the samples of token episodes, one per sequence.
+
+    Args:
+        episodes: episodes of turns of tokens, or a pack.
+        name: the format, for the report.
+        report: gets what samples cannot hold.
+
+    Raises:
+        TrackMismatch: observations or actions are not ragged tokens.
+        UnknownKey: the episodes have no output "logp".
+    """
+    episodes = episodes if isinstance(episodes, EpisodePack) else list(episodes)
+    if not len(episodes):
+        return []
+    pack = EpisodePack.from_episodes(episodes)
+    sequences = TokenSequences(pack)
+    extra = pack.extra_model_outputs
+    if LOGP not in extra:
+        raise UnknownKey(f"{name}: the episodes have no output {LOGP!r}, only {list(extra)}")
+    _report_losses(pack, sequences, name, report)
+    tokens, learned = sequences.tokens(), sequences.learned
+    sampled = learned.copy()
+    logps = np.zeros(len(tokens), np.float32)
+    logps[sampled] = sequences.of_sampled(extra[LOGP])
+    if LEARNED in extra:
+        learned[sampled] = sequences.of_sampled(extra[LEARNED]) != 0
+    rewards = _rewards_at_last_tokens(pack, sampled)
+    groups = [data.get(GROUP) for data in pack.custom_data] if pack.custom_data else [None] * len(pack)
+    returns, bounds = pack.returns().tolist(), sequences.cu_seqlens.tolist()
+    owners = sequences.episodes.tolist()
+    last = {owner: k for k, owner in enumerate(owners)}
+    samples = []
+    for k, owner in enumerate(owners):
+        start, stop = bounds[k], bounds[k + 1]
+        is_sampled = sampled[start:stop]
+        first = start + int(is_sampled.argmax()) if is_sampled.any() else stop
+        samples.append(
+            TokenSample(
+                tokens[start:first],
+                tokens[first:stop],
+                learned[first:stop],
+                logps[first:stop],
+                rewards[first:stop],
+                returns[owner],
+                pack.ids[owner],
+                groups[owner],
+                bool(pack.truncated[owner] and not pack.terminated[owner]),
+                last[owner] == k,
+                owner,
+            )
+        )
+    return samples
+
+
+def _rewards_at_last_tokens(pack: EpisodePack, sampled: np.ndarray) -> np.ndarray:
+    """Return the rewards of turns at their last sampled tokens, float64 [N]. Turns without a token have no place."""
+    rows = pack.step_rows()
+    lengths = pack.actions.lengths[rows]
+    places = np.flatnonzero(sampled)[lengths.cumsum()[lengths > 0] - 1]
+    rewards = np.zeros(len(sampled))
+    rewards[places] = pack.rewards[rows][lengths > 0]
+    return rewards
+
+
+def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, report: LossReport) -> None:
+    counts = np.bincount(sequences.episodes, minlength=len(pack))
+    others = [key for key in pack.extra_model_outputs if key not in (LOGP, LEARNED)]
+    custom = pack.custom_data or [{}] * len(pack)
+    offsets, observed = pack.offsets, pack.observations.lengths
+    for i, id_ in enumerate(pack.ids.tolist()):
+        steps = slice(int(offsets[i]) + int(pack.lookbacks[i]), int(offsets[i + 1]))
+        first_row = int(pack.observation_offsets[i]) + int(pack.lookbacks[i])
+        replies = observed[first_row + 1 : int(pack.observation_offsets[i + 1])]
+        is_empty = pack.actions.lengths[steps] == 0
+        if counts[i] > 1:
+            report.add("branches", f"{name} repeats the tokens that sequences of an episode share", id_)
+        if is_empty.any():
+            report.add("turns without a sampled token", "their rewards have no place", id_)
+        if (replies[:-1] == 0).any():
+            report.add("turn edges", "turns without a reply between them become one", id_)
+        if len(replies) and replies[-1]:
+            report.add("last observations", "tokens after the last turn are left out", id_)
+        if LEARNED in pack.extra_model_outputs and not pack.extra_model_outputs[LEARNED][steps].flat.all():
+            report.add("sampled tokens that are not learned from", "the mask has no other value for replies", id_)
+        for key in others:
+            report.add(f"extra_model_outputs[{key!r}]", f"{name} has no place for it", id_)
+        if set(custom[i]) - {GROUP}:
+            report.add("custom_data", f"{name} has no place for it", id_)
+        if pack.lookbacks[i]:
+            report.add("lookback", "earlier turns become part of the prompt", id_)
+        if not (pack.terminated[i] or pack.truncated[i]):
+            report.add("cut", f"{name} has whole episodes only", id_)
+    if not isinstance(pack.infos, EmptyInfos):
+        for i, episode in enumerate(pack):
+            if any(set(info) - {KEPT_TOKENS} for info in episode.get_infos()):
+                report.add("infos", f"{name} has no place for them", pack.ids[i])
+    if pack.policy_versions is not None:
+        for id_ in pack.ids[pack.policy_versions[:, 1] >= 0].tolist():
+            report.add("policy_versions", f"{name} has no place for them", id_)
+
+
+def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:
+    """Report rewards of turns for a format that has one reward per sample."""
+    for sample in samples:
+        if np.count_nonzero(sample.rewards[: _last_sampled(sample)]):
+            report.add("rewards of turns", f"{name} has their sum", sample.id_)
+
+
+def _last_sampled(sample: TokenSample) -> int:
+    places = np.flatnonzero(sample.mask)
+    return int(places[-1]) if len(places) else len(sample.mask)
+
+
+def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpisode]:
+    """Return the episodes of samples: each run of learned tokens is a turn, and the run after it the reply.
+
+    Raises:
+        TrackMismatch: mask or log-probabilities have another length than the completion.
+    """
+    episodes = []
+    for sample in samples:
+        num = len(sample.completion_ids)
+        if len(sample.mask) != num or len(sample.logps) != num or len(sample.rewards) != num:
+            raise TrackMismatch(
+                f"sample {sample.id_}: {num} completion tokens, {len(sample.mask)} of the mask, {len(sample.logps)} "
+                "log-probabilities; give one for each token"
+            )
+        mask = np.asarray(sample.mask, bool)
+        bounds = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), num] if num else [0]
+        runs = [slice(a, b) for a, b in itertools.pairwise(bounds)]
+        prompt = np.asarray(sample.prompt_ids, np.int32)
+        if runs and not mask[0]:
+            prompt = np.append(prompt, np.asarray(sample.completion_ids[runs.pop(0)], np.int32))
+        acted, replied = runs[::2], [*runs[1::2], slice(num, num)][: len(runs[::2])]
+        observations = [prompt, *(sample.completion_ids[run] for run in replied)]
+        rewards = [float(np.sum(sample.rewards[a.start : b.stop])) for a, b in zip(acted, replied, strict=True)]
+        episodes.append(
+            SingleAgentEpisode.from_arrays(
+                _ragged(observations, np.int32),
+                _ragged([sample.completion_ids[run] for run in acted], np.int32),
+                np.array(rewards),
+                extra_model_outputs={LOGP: _ragged([sample.logps[run] for run in acted], np.float32)},
+                id_=sample.id_,
+                custom_data=None if sample.group is None else {GROUP: sample.group},
+                terminated=not sample.is_truncated,
+                truncated=sample.is_truncated,
+            )
+        )
+    return episodes
+
+
+def _ragged(items: Sequence[Any], dtype: Any) -> Ragged:
+    arrays = [np.asarray(item, dtype) for item in items]
+    values = np.concatenate([np.zeros(0, dtype), *arrays])
+    return Ragged.from_lengths(values, np.array([len(array) for array in arrays], np.int64))

@@ -1,0 +1,153 @@
+"""Views of conversations: the turns of a token episode as text, or as HTML with log-probabilities as a heat scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import TrackMismatch
+from episodes.inspect import formatting
+from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
+from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.ragged import RaggedKind
+
+__all__ = ["ConversationView", "Message", "Token", "is_conversation", "view_conversation"]
+
+Decode = Callable[[list[int]], str]
+MOST_TOKENS = 400  # of a message in a view
+MOST_MESSAGES = 200
+_COLDEST = -6.0  # log-probability with the strongest colour
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of a message.
+
+    Attributes:
+        text: its text, or its id.
+        title: id, log-probability and version.
+        heat: 0 for a log-probability of 0, up to 1 for -6 and below.
+        is_dim: whether it is a sampled token that is left out of the loss.
+    """
+
+    text: str
+    title: str
+    heat: float = 0.0
+    is_dim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The tokens of one action, or of one observation.
+
+    Attributes:
+        role: "prompt", "model" or "reply".
+        step: index of the step.
+        tokens: the first tokens.
+        num_left: number of further tokens.
+        notes: reward, advantage, policy version and kept tokens.
+    """
+
+    role: str
+    step: int
+    tokens: Sequence[Token]
+    num_left: int
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationView:
+    """View of a conversation: HTML in notebooks, and text for `print`."""
+
+    title: str
+    messages: Sequence[Message]
+    num_left: int
+    joined_by: str  # between the tokens of a message
+
+    _repr_html_ = notebook_repr("episodes.inspect.html", "conversation")
+
+    def __str__(self) -> str:
+        lines = [self.title]
+        for message in self.messages:
+            text = self.joined_by.join(token.text for token in message.tokens)
+            more = f" ... {message.num_left} more tokens" if message.num_left else ""
+            notes = f"  [{', '.join(message.notes)}]" if message.notes else ""
+            lines.append(f"{message.role:6} {message.step:3}  {text}{more}{notes}")
+        return "\n".join([*lines, *([f"... {self.num_left} more messages"] if self.num_left else [])])
+
+    __repr__ = __str__
+
+
+def is_conversation(episode: Any) -> bool:
+    """Return True if observations and actions of an episode are ragged tokens."""
+    tracks = episode.tracks
+    if not tracks.observations.total:
+        return False
+    kinds = [track.ragged for track in (tracks.observations, tracks.actions)]
+    return all(isinstance(kind, RaggedKind) and kind.value_shape == () and kind.dtype.kind in "iu" for kind in kinds)
+
+
+def view_conversation(
+    episode: Any, *, decode: Decode | None = None, advantages: Any = None, max_tokens: int = MOST_TOKENS
+) -> ConversationView:
+    """Return a view of the turns of a token episode.
+
+    In HTML, sampled tokens have a background that is stronger the lower their log-probability is, and those that are
+    left out of the loss are dimmed. The title of a token has its id, log-probability and policy version.
+
+    Args:
+        episode: an episode of turns of tokens, growing or finalized.
+        decode: function that returns the text of a list of token ids, such as `tokenizer.decode`. Without it, ids are
+            shown.
+        advantages: advantage of the episode, or of each turn, [T].
+        max_tokens: number of tokens that are shown of a message.
+
+    Raises:
+        TrackMismatch: the episode is not made of ragged tokens.
+    """
+    if not is_conversation(episode):
+        raise TrackMismatch(
+            f"view_conversation: the observations and actions of episode {episode.id_} are no ragged tokens"
+        )
+    gains = None if advantages is None else np.broadcast_to(np.asarray(advantages, float), len(episode))
+    versions = episode.get_policy_versions().tolist()
+    outputs = [key for key in (LOGP, LEARNED, VERSION) if key in episode.extra_model_outputs]
+    messages: list[Message] = []
+    for t in range(len(episode) + 1):
+        if t:
+            values = {key: episode.get_extra_model_outputs(key, t - 1).tolist() for key in outputs}
+            notes = [f"reward {formatting.number(float(episode.get_rewards(t - 1)))}"]
+            notes += [] if gains is None else [f"advantage {formatting.number(float(gains[t - 1]))}"]
+            notes += [f"version {versions[t - 1]}"] if versions[t - 1] >= 0 else []
+            messages.append(_message("model", t - 1, episode.get_actions(t - 1), values, notes, decode, max_tokens))
+        info = episode.get_infos(t)
+        kept = [f"after the first {info[KEPT_TOKENS]} tokens"] if KEPT_TOKENS in info else []
+        observed = episode.get_observations(t)
+        if len(observed) or kept or not t:
+            messages.append(_message("reply" if t else "prompt", t, observed, {}, kept, decode, max_tokens))
+    shown = messages[:MOST_MESSAGES]
+    return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "")
+
+
+def _message(
+    role: str,
+    step: int,
+    ids: np.ndarray,
+    values: dict[str, list[Any]],
+    notes: Sequence[str],
+    decode: Decode | None,
+    max_tokens: int,
+) -> Message:
+    tokens = []
+    for k, id_ in enumerate(ids[:max_tokens].tolist()):
+        title = [str(id_)] if decode is not None else []
+        logp = values[LOGP][k] if LOGP in values else 0.0
+        title += [f"log-probability {logp:.3g}"] if LOGP in values else []
+        title += [f"version {values[VERSION][k]}"] if VERSION in values else []
+        heat = min(max(logp / _COLDEST, 0.0), 1.0) if logp == logp else 0.0
+        is_dim = LEARNED in values and not values[LEARNED][k]
+        tokens.append(Token(str(id_) if decode is None else decode([id_]), ", ".join(title), round(heat, 2), is_dim))
+    return Message(role, step, tokens, max(len(ids) - max_tokens, 0), notes)

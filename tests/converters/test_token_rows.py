@@ -1,0 +1,244 @@
+"""Token episodes as rows of TRL, SkyRL, prime-rl and verl, and as messages: equal after a round trip, or reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes import EpisodePack, SingleAgentEpisode
+from episodes.converters import (
+    from_messages,
+    from_prime_rl,
+    from_skyrl,
+    from_trl,
+    from_verl,
+    to_messages,
+    to_prime_rl,
+    to_skyrl,
+    to_trl,
+    to_verl,
+)
+from episodes.errors import InvalidArgument, LostInConversion, ShapeMismatch, TrackMismatch, UnknownKey
+from episodes.tokens import Conversation, token_batch
+from episodes.tracks.ragged import Ragged
+
+FORMATS: dict[str, tuple[Callable, Callable]] = {
+    "trl": (to_trl, from_trl),
+    "skyrl": (to_skyrl, from_skyrl),
+    "prime_rl": (to_prime_rl, from_prime_rl),
+    "verl": (to_verl, from_verl),
+    "messages": (to_messages, from_messages),
+}
+TOKENS = st.lists(st.integers(0, 99), min_size=1, max_size=4)
+
+
+@st.composite
+def flat_talks(draw: st.DrawFn) -> list[SingleAgentEpisode]:
+    """Draw conversations that a row of any format can hold: no branch or empty turn, one reward at the end."""
+    episodes = []
+    for k in range(draw(st.integers(1, 4))):
+        talk = Conversation(f"e{k}", group=draw(st.sampled_from(["g", 7])))
+        talk.begin(draw(TOKENS))
+        num_turns = draw(st.integers(1, 3))
+        for t in range(num_turns):
+            ids, is_last = draw(TOKENS), t == num_turns - 1
+            logp = draw(st.lists(st.floats(-9, 0, width=32), min_size=len(ids), max_size=len(ids)))
+            reward = float(draw(st.integers(-3, 3))) if is_last else 0.0
+            talk.turn(ids, [] if is_last else draw(TOKENS), reward, terminated=is_last, logp=logp)
+        episodes.append(talk.episode.to_numpy())
+    return episodes
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=30)
+@given(episodes=flat_talks())
+def test_token_rows_without_losses_restore_the_episodes(name: str, episodes: list[SingleAgentEpisode]) -> None:
+    write, read = FORMATS[name]
+    rows, report = write(episodes)
+    assert not report, str(report)
+    restored = read(rows)
+    for episode, other in zip(episodes, restored, strict=True):
+        assert episode.equals(other)
+
+
+def wild() -> list[SingleAgentEpisode]:
+    """Return conversations with all that rows lose."""
+    talk = Conversation("wild", outputs={"logp": "f4", "learned": "?", "value": "f4"})
+    talk.begin([1, 2, 3], {"source": "web"})
+    talk.turn([4, 5], [6], 0.5, logp=[-1, -2], learned=[True, False], value=[0, 0], policy_version=3)
+    talk.turn([7], [], 1.0, logp=[-3], learned=[True], value=[0])
+    talk.turn([], [8], 2.0, logp=[], learned=[], value=[])
+    talk.turn([9], prompt=[1, 2, 5, 5], reward=0.25, logp=[-4], learned=[True], value=[0])
+    talk.turn([6], [4, 4], 0.0, truncated=True, logp=[-5], learned=[True], value=[0])
+    talk.episode.custom_data["seed"] = 5
+    return [talk.episode.to_numpy()]
+
+
+LOSSES = {
+    "branches",
+    "turns without a sampled token",
+    "turn edges",
+    "last observations",
+    "sampled tokens that are not learned from",
+    "extra_model_outputs['value']",
+    "custom_data",
+    "infos",
+    "policy_versions",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("trl", {"rewards of turns", "truncation"}),
+        ("skyrl", set()),
+        ("prime_rl", {"rewards of turns", "truncation"}),
+        ("verl", {"truncation"}),
+    ],
+)
+def test_token_rows_report_every_loss(name: str, more: set[str]) -> None:
+    write, _ = FORMATS[name]
+    rows, report = write(wild())
+    assert {loss.what for loss in report} == LOSSES | more
+    with pytest.raises(LostInConversion, match="branches"):
+        write(wild(), strict=True)
+    assert rows
+
+
+def test_token_rows_hold_the_tokens_of_the_batch() -> None:
+    episodes = wild()
+    batch = token_batch(EpisodePack.from_episodes(episodes))
+    columns, _ = to_trl(episodes)
+    assert [p + c for p, c in zip(columns["prompt_ids"], columns["completion_ids"], strict=True)] == [
+        batch["input_ids"][a:b].tolist() for a, b in zip(batch["cu_seqlens"][:-1], batch["cu_seqlens"][1:], strict=True)
+    ]
+    assert sum(map(sum, columns["env_mask"])) == batch["loss_mask"].sum()
+    scores = to_skyrl(episodes)[0]["rewards"]
+    assert sum(map(sum, scores)) == pytest.approx(1.75)  # without the turn that has no token
+
+
+def test_to_messages_keeps_branches_and_outputs() -> None:
+    episodes = wild()
+    conversations, report = to_messages(episodes, decode=lambda ids: " ".join(map(str, ids)))
+    assert [loss.what for loss in report] == ["custom_data"]
+    messages = conversations[0]["messages"]
+    assert messages[0] == {"role": "user", "token_ids": [1, 2, 3], "info": {"source": "web"}, "content": "1 2 3"}
+    assert [message["role"] for message in messages[:4]] == ["user", "assistant", "tool", "assistant"]
+    restored = from_messages(conversations, outputs={"logp": "f4", "learned": "?", "value": "f4"})
+    del episodes[0].custom_data["seed"]
+    assert episodes[0].equals(restored[0])
+
+
+def test_from_messages_joins_messages_to_observations() -> None:
+    messages = [
+        {"role": "system", "token_ids": [1]},
+        {"role": "user", "token_ids": [2, 3]},
+        {"role": "assistant", "token_ids": [4], "logprobs": [-1.0], "reward": 1.0},
+        {"role": "tool", "token_ids": [5]},
+        {"role": "user", "token_ids": [6]},
+        {"role": "assistant", "token_ids": [7], "logprobs": [-2.0], "reward": 0.0},
+    ]
+    (episode,) = from_messages([{"id": "a", "messages": messages, "ending": "terminated"}])
+    assert [item.tolist() for item in episode.get_observations()] == [[1, 2, 3], [5, 6], []]
+    assert episode.get_infos(0) == {"roles": [["system", 1], ["user", 2]]}
+    (conversation,), report = to_messages([episode])
+    assert (conversation["messages"], len(report)) == (messages, 0)
+    with pytest.raises(InvalidArgument, match="message 0 has no token_ids"):
+        from_messages([{"messages": [{"role": "user", "content": "hello"}]}])
+
+
+def test_token_rows_reject_other_episodes() -> None:
+    fixed = SingleAgentEpisode("f")
+    fixed.add_env_reset(np.zeros(2))
+    fixed.add_env_step(np.zeros(2), 0, 1.0, terminated=True)
+    with pytest.raises(TrackMismatch, match="not ragged tokens"):
+        to_trl([fixed])
+    talk = Conversation("a", outputs={})
+    talk.begin([1])
+    talk.turn([2], terminated=True)
+    with pytest.raises(UnknownKey, match="no output 'logp'"):
+        to_trl([talk.episode])
+    with pytest.raises(ShapeMismatch, match="2 advantages for 1 episodes"):
+        to_prime_rl(wild(), episode_advantages=[1, 2])
+    columns, _ = to_trl(wild())
+    with pytest.raises(TrackMismatch, match="give one for each token"):
+        from_trl({**columns, "logprobs": [row[1:] for row in columns["logprobs"]]})
+    for name, (write, read) in FORMATS.items():
+        assert read(write([])[0]) == [], name
+
+
+def test_to_verl_fits_data_proto() -> None:
+    verl = pytest.importorskip("verl")
+    data, _ = to_verl(wild())
+    tensors = {name: torch.from_numpy(array) for name, array in data["batch"].items()}
+    proto = verl.DataProto.from_dict(tensors=tensors, non_tensors=data["non_tensor_batch"])
+    assert all(a.equals(b) for a, b in zip(from_verl(proto), from_verl(data), strict=True))
+
+
+def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
+    pytest.importorskip("trl")
+    transformers = pytest.importorskip("transformers")
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from trl import GRPOConfig, GRPOTrainer
+
+    words = {f"t{k}": k for k in range(100)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    processor = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="t0", eos_token="t1")
+    config = transformers.LlamaConfig(
+        vocab_size=100, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    model, seen = transformers.LlamaForCausalLM(config), []
+
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        episodes = []
+        for k, prompt in enumerate(prompts):
+            talk = Conversation(f"e{k}", group=prompt)
+            talk.begin(processor(prompt)["input_ids"])
+            talk.turn([5, 6 + k], [7, 8], 0.0, logp=[-4.6, -4.6])
+            talk.turn([9], [], float(k), terminated=True, logp=[-4.6])
+            episodes.append(talk.episode)
+        columns, report = to_trl(episodes)
+        assert not report, str(report)
+        assert from_trl(columns)[0].equals(episodes[0].to_numpy())
+        return columns
+
+    def rewards(completions: list[Any], reward: list[float], **columns: Any) -> list[float]:
+        seen.append(reward)
+        return reward
+
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=rewards,
+        args=GRPOConfig(
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=4,
+            num_generations=4,
+            max_steps=1,
+            max_completion_length=16,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["t2 t3"] * 4}),
+        processing_class=processor,
+        rollout_func=rollout,
+    )
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    trainer.train()
+    assert seen == [[0.0, 1.0, 2.0, 3.0]]
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_episodes_of_samples_are_ragged() -> None:
+    (episode,) = from_trl({"prompt_ids": [[1]], "completion_ids": [[2, 3]], "logprobs": [[-1.0, -2.0]]})
+    assert isinstance(episode.get_actions(), Ragged)
+    assert episode.get_actions(0).tolist() == [2, 3]

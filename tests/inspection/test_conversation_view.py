@@ -1,0 +1,83 @@
+"""Views of conversations: all tokens in order, escaped, with notes, as text and as HTML."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from test_html import Checked
+
+from episodes import SingleAgentEpisode
+from episodes.errors import TrackMismatch
+from episodes.inspect import view_conversation
+from episodes.inspect.html import single_agent_episode
+from episodes.tokens import Conversation
+
+
+def talk(outputs: bool = True) -> Conversation:
+    talk = Conversation("a", outputs={"logp": "f4", "learned": "?", "version": "i4"} if outputs else {})
+    talk.begin([1, 2])
+    values = {"logp": [-0.5, -3.0], "learned": [True, False], "version": [3, 4]} if outputs else {}
+    talk.turn([3, 4], [5], 0.5, policy_version=4, **values)
+    values = {"logp": [-9.0], "learned": [True], "version": [4]} if outputs else {}
+    talk.turn([6], prompt=[1, 2, 3, 8], **values)
+    talk.turn([], terminated=True, **{key: [] for key in values})
+    return talk
+
+
+def words(ids: list[int]) -> str:
+    return "".join(f"<w{id_}>" for id_ in ids)
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_conversation_view_as_text_lists_messages_with_notes(finalized: bool) -> None:
+    episode = talk().episode
+    if finalized:
+        episode.to_numpy()
+    lines = str(view_conversation(episode, advantages=[1, 2, 3])).splitlines()
+    assert [re.sub(r" +", " ", line) for line in lines[1:]] == [
+        "prompt 0 1 2",
+        "model 0 3 4 [reward 0.5, advantage 1, version 4]",
+        "reply 1 5",
+        "model 1 6 [reward 0, advantage 2, version 4]",
+        "reply 2 8 [after the first 3 tokens]",
+        "model 2 [reward 0, advantage 3, version 4]",
+    ]
+    assert "<w3><w4>" in str(view_conversation(episode, decode=words))
+
+
+def test_conversation_view_as_html_escapes_dims_and_heats_tokens() -> None:
+    html = view_conversation(talk().episode, decode=words)._repr_html_()
+    page = Checked(html)
+    assert "<w3>" in page.words
+    assert "<w3>" not in html
+    tokens = re.findall(r'<span class="(ep-token[^"]*)"([^>]*)>', html)
+    assert [cls for cls, _ in tokens] == ["ep-token"] * 3 + ["ep-token ep-dim"] + ["ep-token"] * 3
+    alphas = [float(m.group(1)) if (m := re.search(r"38,38,([\d.]+)", rest)) else 0 for _, rest in tokens]
+    assert alphas == pytest.approx([0, 0, 0.048, 0.3, 0, 0.6, 0])
+    assert 'title="4, log-probability -3, version 4"' in html
+
+
+def test_conversation_view_is_part_of_the_view_of_an_episode() -> None:
+    page = Checked(single_agent_episode(talk(outputs=False).episode))
+    assert "model 0" in page.words
+    fixed = SingleAgentEpisode("f")
+    fixed.add_env_reset(np.zeros(2))
+    assert "ep-talk ep-" not in single_agent_episode(fixed)
+    with pytest.raises(TrackMismatch, match="are no ragged tokens"):
+        view_conversation(fixed)
+    with pytest.raises(TrackMismatch, match="are no ragged tokens"):
+        view_conversation(SingleAgentEpisode("empty"))
+
+
+def test_conversation_view_of_long_episodes_is_small() -> None:
+    long = Conversation("a", outputs={"logp": "f4"})
+    long.begin(np.arange(100_000))
+    for _ in range(300):
+        long.turn(np.arange(50), np.arange(20), logp=np.full(50, -1.0))
+    view = view_conversation(long.episode.to_numpy())
+    assert len(view.messages) == 200
+    assert "401 more messages" in str(view)
+    assert "99600 more tokens" in str(view)
+    assert len(view._repr_html_()) < 1_500_000
