@@ -437,6 +437,61 @@ def test_served_page_pairs_rows_and_episodes_during_flushes(tmp_path: Path, tab:
 
 
 @WITH_BROWSER
+def test_served_page_without_server_shows_no_other_episode(data: Path, browser: Any) -> None:
+    tab = Tab(browser)
+    with served(data) as server:
+        page = tab.open(server.url)
+        page.locator("#body tr", has_text="first").click()
+        page.locator("#episode h2", has_text="first").wait_for()
+    page.locator("#live", has_text="the server is gone").wait_for()
+    page.locator("#body tr", has_text="second").click()
+    page.locator("#episode p", has_text="The server is gone.").wait_for()
+    assert tab.texts("#episode h2")[0].startswith("second")
+    assert all("ERR_CONNECTION_REFUSED" in error for error in tab.errors)  # of the browser, not of the page
+
+
+@WITH_BROWSER
+def test_served_page_follows_a_replaced_data_set_in_two_browsers(tmp_path: Path, browser: Any) -> None:
+    data = write(tmp_path / "data", [plain([1.0], id_="old")])
+    with served(data) as server:
+        tabs = [Tab(browser) for _ in range(2)]
+        for tab in tabs:
+            tab.open(server.url)
+        shutil.rmtree(data)
+        write(data, [plain([2.0, 3.0], id_="new")])
+        for tab in tabs:
+            tab.page.locator("#body tr", has_text="new").click()
+            tab.page.locator("#episode h2", has_text="return 5").wait_for()
+            assert tab.ids() == ["new"]
+            assert not tab.errors
+            tab.page.context.close()
+
+
+@WITH_BROWSER
+def test_page_with_any_address_opens(tmp_path: Path, tab: Tab) -> None:
+    url = report(write(tmp_path / "data", [plain([], id_="short"), plain([1.0, 2.0], id_="b")]))
+    for part in (
+        "lanes=x",
+        "lanes=3",
+        "view=a,b",
+        "view=5,9",
+        "episode=[1",
+        "episode=7",
+        "id=&t=x",
+        "step=1e99",
+        "sort=no",
+    ):
+        tab.page.goto("about:blank")
+        page = tab.open(f"{url}#{part}")
+        page.locator("#body tr", has_text="b").click()
+        page.locator("#episode h2", has_text="return 3").wait_for()
+        page.evaluate("zoom(1, 4)")
+        page.evaluate("zoom(9, 12)")
+        page.evaluate("zoom()")
+        assert page.evaluate("state.view") is None
+
+
+@WITH_BROWSER
 def test_served_page_zoom_gets_exact_numbers(tmp_path: Path, tab: Tab) -> None:
     rewards = np.zeros(100_000)
     rewards[70_001] = 1.0

@@ -10,7 +10,10 @@ const span = () => {
   const episodes = [shown, other].filter(Boolean);
   return [Math.min(...episodes.map(firstStep)), Math.max(...episodes.map((episode) => episode.length), firstStep(shown) + 1)];
 };
-const view = () => state.view ?? span();
+const view = () => {
+  const whole = span();
+  return state.view && state.view[0] < whole[1] ? state.view : whole;
+};
 const xOf = (at) => { const [a, b] = view(); return 1000 * (at - a) / (b - a); };
 
 function startOf(episode, track, cell) {  // the step of the first item of a cell
@@ -126,7 +129,8 @@ function drags(svg) {  // dragging zooms, a click chooses a step
 
 async function zoom(a, b) {
   const [first, last] = shown ? span() : [0, 1];
-  state.view = a === undefined || (a <= first && b >= last) ? null : [Math.max(a, first), Math.min(Math.max(b, a + 1), last)];
+  const [from, to] = [Math.max(a, first), Math.min(Math.max(b, a + 1), last)];
+  state.view = from < to && !(from === first && to === last) ? [from, to] : null;
   save();
   await refine();
   drawLanes();

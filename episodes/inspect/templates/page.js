@@ -5,6 +5,7 @@ const state = { filter: "", ending: "", sort: null, down: false, episode: null, 
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
+let isLost = false;  // whether the server does not answer
 let isLoaded = false;  // whether the state of the address was read
 
 // --- the address ------------------------------------------------------------------------------------------------
@@ -15,6 +16,15 @@ function keyFrom(text) {
   try {
     const [id, t, agent, nth] = JSON.parse(text);
     return { id, t, agent, nth };
+  } catch {
+    return null;
+  }
+}
+
+function listFrom(text) {
+  try {
+    const list = JSON.parse(text);
+    return Array.isArray(list) ? list : null;
   } catch {
     return null;
   }
@@ -41,7 +51,7 @@ function load() {
   Object.assign(state, {
     filter: query.get("filter") ?? "", ending: query.get("ending") ?? "", sort: sort.replace(/^-/, "") || null, down: sort.startsWith("-"),
     episode: keyFrom(query.get("episode")), other: keyFrom(query.get("other")), step: Number(query.get("step")) || 0,
-    view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: query.get("lanes") ? JSON.parse(query.get("lanes")) : null,
+    view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: listFrom(query.get("lanes")),
   });
   if (query.has("id")) findStep(query.get("id"), Number(query.get("t")), query.get("agent"));
   find("words").value = state.filter;
@@ -63,15 +73,15 @@ function findStep(id, t, agent) {  // an address of links from batches has the i
 
 async function fetchEpisode(key, window_) {
   const query = new URLSearchParams({ id: key.id, t: key.t, agent: key.agent, nth: key.nth, ...(window_ ? { from: window_[0], to: window_[1] } : {}) });
-  const answer = await fetch(`episode?${query}`);
-  if (!answer.ok) return null;
+  const answer = await fetch(`episode?${query}`).catch(() => null);
+  if (!answer?.ok) return null;
   const episode = decode(await answer.arrayBuffer());
   return Object.assign(episode, { title: key.id });
 }
 
 async function fetchFindings() {
-  const answer = await fetch("findings");
-  if (answer.ok) findings = decode(await answer.arrayBuffer());
+  const answer = await fetch("findings").catch(() => null);
+  if (answer?.ok) findings = decode(await answer.arrayBuffer());
   drawDoctor();
   draw();
 }
@@ -80,7 +90,7 @@ async function episodeOf(key) {
   const row = rowOf(key), { columns } = table;
   const facts = row < 0 ? { title: key.id, length: 0, return: NaN, ending: "cut", started: key.t } : { title: key.id, length: columns.length[row], return: columns.return[row], ending: columns.ending[row], started: key.t };
   const missing = { ...facts, lookback: 0, lanes: [], texts: [], cameras: [], left: 0 };
-  if (live) return (await fetchEpisode(key, null)) ?? { ...missing, isMissing: "The data set does not have this episode any more." };
+  if (live) return (await fetchEpisode(key, null)) ?? { ...missing, isMissing: isLost ? "The server is gone." : "The data set does not have this episode any more." };
   if (row < 0) return { ...missing, isMissing: "This page does not have this episode." };
   const n = table.place?.[row] ?? -1;
   if (n < 0) return { ...missing, isMissing: "This page does not carry the tracks of this episode." };
@@ -169,9 +179,11 @@ async function poll() {
       version = message.version;
       refresh(message);
     }
+    isLost = false;
     find("live").className = "";
     find("live").textContent = "live";
   } catch {
+    isLost = true;
     find("live").className = "lost";
     find("live").textContent = "the server is gone";
   }
