@@ -1,9 +1,9 @@
 """Speed of this library at a commit and at present: `python -m benchmarks.compare_commit COMMIT [NAME ...]`.
 
-The benchmarks are the commit's own for both, so that both do the same work; a figure whose benchmark does not run on
-this tree's library (a module has moved) is measured by this tree's benchmark of that name, and says so. Two processes,
-one for each tree, take turns in short rounds and count the time that they compute, which others on the machine hardly
-lengthen; and all of it again in fresh processes, since where memory comes to lie is worth a few percent.
+Each tree runs its own benchmarks, since packages and arguments have other names in older commits. Figures are matched
+by name: read both benchmarks before you trust a ratio. Two processes, one for each tree, take turns in short rounds and
+count CPU time, which other processes on the machine hardly lengthen. All is repeated in fresh processes, since the
+layout of memory is worth a few percent.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,12 +41,13 @@ class CannotMeasure(Exception):
 
 
 class Tree:
-    """Worker process that runs benchmarks with the code in the given folders."""
+    """Worker process that runs the benchmarks of a folder with the library there."""
 
-    def __init__(self, folders: Sequence[Path], max_size: int | None) -> None:
-        command = [sys.executable, str(ROOT / "benchmarks" / "worker.py"), json.dumps(max_size), *map(str, folders)]
+    def __init__(self, folder: Path, max_size: int | None) -> None:
+        command = [sys.executable, str(ROOT / "benchmarks" / "worker.py"), json.dumps(max_size), str(folder)]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._process = subprocess.Popen(
-            command, cwd=folders[-1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self._answers: Any = self._process.stdout
 
@@ -97,19 +98,10 @@ def compare(before: Path, now: Path, chosen: list[str], pace: Pace) -> list[Comp
     """Measure the chosen benchmarks of the old commit with the old code and the new code."""
     rows: dict[str, Compared] = {}
     for _ in range(pace.pairs):
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as trees:
-            (Path(folder) / "benchmarks").symlink_to(before / "benchmarks")
-
-            @cache
-            def tree(*folders: Path) -> Tree:
-                made = Tree(folders, pace.most)
-                trees.callback(made.close)
-                return made
-
-            old = tree(before)
+        with closing(Tree(before, pace.most)) as old, closing(Tree(now, pace.most)) as new:
             for names in sides_of(old, chosen):
                 row = rows.setdefault(names[0], Compared(names))
-                measure(row, old, [lambda: tree(Path(folder), now), lambda: tree(now)], pace)
+                measure(row, old, new, pace)
                 print(formatted(row), file=sys.stderr, flush=True)
     return list(rows.values())
 
@@ -123,21 +115,11 @@ def sides_of(tree: Tree, chosen: list[str]) -> list[list[str]]:
     return list(together.values())
 
 
-def measure(row: Compared, old: Tree, now: list[Callable[[], Tree]], pace: Pace) -> None:
-    """Measure more rounds for a result row, or write the reason into the row's note if that is impossible.
-
-    Args:
-        now: gives processes of this tree: with the benchmarks of the other one, and with its own.
-    """
+def measure(row: Compared, old: Tree, new: Tree, pace: Pace) -> None:
+    """Add rounds to a row, or a note on why the figure cannot be measured."""
     name = row.names[0]
-    new = now[0]()
     try:
-        first = old.ask("prepare", name)
-        try:
-            second = new.ask("prepare", name)
-        except CannotMeasure:
-            new, row.note = now[1](), "this tree's benchmark"
-            second = new.ask("prepare", name)
+        first, second = old.ask("prepare", name), new.ask("prepare", name)
     except CannotMeasure as error:
         row.note = str(error)
         return

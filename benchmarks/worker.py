@@ -1,7 +1,7 @@
-"""Worker process of `compare_commit` that runs benchmarks with one version of the library.
+"""Worker process of `compare_commit` that runs the benchmarks of one version of the library.
 
-It is started as a plain file, so that all it imports comes from the folders that it is given. A line in is a command
-as JSON, a line out the answer.
+It is started as a plain file, so that all imports come from the given folder. Each line of standard input is a command
+as JSON, and each line of standard output its answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,21 @@ import json
 import sys
 import time
 import warnings
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+_MODULES = (
+    ("all_figures", "rooms"),
+    ("figure",),
+    ("idle_process", "quiet"),
+)  # current names, and those in older commits
+
+
+def _benchmarks(*names: str) -> Any:
+    """Return the first module of the tree's benchmarks that has one of these names."""
+    name = next(name for name in names if find_spec(f"benchmarks.{name}"))
+    return import_module(f"benchmarks.{name}")
 
 
 class Bench:
@@ -20,15 +34,12 @@ class Bench:
     def __init__(self, max_size: int | None) -> None:
         import torch
 
-        from benchmarks.all_figures import FIGURES
-        from benchmarks.figure import Size
-        from benchmarks.idle_process import hush, settle_allocator
-
+        figures, size, idle_process = (_benchmarks(*names) for names in _MODULES)
         torch.set_num_threads(1)
-        hush()
-        settle_allocator()
-        self.sides = {figure.name: figure.ours for figure in FIGURES}
-        self.size = Size(max_size)
+        idle_process.hush()
+        idle_process.settle_allocator()
+        self.sides = {figure.name: figure.ours for figure in figures.FIGURES}
+        self.size = size.Size(max_size)
         self.work: Any = None
 
     def prepare(self, name: str) -> dict[str, Any]:
@@ -74,8 +85,8 @@ class Bench:
 
 def serve() -> None:
     """Read commands from stdin and write results to stdout, as JSON lines, until stdin is closed."""
-    max_size, folders = json.loads(sys.argv[1]), sys.argv[2:]
-    sys.path[:1] = folders
+    max_size = json.loads(sys.argv[1])
+    sys.path[0] = sys.argv[2]
     answers, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
     bench = Bench(max_size)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.row_blocks import RowBlock, as_numbers, fitted_row, gather, make_blocks, put_fitted, put_row
@@ -171,6 +172,7 @@ class RecordedRows:
                 f"extra model outputs, row {at}: {late} start late, {missing} stop early; steps between two takes have "
                 "the same keys: take() first"
             )
+        check_extra_output_names(extras, f"row {at}")
         if as_numbers("rewards", rewards).ndim != 1:
             raise ShapeMismatch(
                 f"rewards: a row has shape {np.shape(rewards)}; give one number for each environment, [{self.num_envs}]"

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.columns import MODEL_OUTPUTS, RESERVED_COLUMNS, check_extra_output_names
 from episodes.errors import TrackMismatch
+from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import Tracks
+from tests.moving.environments import Meeting
 
 
 @pytest.mark.parametrize("name", ["loss_mask", "seq_lens", "terminateds", "obs", "actions", "rewards", "weights", "t"])
@@ -38,6 +42,36 @@ def test_extra_output_named_like_a_column_raises_everywhere(name: str) -> None:
         with pytest.raises(TrackMismatch, match=f"'{name}'"):
             call()
         assert subject.equals(before) if hasattr(subject, "equals") else subject == before
+
+
+@pytest.mark.parametrize("name", ["loss_mask", "obs", "rewards", "weights"])
+@pytest.mark.parametrize("into_buffer", [False, True])
+def test_runner_rejects_policy_output_named_like_a_column(name: str, into_buffer: bool) -> None:
+    class Named:
+        name = "my_output"
+
+        def __call__(self, batch: Any, explore: bool | None = None) -> Any:
+            zeros = torch.zeros(len(batch["obs"]))
+            return {"actions": zeros.long(), self.name: zeros}
+
+    policy, buffer = Named(), EpisodeReplayBuffer(50)
+    runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, seed=0)
+    several = MultiAgentEnvRunner(Meeting, policy, seed=0)
+
+    def sample() -> Any:
+        if into_buffer:
+            return runner.sample_into(buffer, num_timesteps=4, extra_model_outputs=[policy.name])
+        return runner.sample(num_timesteps=4)
+
+    sample()
+    policy.name, num_steps = name, len(buffer)
+    with pytest.raises(TrackMismatch, match=f"'{name}'"):
+        sample()
+    assert len(buffer) == num_steps
+    with pytest.raises(TrackMismatch, match=f"'{name}'"):
+        several.sample(num_timesteps=4)
+    policy.name = "my_output"
+    sample()
 
 
 def test_get_data_dict_of_reserved_output_raises() -> None:

@@ -24,6 +24,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.resume_point import read_document, write_document
 from episodes.single_agent import SingleAgentEpisode
+from tests.fresh_process import run_fresh
 
 KINDS = ("number", "image", "nested")
 
@@ -377,10 +378,13 @@ def test_closed_buffer_raises_and_closes_again(maker: Any, in_files: bool, tmp_p
             call()
 
 
-DROPPED = """
+IMPORTS = """
 import gc, os, sys, warnings
 import numpy as np
 from episodes.replay import EpisodeReplayBuffer
+"""
+
+DROPPED = """
 path, scenario = sys.argv[1:]
 warnings.simplefilter("always")
 gc.disable()
@@ -416,11 +420,9 @@ if scenario != "exit":
 
 @pytest.mark.parametrize("scenario", ["del", "exception", "cycle", "exit"])
 def test_dropped_buffer_releases_files_with_warning(scenario: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DROPPED, str(tmp_path / "ring"), scenario]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "ResourceWarning" in done.stderr
-    assert "dropped without close()" in done.stderr
+    _, errors = run_fresh(IMPORTS, DROPPED, str(tmp_path / "ring"), scenario)
+    assert "ResourceWarning" in errors
+    assert "dropped without close()" in errors
 
 
 FULL_DISK = """

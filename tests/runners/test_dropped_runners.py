@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import subprocess
-import sys
 import weakref
 from typing import Any
 
@@ -16,6 +14,7 @@ import torch
 from episode_learners import MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.replay import EpisodeReplayBuffer
+from tests.fresh_process import run_fresh
 from tests.moving.environments import Always, BoxCorridor, Meeting
 
 
@@ -106,8 +105,8 @@ def test_dropped_runner_with_processes_terminates_them() -> None:
     assert set(multiprocessing.active_children()) == before
 
 
+IMPORTS = "from episode_runners import SingleAgentEnvRunner"
 EXIT = """
-from episode_runners import SingleAgentEnvRunner
 runner = SingleAgentEnvRunner("CartPole-v1", num_envs=2, vectorization="async", seed=0)
 runner.sample(num_timesteps=9, random_actions=True)
 runner.itself = runner
@@ -117,5 +116,5 @@ print("sampled", flush=True)
 
 @pytest.mark.slow
 def test_process_with_an_open_runner_exits() -> None:
-    done: Any = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "sampled\n"
+    output, _ = run_fresh(IMPORTS, EXIT)
+    assert output == "sampled\n"

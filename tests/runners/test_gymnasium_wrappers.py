@@ -79,6 +79,19 @@ def test_last_infos_have_episode_statistics(mode: AutoresetMode) -> None:
     assert seen == 6  # two of each environment
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_statistics_are_right_where_those_of_the_vector_wrapper_are_wrong(mode: AutoresetMode) -> None:
+    env = wrappers.RecordEpisodeStatistics(make_vector_env("CartPole-v1", 3, autoreset_mode=mode))
+    runner = SingleAgentEnvRunner(env, seed=0)
+    pack = runner.sample(num_timesteps=300, random_actions=True)
+    whole = [episode for episode in pack if episode.is_done]
+    assert sorted(runner.stats.lengths.tolist()) == sorted(map(len, whole))
+    assert sorted(runner.stats.returns.tolist()) == sorted(episode.get_return() for episode in whole)
+    num_wrong = sum(episode.get_infos(-1)["episode"]["l"] != len(episode) for episode in whole)
+    assert (num_wrong > len(whole) // 2) == (mode is not AutoresetMode.NEXT_STEP)
+    assert num_wrong == 0 or mode is not AutoresetMode.NEXT_STEP
+
+
 @pytest.mark.parametrize("into_buffer", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_last_infos_have_statistics_of_inner_wrappers(mode: AutoresetMode, into_buffer: bool) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from episodes import SingleAgentEpisode
 from episodes.batch import Batch
 from episodes.storage import EpisodeDataset, EpisodeWriter, seal
 from episodes.storage.ledger import Ledger
+from tests.fresh_process import run_fresh
 
 
 def episode(i: int = 0) -> SingleAgentEpisode:
@@ -114,10 +113,13 @@ def test_dropped_data_set_unmaps_its_files(tmp_path: Path) -> None:
         gc.enable()
 
 
-PROGRAM = """
+IMPORTS = """
 import gc, sys, warnings, numpy as np
 from episodes import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
+"""
+
+PROGRAM = """
 warnings.simplefilter("ignore")
 def use(path):
     writer = EpisodeWriter(path)
@@ -142,7 +144,5 @@ print("done")
 
 @pytest.mark.parametrize("ending", ["del", "exception", "cycle", "exit"])
 def test_dropped_resources_never_hang_a_process(tmp_path: Path, ending: str) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), ending]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=Path(__file__).parents[2])
-    assert (done.stdout.strip(), done.returncode, done.stderr) == ("done", 0, "")
+    assert run_fresh(IMPORTS, PROGRAM, str(tmp_path), ending) == ("done\n", "")
     assert len(EpisodeDataset(tmp_path)) == 1

@@ -60,6 +60,34 @@ def test_seal_in_other_pid_namespace_takes_nothing(tmp_path: Path) -> None:
     assert ids(tmp_path) == list(range(8))
 
 
+WRITER = """
+import sys, numpy as np
+from episodes import SingleAgentEpisode
+from episodes.storage import EpisodeWriter, compact, seal
+path, name = sys.argv[1:]
+for turn in range(3):
+    with EpisodeWriter(path, shard_bytes=2_000) as writer:
+        for number in range(4):
+            id_ = f"{name}-{turn}-{number}"
+            writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_=id_)])
+            writer.flush()
+            seal(path)
+        compact(path)
+    compact(path)
+"""
+
+
+def test_writers_in_two_pid_namespaces_lose_nothing(tmp_path: Path) -> None:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", WRITER, str(tmp_path)]
+    EpisodeWriter(tmp_path).close()
+    writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    dataset = EpisodeDataset(tmp_path, verify=True)
+    ids = [f"{name}-{turn}-{number}" for name in "ab" for turn in range(3) for number in range(4)]
+    assert sorted(dataset.metadata["id"].tolist()) == sorted(ids)
+    assert dataset.recovered == 0
+
+
 def test_seal_takes_shards_of_a_killed_writer(tmp_path: Path) -> None:
     program = (
         "import os, sys, numpy as np; from episodes import SingleAgentEpisode\n"

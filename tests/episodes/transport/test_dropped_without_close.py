@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.code_rules import ROOT
+from tests.fresh_process import run_fresh
 
-SECONDS = 60.0  # far more than a process needs that does not hang
-
-SETUP = """
+IMPORTS = """
 import gc, os, sys, time, warnings
 from pathlib import Path
 import numpy as np
 from episodes import EpisodePack
 from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
+"""
 
+SETUP = """
 def resources():
     threads = len(os.listdir("/proc/self/task"))
     return threads, sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd")[:-1])
@@ -68,12 +65,7 @@ def test_dropped_endpoints_are_released_with_a_warning(case: str, tmp_path: Path
     make_keys(tmp_path)
     check = "wait_for(before)\nprint('released')\n"
     code = SETUP + CASES[case] + "\n" + check
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy starts none of its own
-    environment = {**os.environ, **one_thread, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=SECONDS, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert "released" in done.stdout
+    output, errors = run_fresh(IMPORTS, code, str(tmp_path))
+    assert "released" in output
     for name in ("EpisodeSender", "EpisodeReceiver"):
-        assert f"ResourceWarning: a {name} was dropped without close()" in done.stderr
+        assert f"ResourceWarning: a {name} was dropped without close()" in errors
