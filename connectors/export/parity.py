@@ -69,7 +69,7 @@ def check_parity(
     num_episodes = 0
     for step in range(max(num_steps // _NUM_ENVS, 1)):
         steps = [stream.send(action) for stream, action in zip(streams, actions, strict=True)]
-        first = np.array([one[2] for one in steps])
+        first: Any = np.array([one[2] for one in steps])
         states = [None if begins else state for begins, state in zip(first, states, strict=True)]
         num_episodes += int(first.sum())
         noise = _noise_of(served, generator) if explore else None
