@@ -20,6 +20,7 @@ from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
 from episodes.tracks import nested
+from episodes.tracks.ragged import Ragged
 
 BYTES_OF_LINES = 12_000  # of all lines of a card together
 BYTES_OF_FRAMES = 15_000  # of all strips of frames
@@ -431,7 +432,8 @@ def _stored_steps(buffer: Any) -> list[Series]:
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
         slots = (ring.tail + places) % buffer.capacity
         items = ring.observations.take(ring.links.row[slots]) if key == "obs" else ring.columns[key].take(slots)
-        return nested.flatten({key: items})
+        columns = nested.flatten({key: items})
+        return {path: leaf.lengths if type(leaf) is Ragged else leaf for path, leaf in columns.items()}
 
     series = []
     for key in ("rewards", "actions", "terminateds", "truncateds", "obs"):

@@ -143,6 +143,20 @@ class Agents:
                     waiting.append(agent_id)
         return newcomers, waiting, num_rewarded < len(rewards)
 
+    def with_ragged_items(self, actions: ByAgent, extra: ByAgent, env_t: int) -> tuple[ByAgent, ByAgent]:
+        """Return checked actions and extra model outputs with items of ragged tracks as arrays. Nothing is written.
+
+        Raises:
+            ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.
+        """
+        actions, extra = dict(actions), dict(extra)
+        for agent_id, action in actions.items():
+            if agent_id in self.timelines:
+                actions[agent_id], extra[agent_id] = track_access.as_ragged_step(
+                    self.timelines[agent_id].episode.tracks, action, extra.get(agent_id), self._place(agent_id, env_t)
+                )
+        return actions, extra
+
     def _check_who_acts(self, newcomers: Sequence[Any], actions: ByAgent, extra: ByAgent, env_t: int) -> None:
         """Raise an error if a new agent acts or has ended, or if an agent without an action has extra model outputs."""
         for agent_id in newcomers:

@@ -36,6 +36,7 @@ from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import env_space_of, has_policy_actions, to_env_actions
+from episodes.tracks.ragged_items import as_plain_kinds, declared_kinds, from_plain_kinds
 from episodes.tracks.spaces import as_item
 from episodes.tracks.validation import checked_choice
 
@@ -84,6 +85,8 @@ class MultiAgentEpisode(MultiAgentGetters):
         agent_to_module_mapping_fn: function `(agent_id, episode) -> module_id`.
         missing_final_observation: if an agent is truncated in mid-step without a last observation, `"raise"` an error
             or `"repeat"` the previous observation.
+        ragged: ragged tracks of each agent that has some, as in `SingleAgentEpisode`, for example
+            `{"white": {"observations": "i4"}}`.
 
     >>> episode = MultiAgentEpisode(id_="game")
     >>> episode.add_env_reset(observations={"white": 0})
@@ -101,6 +104,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         "agent_to_module_mapping_fn",
         "custom_data",
         "missing_final_observation",
+        "ragged",
     )
 
     id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
@@ -130,6 +134,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         agent_module_ids: ByAgent | None = None,
         agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
         missing_final_observation: str = "raise",
+        ragged: Mapping[Any, Mapping[str, Any]] | None = None,
     ) -> None:
         checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
         num_steps = max(len(observations or ()) - 1, 0)
@@ -151,6 +156,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             agent_to_module_mapping_fn=agent_to_module_mapping_fn or default_module,
             missing_final_observation=missing_final_observation,
             is_reset=False,
+            ragged=_declared_by_agent(ragged, f"episode {facts.id_}"),
         )
         if observations:
             ending = _flags(terminateds), _flags(truncateds)
@@ -215,6 +221,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         is_reset: bool = True,
         is_numpy: bool = False,
         custom_data: Mapping[str, Any] | None = None,
+        ragged: Mapping[Any, Any] | None = None,
     ) -> None:
         self._facts = facts
         self.agents = agents
@@ -225,6 +232,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         self.is_reset = is_reset
         self.is_numpy = is_numpy
         self.custom_data = dict(custom_data) if custom_data else {}
+        self.ragged = dict(ragged) if ragged else {}  # plain kinds of the ragged tracks by agent
         self._began: float | None = None  # time of the reset or cut after which this object grows
         self._duration = 0.0  # seconds of growth before `_began`
 
@@ -348,6 +356,8 @@ class MultiAgentEpisode(MultiAgentGetters):
         except ShapeMismatch:
             observations = self._with_tuples(observations)
             newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
+        if self.ragged:
+            actions, extra = agents.with_ragged_items(actions, extra, now - 1)
         entering = self._entering(newcomers, observations, infos) if newcomers else ()
         # Everything was checked. What follows writes, and does not fail.
         self.env_t = now
@@ -386,6 +396,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 agent_id=agent_id,
                 module_id=self.module_for(agent_id),
                 multi_agent_episode_id=self.id_,
+                ragged=from_plain_kinds(self.ragged.get(agent_id, NOTHING)) if self.ragged else None,
             )
             agent_episode.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
             episodes.append(agent_episode)
@@ -488,6 +499,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             is_reset=self.is_reset,
             is_numpy=self.is_numpy,
             custom_data=own_data(self.custom_data),
+            ragged=self.ragged,
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
@@ -584,6 +596,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     def get_state(self) -> dict[str, Any]:
         """Return the episode as a dict of plain values and copied arrays, without its mapping function."""
         state = self._facts._asdict() | {"ending": self.ending.code} | {name: getattr(self, name) for name in _STATE}
+        state |= {"ragged": self.ragged} if self.ragged else {}
         return {**deepcopy(state), **self.agents.get_state(), "duration_s": self.get_duration_s()}
 
     @classmethod
@@ -598,7 +611,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         """
         facts = EpisodeFacts._make(deepcopy(state[name]) for name in EpisodeFacts._fields)
         agents = Agents.from_state(facts.id_, state)
-        attributes = deepcopy({name: state[name] for name in _STATE})
+        attributes = deepcopy({name: state[name] for name in _STATE} | {"ragged": state.get("ragged")})
         attributes["agent_to_module_mapping_fn"] = agent_to_module_mapping_fn
         episode = cls.of(facts._replace(ending=Ending(facts.ending)), agents, **attributes)
         episode._duration = state["duration_s"]
@@ -613,6 +626,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return (
             self._facts == facts  # the spaces of each agent were compared above
             and same_info(*attributes)
+            and self.ragged == episode.ragged
             and all(self.module_for(a) == episode.module_for(a) for a in self.agents.endings_so_far())
         )
 
@@ -627,6 +641,14 @@ class MultiAgentEpisode(MultiAgentGetters):
         pending = f", {waiting} pending" if waiting else ""
         total = f"return {self.get_return(include_pending=True):g}"
         return f"MultiAgentEpisode({short_id(self.id_)}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
+
+
+def _declared_by_agent(ragged: Any, label: str) -> dict[Any, Any]:
+    """Return the plain kinds of the ragged tracks by agent. Errors are those of `SingleAgentEpisode`."""
+    if ragged is not None and not _is_mapping(ragged):
+        raise WrongType(f"{label}: ragged={ragged!r}; give a dict from agent to a dict")
+    by_agent = (ragged or NOTHING).items()
+    return {agent: as_plain_kinds(declared_kinds(kinds, f"{label}: agent {agent!r}")) for agent, kinds in by_agent}
 
 
 _OPEN = Ending.OPEN  # faster than looking up the enum's member in each step

@@ -125,6 +125,7 @@ def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: i
     if place == 0:
         facts = {"id_": episode.id_, "ending": episode.ending.code}
         attributes = {name: getattr(episode, name) for name in _HEADER}
+        attributes |= {"ragged": episode.ragged} if episode.ragged else {}
         record["episode"] = facts | copy_mutable(attributes) | {"num_agents": len(episode.agents.timelines)}
         record["rest"] = copy_mutable(episode.agents.record())
     return record

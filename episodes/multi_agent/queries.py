@@ -250,13 +250,16 @@ def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
         return nested.take(track.whole(), slice(rows.start, rows.stop))
     if agent_track.pending and max(rows) >= num_done:
-        pending = ListTrack(list(agent_track.pending), 0, False, track.field).finalize(agent_track.space)
+        pending = ListTrack(list(agent_track.pending), 0, False, track.field, None, track.ragged)
+        pending = pending.finalize(agent_track.space)
         track = track.joined(pending) if num_done else pending
     return track.take(np.array(rows, np.int64)).whole()
 
 
 def _stacked(agent_track: AgentTrack, items: list[Any]) -> Any:
     """Return items stacked to nested arrays, in the dtypes of the agent's space."""
+    if agent_track.track.ragged is not None:
+        return ListTrack(items, 0, False, agent_track.track.field, None, agent_track.track.ragged).finalize().whole()
     return stack_items(items, "track", 0, dtypes_of(agent_track.space))
 
 

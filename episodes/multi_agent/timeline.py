@@ -31,6 +31,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks, track_access
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.nested import equal
+from episodes.tracks.ragged_items import as_ragged_item
 
 RESTS: Final = "rests"  # the agent has not acted on its newest observation
 WAITS: Final = "waits"  # the agent has a pending action, without a next observation
@@ -118,6 +119,8 @@ class Timeline:
                 f"{list(known)}; every step of an agent has the same"
             )
         for key, track in known.items():
+            if track.ragged is not None:
+                continue  # checked by `Agents.with_ragged_items`
             items, new = track.whole(), outputs[key]
             first = items[0] if len(items) else None
             if type(first) is np.ndarray and (new.shape if type(new) is np.ndarray else np.shape(new)) != first.shape:
@@ -128,6 +131,10 @@ class Timeline:
 
     def check_shape(self, observation: Any, env_t: int) -> None:
         """Raise `ShapeMismatch` unless the observation has the shape of the agent's earlier observations."""
+        kind = self.episode.observations.ragged
+        if kind is not None:
+            as_ragged_item(observation, kind, lambda: f"{self._place(env_t)}: the observation")
+            return
         newest = self.episode.observations.get(-1)
         shape = self.item_shape
         if shape is None:

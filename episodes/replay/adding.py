@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import ChunkMismatch, TrackMismatch, WrongType
+from episodes.errors import ChunkMismatch, InvalidArgument, TrackMismatch, WrongType
 from episodes.pack import EpisodePack
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
 from episodes.replay.ring.linked_ring import (
     ACTIONS,
+    OBSERVED,
     REWARDS,
     TERMINATEDS,
     TRUNCATEDS,
@@ -24,6 +25,8 @@ from episodes.replay.ring.track_ring import positions
 from episodes.replay.stored_outputs import checked_extra
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.infos import Infos
+
+OBSERVATIONS = "observations"
 
 
 def as_sequence(episodes: Any, kind: type) -> Any:
@@ -67,6 +70,21 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
     check_pack(ring, pack)
     if not pack.num_steps:
         return
+    try:
+        _write(ring, pack, order)
+    finally:
+        if ring.ragged:
+            _evict_cut_episodes(ring)
+
+
+def _evict_cut_episodes(ring: LinkedRing) -> None:
+    """Evict the rest of episodes that lost their beginning: tokens mean nothing without those before."""
+    while len(ring) and ring.links.t.item(slot := ring.tail % ring.capacity):
+        last = ring.table.last[ring.links.entry[slot]]
+        ring.evict_before(int(ring.slot_numbers(np.array([last]))[0]) + 1)
+
+
+def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
     ring.create_missing(pack.observations, step_tracks_of(pack), pack.facts.policy_versions is not None)
     ids = pack.ids.tolist()
     if len(set(ids)) == len(ids) and pack.num_steps <= ring.capacity:
@@ -82,15 +100,45 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
     """Raise the error that `add_pack` would raise for a pack, without writing to the ring."""
-    ragged = pack.columns.ragged_kinds()
-    if ragged:
-        raise TrackMismatch(
-            f"the tracks {list(ragged)} are ragged: a buffer stores items of one shape; pad them, or keep the packs"
-        )
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
+    if pack.columns.ragged_kinds():
+        _check_whole(pack, ids, ring)
     if pack.num_steps:  # the tracks of a pack without steps have no dtypes yet
         ring.check(pack.observations, step_tracks_of(pack))
+
+
+def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
+    """Raise an error unless episodes with ragged tracks are added from their first step on, and fit into the ring.
+
+    Raises:
+        ChunkMismatch: a chunk begins later, and the steps before it are not stored.
+        InvalidArgument: an episode has more steps than the ring.
+    """
+    entries, seen = ring.table.find(ids), set()
+    for id_, entry, t_started, length in zip(ids, entries, pack.t_started.tolist(), pack.lengths.tolist(), strict=True):
+        if length > ring.capacity:
+            raise InvalidArgument(
+                f"episode {id_} has {length} steps and ragged tracks, and is stored whole or not at all; make a buffer "
+                f"with a larger capacity than {ring.capacity}"
+            )
+        if t_started and length and entry < 0 and id_ not in seen:
+            raise ChunkMismatch(
+                f"episode {id_}: a chunk that begins at t={t_started}, without the steps before it; episodes with "
+                "ragged tracks are stored from their beginning on: add all their chunks, or join them"
+            )
+        seen.add(id_)
+
+
+def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:
+    """Raise `TrackMismatch` if one of the columns `keys` of a batch is ragged."""
+    names = {OBSERVATIONS if key in OBSERVED else key for key in keys}
+    ragged = [name for name in ring.ragged if name in names]
+    if ragged:
+        raise TrackMismatch(
+            f"the tracks {ragged} are ragged: items of several lengths are no rows of a batch; use sample_chunks or "
+            "sample_episodes, or leave the columns out of keys"
+        )
 
 
 def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:

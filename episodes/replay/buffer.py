@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -28,7 +28,7 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, StepOutOfRange
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
-from episodes.replay.adding import add_pack, as_sequence
+from episodes.replay.adding import add_pack, as_sequence, check_rows
 from episodes.replay.link_traversal import Windows
 from episodes.replay.locking import locked
 from episodes.replay.max_age import sample_recent_steps
@@ -58,6 +58,22 @@ from episodes.tracks.policy_box import check_same_units
 from episodes.tracks.validation import checked_count, checked_flag, checked_generator, checked_path, checked_space
 
 _PACK_STEPS = 1 << 16
+
+
+class ChunkSample(NamedTuple):
+    """Parts of stored episodes.
+
+    Attributes:
+        pack: the chunks.
+        indices: step index of the step at which each was sampled, int64 [n], for `update_priorities`.
+        weights: importance weights, float32 [n].
+    """
+
+    pack: EpisodePack
+    indices: np.ndarray
+    weights: np.ndarray
+
+
 _INDEX = np.dtype(np.int64)
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """Errors that reading a state may raise that `get_state` did not return."""
@@ -423,6 +439,8 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str],
     ) -> Batch:
         ring = self._ring
+        if ring.ragged:
+            check_rows(ring, keys)
         if n_step == 1:
             columns = columns_of(ring, keys, slots, slots, views=views)
             columns[Columns.N_STEP] = ones(len(slots), np.int32)
@@ -512,6 +530,8 @@ class EpisodeReplayBuffer(SampleCounts):
         self, sampled_windows: Windows, lookback: int, views: BoundViews | None, keys: Sequence[str]
     ) -> dict[str, Any]:
         ring, slots = self._ring, sampled_windows.slots
+        if ring.ragged:
+            check_rows(ring, keys)
         columns = columns_of(ring, keys, slots, slots, views=views)
         indices = ring.slot_numbers(slots)
         np.copyto(indices, NONE, where=sampled_windows.padding)
@@ -539,6 +559,46 @@ class EpisodeReplayBuffer(SampleCounts):
         episodes = [self._episode(entry) for entry in order[picked].tolist()]
         self.num_sampled += sum(map(len, episodes))
         return episodes
+
+    @locked
+    def sample_chunks(
+        self, n: int, length: int | None = 1, *, lookback: int | None = None, max_age: int | None = None
+    ) -> ChunkSample:
+        """Return `n` parts of stored episodes, each of which begins at a sampled step, with replacement.
+
+        Steps have the same probability, or that of their priority in a prioritized buffer. This is how buffers with
+        ragged tracks, such as conversations, are sampled by turns.
+
+        Args:
+            n: number of chunks.
+            length: number of steps of each chunk, or fewer at the end of its episode. None for the whole episode that
+                contains the sampled step.
+            lookback: maximal number of steps before a chunk that the chunk holds as lookback. None for all stored ones.
+            max_age: samples only steps whose policy is at most `max_age` versions older than the newest. None for all.
+
+        Raises:
+            EpisodeStateError: no steps are stored, or none is recent enough.
+            InvalidArgument: an argument is out of range.
+        """
+        check_sample(n, 1, 1.0, max_age)
+        check_counts(**({} if length is None else {"length": length}))
+        check_counts(0, **({} if lookback is None else {"lookback": lookback}))
+        ring = self.get_ring()
+        if max_age is None:
+            slots, weights = self._draw(n)
+        else:
+            slots, weights = sample_recent_steps(ring, self._draw, n, max_age, self.generator)
+        chunks = []
+        for entry, t in zip(ring.links.entry[slots].tolist(), ring.links.t[slots].tolist(), strict=True):
+            episode = self._episode(entry)
+            start = 0 if length is None else t - episode.t_started
+            stop = len(episode) if length is None else min(start + length, len(episode))
+            before = start if lookback is None else min(start, lookback)
+            chunks.append(episode.window(start, stop, before, stop == len(episode)))
+        pack = EpisodePack.from_episodes(chunks)
+        pack = pack.copied() if n == 1 else pack  # a pack of one episode may be a view
+        self.num_sampled += pack.num_steps
+        return ChunkSample(pack, ring.slot_numbers(slots), weights)
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
         """Iterate over all stored episodes, starting with the episode that has the oldest step.

@@ -13,7 +13,7 @@ import numpy as np
 from episodes.batch import Batch
 from episodes.batch.sampling_checks import check_counts
 from episodes.columns import Columns
-from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, UnknownKey
+from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack
@@ -153,6 +153,12 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             chunks = [chunk for piece in pieces for _, chunk in piece.agents.get(module_id, ())]
             if chunks:
                 pack = EpisodePack.from_episodes(chunks)
+                if pack.columns.ragged_kinds():
+                    raise TrackMismatch(
+                        f"the tracks {list(pack.columns.ragged_kinds())} are ragged: buffers of multi-agent episodes "
+                        "store items of one shape; pad the items, or store each agent's episodes in an "
+                        "EpisodeReplayBuffer"
+                    )
                 check_pack(buffer.get_ring(), pack)
                 assign_packs(module_id, pack, pieces)
         return buffers

@@ -96,12 +96,15 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
 
 
 class _Appends:
-    """Object with only the `append` method of a list, so that each new item can be checked."""
+    """List with another method `append`, which checks each new item, and from which items can be read."""
 
-    __slots__ = ("append",)
+    __slots__ = ("append", "items")
 
-    def __init__(self, append: Callable[[Any], None]) -> None:
-        self.append = append
+    def __init__(self, append: Callable[[Any], None], items: Sequence[Any] = ()) -> None:
+        self.append, self.items = append, items
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
 
 
 def growing_extra(outputs: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
@@ -176,7 +179,7 @@ def _ragged_appends(track: Any, items: Any) -> Any:
         return items
     append, label = items.append, track.field.label
     if isinstance(kind, dict):
-        return _Appends(partial(_append_nested, track, append))
+        return _Appends(partial(_append_nested, track, append), track.items)
     dtype, shape, ndim = kind.dtype, kind.value_shape, len(kind.value_shape) + 1
 
     def add(item: Any) -> None:
@@ -185,7 +188,27 @@ def _ragged_appends(track: Any, items: Any) -> Any:
         else:
             append(as_ragged_item(item, kind, lambda: label))
 
-    return _Appends(add)
+    return _Appends(add, track.items)
+
+
+def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tuple[Any, Any]:
+    """Return an action and extra model outputs with items of ragged tracks as arrays. Nothing is stored.
+
+    Raises:
+        ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.
+    """
+    kind: Any = tracks.actions.ragged
+    if kind is not None:
+        action = as_ragged_item(action, kind, lambda: f"{label}: the action")
+    converted = dict(outputs or {})
+    for key, track in tracks.extra.items():
+        if track.ragged is None or key not in converted:
+            continue
+        name = track.field.label
+        converted[key] = as_ragged_item(converted[key], track.ragged, lambda name=name: f"{label}: {name}")
+        if isinstance(kind, RaggedKind) and len(converted[key]) != len(action):
+            raise ShapeMismatch(f"{label}: {wrong_length(name, converted[key], action)}")
+    return action, converted if outputs is not None else outputs
 
 
 def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None:

@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import indices
 
-from episodes import EpisodePack, Ragged, RaggedKind, SingleAgentEpisode
+from episodes import (
+    EpisodePack,
+    MultiAgentEpisode,
+    Ragged,
+    RaggedKind,
+    SingleAgentEpisode,
+    pack_agents,
+    unpack_agents,
+)
 from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
-from episodes.replay import EpisodeReplayBuffer
 
 KINDS: dict[str, Any] = {"observations": "i4", "actions": np.int32, "logp": RaggedKind(np.dtype("f4"))}
 ITEMS = st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=6)
@@ -297,9 +304,72 @@ def test_chunks_with_and_without_ragged_tracks_are_not_joined(drawn: Any) -> Non
     assert head.equals(copy.deepcopy(episode)) or head.equals(episode)
 
 
-@given(conversations(min_steps=1))
-def test_replay_rejects_ragged_tracks_by_name(drawn: Any) -> None:
-    buffer = EpisodeReplayBuffer(capacity=100)
-    with pytest.raises(TrackMismatch, match=r"'observations', 'actions', 'logp'\] are ragged"):
-        buffer.add(drawn[1])
-    assert len(buffer) == 0
+# --- several agents -----------------------------------------------------------------------------------------------
+
+
+def game(seed: int, num_steps: int = 6, turn: int | None = None) -> tuple[MultiAgentEpisode, list[Any]]:
+    """Return an episode of a talker with ragged tracks and a robot, and the arguments of its calls."""
+    rng = np.random.default_rng(seed)
+    episode = MultiAgentEpisode("g", ragged={"talker": {"observations": "i4", "actions": "i4", "logp": "f4"}})
+    episode.add_env_reset(observations={"talker": [1, 2, 3], "robot": np.zeros(2)})
+    calls = []
+    for t in range(num_steps):
+        words = rng.integers(0, 9, rng.integers(0, 4)).tolist()
+        talks = t % 2 == 0
+        step: Any = (
+            {"robot": np.full(2, t)} if talks else {"robot": np.full(2, t), "talker": words},
+            {"robot": 0} | ({"talker": words} if talks else {}),
+            {"robot": 1.0, "talker": 0.5},
+        )
+        outputs = {"talker": {"logp": [w / 2 for w in words]}} if talks else None
+        episode.add_env_step(*step, extra_model_outputs=outputs)
+        calls.append((step, outputs))
+    return episode, calls
+
+
+@given(st.integers(0, 20), st.integers(0, 6), st.integers(0, 4))
+def test_multi_agent_episodes_have_ragged_agents(seed: int, cut_at: int, lookback: int) -> None:
+    whole, calls = game(seed)
+    spoken = [step[1]["talker"] for step, outputs in calls if outputs]
+    heard = [[1, 2, 3], *(step[0]["talker"] for step, outputs in calls if not outputs)]
+    head, _ = game(seed, cut_at)
+    tail = head.cut(lookback)
+    for step, outputs in calls[cut_at:]:
+        tail.add_env_step(*step, extra_model_outputs=outputs)
+    assert pickle.loads(pickle.dumps(tail)).equals(tail)
+    assert MultiAgentEpisode.from_state(tail.get_state()).equals(tail)
+    for finalized in (False, True):
+        first, second, joined = copy.deepcopy((head, tail, whole))
+        if finalized:
+            first, second, joined = first.to_numpy(), second.to_numpy(), joined.to_numpy()
+        first.concat_episode(second)
+        assert first.equals(joined)
+        assert first.agent_episodes["talker"].tracks == joined.agent_episodes["talker"].tracks
+        assert as_lists(first.get_observations()["talker"]) == heard
+        assert as_lists(first.get_actions()["talker"]) == spoken
+        assert first.get_observations(-1)["talker"].tolist() == heard[-1]
+        assert first._repr_html_()
+    assert [e.equals(whole.to_numpy()) for e in unpack_agents(pack_agents([whole]))] == [True]
+
+
+def test_rejected_ragged_steps_of_agents_change_nothing() -> None:
+    episode, _ = game(0, 4)
+    before = copy.deepcopy(episode)
+    wrong = [
+        ({"robot": np.zeros(2)}, {"robot": 0, "talker": [1.5]}, {"logp": [0.5]}, "action has dtype"),
+        ({"robot": np.zeros(2)}, {"robot": 0, "talker": [1]}, {"logp": [0.5, 1.0]}, "has a length of 2"),
+        ({"robot": np.zeros(2), "talker": 7}, {"robot": 0, "talker": [1]}, {"logp": [0.5]}, "observation has shape"),
+    ]
+    for observations, actions, outputs, message in wrong:
+        with pytest.raises(ShapeMismatch, match=f"agent 'talker' at env step .*{message}"):
+            episode.add_env_step(
+                observations, actions, {"robot": 1.0, "talker": 0.0}, extra_model_outputs={"talker": outputs}
+            )
+        assert episode.equals(before)
+    with pytest.raises(TrackMismatch, match="extra model outputs"):
+        episode.add_env_step({"robot": np.zeros(2)}, {"robot": 0, "talker": [1]}, {"robot": 1.0})
+    assert episode.equals(before)
+    with pytest.raises(InvalidArgument, match="agent 'a': ragged"):
+        MultiAgentEpisode(ragged={"a": {"rewards": "f4"}})
+    with pytest.raises(WrongType, match="from agent to a dict"):
+        MultiAgentEpisode(ragged=["a"])  # type: ignore[arg-type]

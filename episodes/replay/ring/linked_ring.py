@@ -64,6 +64,7 @@ class LinkedRing:
         staged: steps that `flush_staged` writes before the ring is read, or written to by others.
         log: episodes and times of the newest steps, evicted ones included, or None.
         source: source of the origins of sampled batches. Replaced when step numbers get another meaning.
+        ragged: names of the ragged tracks.
     """
 
     tail: int
@@ -81,6 +82,7 @@ class LinkedRing:
     log: StepLog | None = None
     is_closed = False
     source: Any = None
+    ragged: tuple[str, ...] = ()
 
     def __init__(self, capacity: int, allocator: Allocator) -> None:
         self.capacity = capacity
@@ -235,6 +237,9 @@ class LinkedRing:
             created |= self._created_tracks(stored, tracks)
         if has_versions and self.versions.versions is None:
             created["versions"] = self.versions.with_array()
+        ragged = (ring.name for ring in (stored, *created.get("tracks", {}).values()) if ring.is_ragged)
+        if tracks and not self.tracks:
+            created["ragged"] = tuple(ragged)
         return created
 
     def _created_tracks(self, observations: TrackRing, tracks: dict[str, Any]) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def file_name_of(array: np.ndarray) -> str | None:
     """Return the name of the file from which an array or its base is memory-mapped, or None."""
     base: Any = array
     while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
-        base = base.base
+        base = getattr(base, "base", None)
     return None if base is None else Path(str(base.filename)).name
 
 

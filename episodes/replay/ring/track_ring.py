@@ -18,7 +18,9 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.replay.ring.mapped_files import MappedFiles, file_name_of
+from episodes.replay.ring.ragged_ring import RaggedRing
 from episodes.tracks import nested
+from episodes.tracks.ragged import Ragged
 
 CACHE_LINE = 64
 """Size of a cache line in bytes."""
@@ -38,8 +40,15 @@ class Allocator:
     def __init__(self, files: MappedFiles | None = None) -> None:
         self.files = files
 
-    def empty(self, size: int, item: np.ndarray) -> np.ndarray:
-        """Allocate an array [size + 1, ...] with the dtype and item shape of `item` [k, ...]. The last row is zeros."""
+    def empty(self, size: int, item: Any) -> Any:
+        """Allocate an array [size + 1, ...] with the dtype and item shape of `item` [k, ...]. The last row is zeros.
+
+        For ragged items it is a `RaggedRing`.
+        """
+        if type(item) in (Ragged, RaggedRing):
+            if self.files is not None:
+                raise TrackMismatch("a buffer with files cannot store ragged tracks; give no path, or pad the items")
+            return RaggedRing(size, item.kind)
         shape = (size + 1, *item.shape[1:])
         if self.files is None:
             array = aligned(shape, item.dtype)
@@ -93,7 +102,7 @@ class TrackRing:
     def __init__(self, name: str, size: int, data: Any) -> None:
         self.name = name
         self.size = size
-        self.plain = nested.is_leaf(data)
+        self.plain = type(data) is not RaggedRing and nested.is_leaf(data)
         self.data = data
         self.items = as_scalars(data) if self.plain else None
         one_each = self.items is None or self.items is data
@@ -103,6 +112,11 @@ class TrackRing:
     def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
         """Allocate a ring array for items with the dtypes and shapes of `items`, nested arrays [k, ...]."""
         return TrackRing(name, size, nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items))
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether a leaf is a `RaggedRing`."""
+        return not self.plain and any(type(leaf) is RaggedRing for leaf in nested.leaves(self.data))
 
     @property
     def nbytes(self) -> int:
@@ -124,7 +138,7 @@ class TrackRing:
         for path, leaf in nested.flatten(self.data, self.name).items():
             self._check_leaf(leaf, leaves[path], path)
 
-    def _check_leaf(self, leaf: np.ndarray, items: np.ndarray, path: str) -> None:
+    def _check_leaf(self, leaf: Any, items: Any, path: str) -> None:
         if items.shape[1:] != leaf.shape[1:]:
             raise ShapeMismatch(f"{path}: items of shape {items.shape[1:]}; the buffer holds items of {leaf.shape[1:]}")
         if items.dtype != leaf.dtype and not np.can_cast(items.dtype, leaf.dtype, "safe"):
@@ -159,10 +173,13 @@ class TrackRing:
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
         """Return a copy of the rows [first, stop) in a ring array of another size."""
 
-        def copy_leaf(old: np.ndarray) -> np.ndarray:
+        def copy_leaf(old: Any) -> Any:
             new = allocator.empty(size, old)
             for number, count in contiguous_ranges(first, stop, self.size, size):
                 a, b = number % self.size, number % size
+                if type(new) is RaggedRing:
+                    new.write(b, old[a : a + count])
+                    continue
                 new[b : b + count] = old[a : a + count]
             return new
 
@@ -184,20 +201,27 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
     return data.reshape(len(data), -1).view((np.void, nbytes))[:, 0]
 
 
-def select_rows(items: np.ndarray, rows: slice | np.ndarray | None) -> np.ndarray:
+def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
     """Return the items `items[rows]` [k, ...], or `items` unchanged without `rows`."""
     if rows is None:
         return items
-    return items[rows] if isinstance(rows, slice) else items.take(rows, 0, mode=UNCHECKED)
+    if isinstance(rows, slice) or type(items) is Ragged:
+        return items[rows]
+    return items.take(rows, 0, mode=UNCHECKED)
 
 
-def gather_copy(ring: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def gather_copy(ring: Any, positions: np.ndarray) -> Any:
     """Return a copy of the items of a ring array at the given positions [...]."""
+    if type(ring) is RaggedRing:
+        return ring.take(positions)
     return ring.take(positions, 0) if ring.flags.c_contiguous else ring[positions]
 
 
-def put(ring: np.ndarray, size: int, start: int, items: Any) -> None:
+def put(ring: Any, size: int, start: int, items: Any) -> None:
     """Write up to `size` items from the ring position `start` on, wrapping around at the end."""
+    if type(ring) is RaggedRing:
+        ring.write(start, items)
+        return
     stop = start + len(items)
     if stop <= size:
         ring[start:stop] = items
