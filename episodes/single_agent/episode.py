@@ -417,7 +417,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.growth = tracks.growing_lists()
         if is_nested(facts.action_space):
             self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
-        if tracks.ragged_kinds():
+        if tracks.observations.ragged or tracks.actions.ragged or (tracks.extra and tracks.ragged_kinds()):
             self.growth = track_access.with_ragged_tracks(self.growth, tracks)
         return self.growth
 

@@ -80,13 +80,14 @@ class Tracks(NamedTuple):
             if extra
             else {},
         )
-        for name, kind in (ragged or {}).items():
-            place = _PLACES.get(name)
-            if place is None:
-                track: Any = tracks[-1].setdefault(name, ListTrack([], lookback, False, extra_field(name)))
-            else:
-                track = tracks[place]
-            track.items, track.ragged = as_ragged_items(track.items, kind, track.field.label), kind
+        if ragged:
+            for name, kind in ragged.items():
+                place = _PLACES.get(name)
+                if place is None:
+                    track: Any = tracks[-1].setdefault(name, ListTrack([], lookback, False, extra_field(name)))
+                else:
+                    track = tracks[place]
+                track.items, track.ragged = as_ragged_items(track.items, kind, track.field.label), kind
         return _new(cls, tracks)
 
     @classmethod
