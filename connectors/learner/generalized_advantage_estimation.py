@@ -87,13 +87,27 @@ class GeneralizedAdvantageEstimation(Connector):
             lambda_=self.lambda_,
             offsets=steps.offsets,
         )
-        advantages = standardized(advantages) if self.normalize else advantages
+        if self.normalize:
+            advantages = self.normalized(advantages, targets, values, steps)
         columns = {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: targets}
         if self.with_values:
             lasts = steps.offsets[1:] + np.arange(len(steps.offsets) - 1)  # after which a sequence has no step
             columns[Columns.VF_PREDS] = np.delete(values, lasts)
         batch |= all_in_batch_form(columns, batch, episodes)
         return batch
+
+    def normalized(
+        self, advantages: np.ndarray, targets: np.ndarray, values: np.ndarray, steps: StepReturns
+    ) -> np.ndarray:
+        """Return the advantages [S] with mean 0 and standard deviation 1. Derived classes may scale differently.
+
+        Args:
+            advantages: advantages of the steps [S].
+            targets: value targets of the steps [S].
+            values: values of the observations [S + n], T + 1 per episode.
+            steps: rewards and endings of the n episodes.
+        """
+        return standardized(advantages)
 
 
 def standardized(advantages: np.ndarray) -> np.ndarray:

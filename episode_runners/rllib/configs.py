@@ -7,9 +7,14 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from episode_runners.rllib.env_runners import EpisodesEnvRunner
+from episode_runners.rllib.env_runners import EpisodesEnvRunner, EpisodesMultiAgentEnvRunner, EpisodesRunner
 from episode_runners.rllib.learners import learner_class_with_episodes
-from episode_runners.rllib.pipelines import make_env_to_module, make_module_to_env
+from episode_runners.rllib.pipelines import (
+    EnvToModuleInRLlib,
+    ModuleToEnvInRLlib,
+    MultiAgentEnvToModuleInRLlib,
+    MultiAgentModuleToEnvInRLlib,
+)
 from episode_runners.rllib.support import check_support
 from episodes.errors import InvalidArgument, WrongType
 
@@ -40,7 +45,7 @@ def uninstall_from(config: Any) -> None:
     """
     if isinstance(config, InstalledConfig):
         _set_class(config, type(config).original)
-    elif getattr(config, "env_runner_cls", None) is EpisodesEnvRunner:
+    elif issubclass(getattr(config, "env_runner_cls", None) or object, EpisodesRunner):
         _check_not_frozen(config, "uninstall")
 
 
@@ -60,23 +65,48 @@ class InstalledConfig:
 
 
 class TranslatedEnvToModule:
-    """Value of `env_to_module_connector`: makes RLlib's pipeline of the original config, and translates it."""
+    """Value of `env_to_module_connector`: makes the pipeline of the original config, and translates it.
+
+    Args:
+        original: a copy of the config before its connectors were replaced.
+    """
 
     def __init__(self, original: AlgorithmConfig) -> None:
         self.original = original
 
+    @property
+    def users_function(self) -> Any:
+        """The user's `env_to_module_connector`, or None."""
+        return vars(self.original)["_env_to_module_connector"]
+
     def __call__(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
-        return make_env_to_module(self.original.build_env_to_module_connector(env, spaces, device), device)
+        replaced = self.original.build_env_to_module_connector(env, spaces, device)
+        if not self.original.is_multi_agent:
+            return EnvToModuleInRLlib(replaced=replaced, device=device)
+        connector = MultiAgentEnvToModuleInRLlib(replaced=replaced, device=device)
+        connector.add_modules(self.original.policies)
+        return connector
 
 
 class TranslatedModuleToEnv:
-    """Value of `module_to_env_connector`: makes RLlib's pipeline of the original config, and translates it."""
+    """Value of `module_to_env_connector`: makes the pipeline of the original config, and translates it.
+
+    Args:
+        original: a copy of the config before its connectors were replaced.
+    """
 
     def __init__(self, original: AlgorithmConfig) -> None:
         self.original = original
 
     def __call__(self, env: Any = None, spaces: Any = None) -> Any:
-        return make_module_to_env(self.original.build_module_to_env_connector(env, spaces), self.original)
+        original = self.original
+        replaced = original.build_module_to_env_connector(env, spaces)
+        options = {"normalize_actions": original.normalize_actions, "clip_actions": original.clip_actions}
+        if not original.is_multi_agent:
+            return ModuleToEnvInRLlib(replaced=replaced, options=options)
+        connector = MultiAgentModuleToEnvInRLlib(replaced=replaced, options=options)
+        connector.add_modules(original.policies)
+        return connector
 
 
 def _resolved(config: Any) -> Any:
@@ -92,7 +122,7 @@ def _resolve(config: Any) -> None:
     check_support(config)
     original = config.copy(copy_frozen=False)
     config.env_runners(
-        env_runner_cls=EpisodesEnvRunner,
+        env_runner_cls=EpisodesMultiAgentEnvRunner if config.is_multi_agent else EpisodesEnvRunner,
         env_to_module_connector=TranslatedEnvToModule(original),
         add_default_connectors_to_env_to_module_pipeline=False,
         module_to_env_connector=TranslatedModuleToEnv(original),

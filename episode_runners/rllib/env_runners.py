@@ -2,30 +2,97 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 from gymnasium.wrappers.vector import DictInfoToList
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.env.env_runner import EnvRunner as RLlibEnvRunner
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibMultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner as RLlibSingleAgentEnvRunner
 
+from episode_runners.multi_agent import MultiAgentEnvRunner
+from episode_runners.rllib.conversion import rllib_episodes
+from episode_runners.rllib.episode_counts import EpisodeCounts, log_multi_agent_steps
+from episode_runners.rllib.events import hooks_of
+from episode_runners.rllib.learners import EpisodesLearner
 from episode_runners.rllib.module_policy import ModulePolicy
-from episode_runners.rllib.pipelines import EnvToModuleInRLlib, ModuleToEnvInRLlib, pipeline_in
+from episode_runners.rllib.pipelines import connector_in
 from episode_runners.single_agent import SingleAgentEnvRunner
+from episodes.errors import InvalidArgument
 
-__all__ = ["EpisodesEnvRunner"]
+__all__ = ["EpisodesEnvRunner", "EpisodesMultiAgentEnvRunner"]
+
+logger = logging.getLogger("ray.rllib")
 
 
-class EpisodesEnvRunner(RLlibSingleAgentEnvRunner):
-    """RLlib's `SingleAgentEnvRunner`, whose steps are sampled by this library's `SingleAgentEnvRunner`.
+class EnvironmentFailed(Exception):
+    """An environment raised an exception, which is the cause of this one."""
 
-    RLlib makes the environments, the module, states, metrics and callbacks. `sample` returns this library's episodes.
-    """
 
-    _runner: SingleAgentEnvRunner | None = None  # of the environments `_envs`
+class GuardedVectorEnv(gym.vector.VectorWrapper):
+    """Vector environment whose exceptions are raised as `EnvironmentFailed`."""
+
+    def reset(self, **arguments: Any) -> Any:
+        try:
+            return self.env.reset(**arguments)
+        except Exception as error:
+            raise EnvironmentFailed from error
+
+    def step(self, actions: Any) -> Any:
+        try:
+            return self.env.step(actions)
+        except Exception as error:
+            raise EnvironmentFailed from error
+
+
+class GuardedMultiAgentEnv:
+    """Environment of several agents whose exceptions are raised as `EnvironmentFailed`."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def reset(self, **arguments: Any) -> Any:
+        try:
+            return self.env.reset(**arguments)
+        except Exception as error:
+            raise EnvironmentFailed from error
+
+    def step(self, actions: Any) -> Any:
+        try:
+            return self.env.step(actions)
+        except Exception as error:
+            raise EnvironmentFailed from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["env"], name)
+
+
+class EpisodesRunner(RLlibEnvRunner):
+    """Base class of both env runners. RLlib makes the environments, the module, states, metrics and callbacks."""
+
+    config: Any
+    env: Any
+    module: Any
+    _weights_seq_no: int
+    _seed: int | None
+    _log_episode_metrics: Any
+    _runner: Any = None  # a runner of this library, for the environments `_envs`
     _envs: Any = None
+    _needs_reset = False  # of all environments, before the next step
+    _num_runners = 0  # runners made so far, one after each restart of the environments
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
-        self._ended: list[tuple[int, float, float]] = []  # lengths, returns and seconds of episodes to be logged
+        self._counts = EpisodeCounts()
         super().__init__(config=config, **kwargs)
+
+    def _make_runner(self, seed: int | None) -> Any:
+        raise NotImplementedError
+
+    def _count_steps(self, episodes: list[Any], num_episodes: int) -> None:
+        raise NotImplementedError
 
     def _sample(
         self,
@@ -36,51 +103,140 @@ class EpisodesEnvRunner(RLlibSingleAgentEnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[Any]:
-        runner = self._current_runner()
-        runner.policy_version = self._weights_seq_no
-        pack = runner.sample(
-            num_timesteps=num_timesteps,
-            num_episodes=num_episodes,
-            explore=explore,
-            random_actions=random_actions,
-            force_reset=force_reset,
-        )
-        self._count(runner)
-        return list(pack)
+        options = {"explore": explore, "random_actions": random_actions}
+        kept: list[Any] = []
+        while True:
+            runner = self._current_runner()
+            force_reset, self._needs_reset = force_reset or self._needs_reset, False
+            counts = {"num_timesteps": num_timesteps, "num_episodes": num_episodes}
+            try:
+                sampled = runner.sample(**counts, force_reset=force_reset, **options)
+                break
+            except EnvironmentFailed as error:
+                message = "An environment failed. All environments are restarted, and their samples are kept."
+                logger.error(message, exc_info=error.__cause__)
+                self._runner = None
+                self.make_env()
+                if num_timesteps is not None:
+                    taken = list(runner.take())
+                    kept += taken
+                    num_timesteps = max(num_timesteps - sum(map(len, taken)), 1)
+        episodes = [*kept, *sampled]
+        num_ended = self._counts.add(episodes)
+        self._count_steps(episodes, num_ended)
+        return episodes
 
-    def _current_runner(self) -> SingleAgentEnvRunner:
+    def sample(self, **arguments: Any) -> list[Any]:
+        """Return sampled episodes: this library's, or RLlib's if the algorithm learns with RLlib's pipelines.
+
+        Args:
+            arguments: as in RLlib.
+        """
+        episodes = super().sample(**arguments)
+        return episodes if issubclass(self.config.learner_class, EpisodesLearner) else rllib_episodes(episodes)
+
+    def _current_runner(self) -> Any:
         """Return the runner of the current environments."""
         if self._runner is None or self._envs is not self.env:
-            self._runner, self._envs = self._make_runner(), self.env
-        if isinstance(self._runner.policy, ModulePolicy):
-            self._runner.policy.num_env_steps = self.num_env_steps_sampled_lifetime
+            self._runner, self._envs = self._make_runner(self._next_seed()), self.env
+        self._runner.policy_version = self._weights_seq_no
         return self._runner
 
-    def _make_runner(self) -> SingleAgentEnvRunner:
+    def _next_seed(self) -> int | None:
+        """Return the env runner's seed for the first runner, and other seeds for later ones."""
+        num_before, self._num_runners = self._num_runners, self._num_runners + 1
+        if self._seed is None or not num_before:
+            return self._seed
+        return int(np.random.SeedSequence((self._seed, num_before)).generate_state(1)[0] >> 1)
+
+    def get_metrics(self) -> Any:
+        """Return the metrics since the last call, under RLlib's keys."""
+        for arguments in self._counts.take():
+            self._log_episode_metrics(*arguments)
+        return self.metrics.reduce()
+
+
+class EpisodesEnvRunner(EpisodesRunner, RLlibSingleAgentEnvRunner):
+    """RLlib's `SingleAgentEnvRunner`, whose steps are sampled by this library's `SingleAgentEnvRunner`.
+
+    `sample` returns this library's episodes.
+    """
+
+    def _make_runner(self, seed: int | None) -> SingleAgentEnvRunner:
         env: Any = self.env
-        while isinstance(env, DictInfoToList):  # RLlib's own loop needs lists of infos
+        while isinstance(env, DictInfoToList):  # RLlib's sampling loop needs lists of infos
             env = env.env
+        if self.config.restart_failed_sub_environments:
+            env = GuardedVectorEnv(env)
+        policy = None if self.module is None else ModulePolicy(lambda: self.module, self._num_steps_of_all)
+        module_to_env = connector_in(self._module_to_env).pipeline
+        module_to_env.seed(seed)
         return SingleAgentEnvRunner(
             env,
-            None if self.module is None else ModulePolicy(lambda: self.module),
-            env_to_module=pipeline_in(self._env_to_module, EnvToModuleInRLlib),
-            module_to_env=pipeline_in(self._module_to_env, ModuleToEnvInRLlib),
-            seed=self._seed,
+            policy,
+            env_to_module=connector_in(self._env_to_module).pipeline,
+            module_to_env=module_to_env,
+            hooks=hooks_of(self, self._callbacks, self._counts),
+            seed=seed,
             len_lookback_buffer=self.config.episode_lookback_horizon or 0,
             check_pipeline=False,
         )
 
-    def _count(self, runner: SingleAgentEnvRunner) -> None:
-        """Count the steps of the last `sample` under RLlib's keys."""
-        stats = runner.stats
-        self._increase_sampled_metrics(stats.num_steps, stats.num_episodes)
-        seconds = stats.seconds / max(stats.num_steps, 1)
-        lengths, returns = stats.lengths.tolist(), stats.returns.tolist()
-        self._ended += [(length, value, seconds * length) for length, value in zip(lengths, returns, strict=True)]
+    def _num_steps_of_all(self) -> int:
+        return self.num_env_steps_sampled_lifetime
 
-    def get_metrics(self) -> Any:
-        """Return the metrics since the last call, under RLlib's keys."""
-        ended, self._ended = self._ended, []
-        for length, value, seconds in ended:
-            self._log_episode_metrics(length, value, seconds)
-        return self.metrics.reduce()
+    def _count_steps(self, episodes: list[Any], num_episodes: int) -> None:
+        self._increase_sampled_metrics(sum(map(len, episodes)), num_episodes)
+
+
+class EpisodesMultiAgentEnvRunner(EpisodesRunner, RLlibMultiAgentEnvRunner):
+    """RLlib's `MultiAgentEnvRunner`, whose steps are sampled by this library's `MultiAgentEnvRunner`.
+
+    `sample` returns this library's episodes.
+    """
+
+    def _make_runner(self, seed: int | None) -> MultiAgentEnvRunner:
+        if not hasattr(self.env, "envs"):
+            raise InvalidArgument(
+                "install(config): environments of several agents must live in the process of their runner; set "
+                'config.env_runners(gym_env_vectorize_mode="sync")'
+            )
+        envs = iter([env.unwrapped for env in self.env.envs])
+        guards = self.config.restart_failed_sub_environments
+        self._policies: dict[Any, Any] = {}
+        self._update_modules()
+        return MultiAgentEnvRunner(
+            (lambda: GuardedMultiAgentEnv(next(envs))) if guards else (lambda: next(envs)),
+            self._policies,
+            num_envs=len(self.env.envs),
+            agent_to_module_mapping_fn=lambda agent_id, episode: self.config.policy_mapping_fn(agent_id, episode),
+            env_to_module=connector_in(self._env_to_module).pipeline,
+            module_to_env=connector_in(self._module_to_env).pipeline,
+            hooks=hooks_of(self, self._callbacks, self._counts),
+            seed=seed,
+            len_lookback_buffer=self.config.episode_lookback_horizon or 0,
+            check_pipeline=False,
+        )
+
+    def _current_runner(self) -> Any:
+        if self._runner is not None:
+            self._update_modules()
+        return super()._current_runner()
+
+    def _update_modules(self) -> None:
+        """Add policies and pipelines of new modules, and remove policies of removed modules."""
+        module_ids = list(self.module.keys()) if self.module is not None else [DEFAULT_MODULE_ID]
+        for module_id in [module_id for module_id in self._policies if module_id not in module_ids]:
+            del self._policies[module_id]
+            self._needs_reset = True  # ongoing episodes may have agents of this module
+        for module_id in module_ids:
+            if module_id not in self._policies:
+                find = lambda module_id=module_id: self.module[module_id]  # noqa: E731
+                self._policies[module_id] = ModulePolicy(find, lambda: self.num_env_steps_sampled_lifetime)
+        connector_in(self._env_to_module).add_modules(module_ids)
+        connector_in(self._module_to_env).add_modules(module_ids)
+        for module_id in module_ids:
+            connector_in(self._module_to_env).pipeline.modules[module_id].seed(self._seed)
+
+    def _count_steps(self, episodes: list[Any], num_episodes: int) -> None:
+        log_multi_agent_steps(self.metrics.log_value, episodes, num_episodes)

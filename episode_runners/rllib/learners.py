@@ -1,9 +1,12 @@
-"""RLlib's PPO learner with the learner pipeline of this library."""
+"""RLlib's PPO learner with the learner pipelines of this library."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
+from ray.rllib.algorithms.ppo.ppo_learner import PPOLearner
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns as RLlibColumns
@@ -13,12 +16,16 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from connectors import learner_pipeline
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.connector import ColumnDict, Connector
-from connectors.learner import GeneralizedAdvantageEstimation
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from episode_runners.rllib.advantages import RLlibAdvantages
 from episode_runners.rllib.module_policy import ModulePolicy
+from episode_runners.rllib.translation import DEFAULTS, module_pieces, translated, users_connectors, views_of
+from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 
 __all__ = ["EpisodesLearner", "EpisodesPPOTorchLearner", "learner_class_with_episodes"]
+
+_VIEWS = ("FlattenObservations", "FrameStacking", "PrevActionsPrevRewards")  # the views of the env runners replace them
 
 
 class AddWeightsSeqNo(Connector):
@@ -39,14 +46,19 @@ class EpisodesToBatches(ConnectorV2):
     masks.
 
     Args:
-        replaced: RLlib's learner pipeline.
+        replaced: RLlib's learner pipeline, whose connectors are translated. It has their states.
+        view_pieces: function that returns new env-to-module connectors for an episode's spaces.
         device: device of the batches.
         max_seq_len: length of padded rows for recurrent modules.
     """
 
-    def __init__(self, *, replaced: Any, device: Any, max_seq_len: int) -> None:
+    def __init__(
+        self, *, replaced: Any, view_pieces: Callable[[Any, Any], list[Connector]], device: Any, max_seq_len: int
+    ) -> None:
         self.replaced, self.device, self.max_seq_len = replaced, device, max_seq_len
-        self.pipelines: dict[Any, Any] = {}
+        self._view_pieces = view_pieces
+        self._pipelines: dict[Any, Any] = {}  # by module
+        self._pieces = _pieces_of(replaced)
         super().__init__(replaced.input_observation_space, replaced.input_action_space)
 
     def __call__(
@@ -58,31 +70,63 @@ class EpisodesToBatches(ConnectorV2):
                 continue
             pack = EpisodePack.from_episodes(module_episodes)
             policy = ModulePolicy(lambda module_id=module_id: rl_module[module_id])
-            if module_id not in self.pipelines:
-                self.pipelines[module_id] = self._make_pipeline(pack, policy)
-            batch = self.pipelines[module_id](rl_module=policy, episodes=pack, metrics=kwargs.get("metrics"))
+            if module_id not in self._pipelines:
+                self._pipelines[module_id] = self._make_pipeline(pack, policy)
+            batch = self._pipelines[module_id](rl_module=policy, episodes=pack, metrics=kwargs.get("metrics"))
             if shared_data is not None and RLlibColumns.LOSS_MASK in batch:
                 shared_data[f"_zero_padded_for_mid={module_id}"] = True
             batches[module_id] = dict(batch)
         return batches
 
     def _make_pipeline(self, pack: EpisodePack, policy: ModulePolicy) -> Any:
-        advantages = next(
-            connector
-            for connector in self.replaced.connectors
-            if type(connector).__name__ == "GeneralAdvantageEstimation"
-        )
-        returns = GeneralizedAdvantageEstimation(gamma=advantages.gamma, lambda_=advantages.lambda_, normalize=True)
         episode = pack[0]
-        return learner_pipeline(
-            episode.observation_space,
-            episode.action_space,
-            pieces=[AddWeightsSeqNo()],
-            returns=returns,
+        spaces = episode.observation_space, episode.action_space
+        (advantages,) = [piece for piece in self.replaced.connectors if _is_gae(piece)]
+        pipeline = learner_pipeline(
+            *spaces,
+            pieces=[*views_of(self._view_pieces(*spaces)), *[piece for piece, after in self._pieces if not after]],
+            returns=RLlibAdvantages(gamma=advantages.gamma, lambda_=advantages.lambda_, normalize=True),
             policy=policy,
             max_seq_len=self.max_seq_len if policy.get_initial_state() else None,
             device=self.device,
         )
+        for piece, after in reversed(self._pieces):
+            if after:
+                pipeline.insert_after("RLlibAdvantages" if after == "returns" else "AddColumns", piece)
+        pipeline.insert_after("AddColumns", AddWeightsSeqNo())
+        return pipeline
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        return self.replaced.get_state(components, not_components=not_components, **kwargs)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.replaced.set_state(state)
+
+    def reset_state(self) -> None:
+        self.replaced.reset_state()
+
+
+def _pieces_of(replaced: Any) -> list[tuple[Connector, str]]:
+    """Return translations of the user's connectors in RLlib's learner pipeline, and what they come after.
+
+    Returns:
+        Pairs of a connector and "" (before the default ones), "columns" or "returns".
+    """
+    pieces, after = [], ""
+    for connector in replaced.connectors:
+        name = type(connector).__name__
+        if connector in users_connectors(replaced):
+            if name not in _VIEWS:
+                pieces.append((translated(connector), after))
+        elif _is_gae(connector):
+            after = "returns"
+        elif name in DEFAULTS and name != "AddOneTsToEpisodesAndTruncate":
+            after = after or "columns"
+    return pieces
+
+
+def _is_gae(connector: Any) -> bool:
+    return type(connector).__name__ == "GeneralAdvantageEstimation"
 
 
 class EpisodesLearner(Learner):
@@ -94,10 +138,38 @@ class EpisodesLearner(Learner):
         if self._learner_connector is not None and not isinstance(self._learner_connector, EpisodesToBatches):
             connector: Any = EpisodesToBatches(
                 replaced=self._learner_connector,
+                view_pieces=self._make_view_pieces,
                 device=self._device,
                 max_seq_len=self.config.model_config.get("max_seq_len", 20),
             )
             self._learner_connector = connector
+
+    def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
+        """Return translations of the connectors that the user's `env_to_module_connector` returns.
+
+        It is called with an object that has the spaces of the stored observations in place of an environment.
+        """
+        make = getattr(vars(self.config)["_env_to_module_connector"], "users_function", None)
+        if make is None:
+            return []
+        env = SimpleNamespace(
+            observation_space=observation_space,
+            action_space=action_space,
+            single_observation_space=observation_space,
+            single_action_space=action_space,
+        )
+        spaces = {"__env__": (observation_space, action_space), "__env_single__": (observation_space, action_space)}
+        try:
+            made = make(env, spaces, self._device)
+        except TypeError:
+            made = make(env)
+        except Exception as error:
+            raise InvalidArgument(
+                "install(config): env_to_module_connector failed in the learner, where `env` has only "
+                "observation_space and action_space: let it read the spaces only"
+            ) from error
+        connectors: Iterable[Any] = made if isinstance(made, list | tuple) else [made]
+        return module_pieces(connectors)
 
 
 class EpisodesPPOTorchLearner(EpisodesLearner, PPOTorchLearner):
@@ -105,8 +177,8 @@ class EpisodesPPOTorchLearner(EpisodesLearner, PPOTorchLearner):
 
 
 def learner_class_with_episodes(learner_class: type[Learner]) -> type[Learner]:
-    """Return the PPO learner class, or a derived one, with this library's learner pipeline."""
-    if issubclass(learner_class, EpisodesLearner):
+    """Return a PPO learner class with this library's learner pipeline, or another learner class itself."""
+    if issubclass(learner_class, EpisodesLearner) or not issubclass(learner_class, PPOLearner):
         return learner_class
     if learner_class is PPOTorchLearner:
         return EpisodesPPOTorchLearner

@@ -15,29 +15,27 @@ class ModulePolicy:
 
     Args:
         find: function that returns the module. RLlib may replace its module at any time.
-
-    Attributes:
-        num_env_steps: number of steps of all runners, for exploration schedules.
+        count: function that returns the number of env steps of all runners, for exploration schedules.
     """
 
-    def __init__(self, find: Callable[[], Any]) -> None:
-        self._find = find
-        self.num_env_steps = 0
+    def __init__(self, find: Callable[[], Any], count: Callable[[], int] = lambda: 0) -> None:
+        self._find, self._count = find, count
 
     @property
     def device(self) -> torch.device:
         """Device of the module's first parameter, or the CPU."""
-        return next((parameter.device for parameter in self._find().parameters()), torch.device("cpu"))
+        parameters = getattr(self._find(), "parameters", tuple)
+        return next((parameter.device for parameter in parameters()), torch.device("cpu"))
 
     def __call__(self, batch: Mapping[str, Any], explore: bool | None = None) -> Any:
         module = self._find()
-        return module.forward_exploration(batch, t=self.num_env_steps) if explore else module.forward_inference(batch)
+        return module.forward_exploration(batch, t=self._count()) if explore else module.forward_inference(batch)
 
     def compute_values(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """Return the values [B], or [B, T] of a recurrent module, of the batch's observations."""
-        return self._find().compute_values(dict(batch))
+        return self._find().unwrapped().compute_values(dict(batch))
 
     def get_initial_state(self) -> dict[str, Any]:
         """Return the state at an episode's start. It is empty if the module is not recurrent."""
-        module = self._find()
+        module = self._find().unwrapped()  # with several learners, the module is wrapped for them
         return module.get_initial_state() if module.is_stateful() else {}

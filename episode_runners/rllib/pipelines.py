@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import gymnasium as gym
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline
-from episode_runners.rllib.translation import acting_pieces
-from episodes.errors import EpisodeStateError
+from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
+from episode_runners.rllib.translation import joint_pieces, module_pieces, users_connectors
+from episodes.errors import EpisodeStateError, StateMismatch
 
-__all__ = ["EnvToModuleInRLlib", "ModuleToEnvInRLlib", "make_env_to_module", "make_module_to_env", "pipeline_in"]
+__all__ = [
+    "EnvToModuleInRLlib",
+    "ModuleToEnvInRLlib",
+    "MultiAgentEnvToModuleInRLlib",
+    "MultiAgentModuleToEnvInRLlib",
+    "PipelineInRLlib",
+    "connector_in",
+]
 
 
 class PipelineInRLlib(ConnectorV2):
@@ -20,30 +28,28 @@ class PipelineInRLlib(ConnectorV2):
     RLlib does not call it: env runners sample with `pipeline`.
 
     Args:
-        replaced: RLlib's pipeline, from which `pipeline` was translated.
+        replaced: RLlib's pipeline, which is translated.
+        device: device of the batches.
+        options: options of the pipelines.
+
+    Attributes:
         pipeline: the pipeline of this library.
     """
 
-    def __init__(
-        self,
-        input_observation_space: gym.Space | None = None,
-        input_action_space: gym.Space | None = None,
-        *,
-        replaced: Any,
-        pipeline: Any,
-        **kwargs: Any,
-    ) -> None:
-        self.replaced, self.pipeline = replaced, pipeline
-        super().__init__(input_observation_space, input_action_space, **kwargs)
+    pipeline: Any
 
-    def recompute_output_observation_space(
-        self, input_observation_space: gym.Space, input_action_space: gym.Space
-    ) -> gym.Space:
+    def __init__(self, *, replaced: Any, device: Any = None, options: dict[str, Any] | None = None) -> None:
+        self.replaced, self.device, self.options = replaced, device, options or {}
+        self.pipeline = self._make_pipeline(users_connectors(replaced))
+        super().__init__(replaced.input_observation_space, replaced.input_action_space)
+
+    def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        raise NotImplementedError
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         return self.replaced.observation_space
 
-    def recompute_output_action_space(
-        self, input_observation_space: gym.Space, input_action_space: gym.Space
-    ) -> gym.Space:
+    def recompute_output_action_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         return self.replaced.action_space
 
     def __call__(self, **arguments: Any) -> Any:
@@ -65,38 +71,76 @@ class PipelineInRLlib(ConnectorV2):
         return self.pipeline.merge_states(states)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        spaces = self.input_observation_space, self.input_action_space
-        return spaces, {"replaced": self.replaced, "pipeline": self.pipeline}
+        return (), {"replaced": self.replaced, "device": self.device, "options": self.options}
 
 
 class EnvToModuleInRLlib(PipelineInRLlib):
     """Env-to-module pipeline of this library as a connector of RLlib."""
 
+    def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        spaces = self.replaced.input_observation_space, self.replaced.input_action_space
+        return env_to_module_pipeline(*spaces, pieces=module_pieces(connectors), device=self.device)
+
 
 class ModuleToEnvInRLlib(PipelineInRLlib):
     """Module-to-env pipeline of this library as a connector of RLlib."""
 
-
-def make_env_to_module(replaced: Any, device: Any) -> EnvToModuleInRLlib:
-    """Return the translation of RLlib's env-to-module pipeline `replaced`."""
-    spaces = replaced.input_observation_space, replaced.input_action_space
-    pipeline = env_to_module_pipeline(*spaces, pieces=acting_pieces(replaced), device=device)
-    return EnvToModuleInRLlib(*spaces, replaced=replaced, pipeline=pipeline)
+    def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        spaces = self.replaced.input_observation_space, self.replaced.input_action_space
+        return module_to_env_pipeline(*spaces, pieces=module_pieces(connectors), log_probs=False, **self.options)
 
 
-def make_module_to_env(replaced: Any, config: Any) -> ModuleToEnvInRLlib:
-    """Return the translation of RLlib's module-to-env pipeline `replaced`."""
-    spaces = replaced.input_observation_space, replaced.input_action_space
-    pipeline = module_to_env_pipeline(
-        *spaces,
-        pieces=acting_pieces(replaced),
-        normalize_actions=config.normalize_actions,
-        clip_actions=config.clip_actions,
-        log_probs=False,
-    )
-    return ModuleToEnvInRLlib(*spaces, replaced=replaced, pipeline=pipeline)
+class MultiAgentPipelineInRLlib(PipelineInRLlib):
+    """Pipelines of all modules as one connector of RLlib. A module's pipeline is made when it is first needed."""
+
+    def _make_module_pipeline(self) -> Any:
+        raise NotImplementedError
+
+    def add_modules(self, module_ids: Iterable[Any]) -> None:
+        """Make the pipelines of modules that have none."""
+        for module_id in module_ids:
+            if module_id not in self.pipeline.modules and module_id != "__joint__":
+                self.pipeline.modules[module_id] = self._make_module_pipeline()
+
+    def set_state(self, state: dict[Any, Any]) -> None:
+        """Restore a state. Modules without a state in `state` keep theirs."""
+        self.add_modules(state)
+        self.pipeline.set_state({**self.pipeline.get_state(), **state})
+
+    def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
+        for state in states:
+            self.add_modules(state)
+        return self.pipeline.merge_states(states)
 
 
-def pipeline_in(connectors: Any, kind: type[PipelineInRLlib]) -> Any:
-    """Return the pipeline of this library that RLlib's pipeline `connectors` contains."""
-    return next(connector.pipeline for connector in connectors.connectors if isinstance(connector, kind))
+class MultiAgentEnvToModuleInRLlib(MultiAgentPipelineInRLlib):
+    """Env-to-module pipelines of all modules as one connector of RLlib."""
+
+    def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        return MultiAgentEnvToModule({}, joint=joint_pieces(connectors))
+
+    def _make_module_pipeline(self) -> Any:
+        pieces = module_pieces(users_connectors(self.replaced))
+        return env_to_module_pipeline(pieces=pieces, device=self.device)
+
+
+class MultiAgentModuleToEnvInRLlib(MultiAgentPipelineInRLlib):
+    """Module-to-env pipelines of all modules as one connector of RLlib."""
+
+    def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        return MultiAgentModuleToEnv({})
+
+    def _make_module_pipeline(self) -> Any:
+        return module_to_env_pipeline(pieces=module_pieces(users_connectors(self.replaced)), **self.options)
+
+
+def connector_in(connectors: Any) -> Any:
+    """Return the `PipelineInRLlib` that RLlib's pipeline `connectors` contains.
+
+    Raises:
+        StateMismatch: there is none.
+    """
+    for connector in connectors.connectors:
+        if isinstance(connector, PipelineInRLlib):
+            return connector
+    raise StateMismatch(f"{type(connectors).__name__} was made without install(config); build the algorithm with it")

@@ -6,13 +6,18 @@ import warnings
 from typing import Any
 
 import ray
-from ray.rllib.algorithms.ppo.ppo_learner import PPOLearner
+from ray.rllib.algorithms.appo import APPO
+from ray.rllib.algorithms.dqn import DQN
+from ray.rllib.algorithms.impala import IMPALA
+from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.algorithms.sac import SAC
 
 from episodes.errors import InvalidArgument
 
 __all__ = ["TESTED_VERSIONS", "check_support"]
 
 TESTED_VERSIONS = ("2.60",)
+ALGORITHMS = (PPO, APPO, IMPALA, DQN, SAC)
 
 
 def check_support(config: Any) -> None:
@@ -28,15 +33,26 @@ def check_support(config: Any) -> None:
             "compare a short run with uninstall(config)",
             stacklevel=4,
         )
-    algorithm = getattr(config.algo_class, "__name__", None)
-    if not issubclass(config.learner_class, PPOLearner):
-        raise InvalidArgument(f"install(config): {algorithm} is not supported; supported is PPO")
+    _check_algorithm(config.algo_class)
+    if config.is_multi_agent and not issubclass(config.algo_class, PPO):
+        raise InvalidArgument(
+            f"install(config): {config.algo_class.__name__} with several agents is not supported; several agents are "
+            "supported with PPO"
+        )
     if config.env_runner_cls is not None:
         raise InvalidArgument(
             f"install(config): env_runner_cls={config.env_runner_cls.__name__} would be replaced; remove it with "
             "config.env_runners(env_runner_cls=None), and move its code to callbacks"
         )
-    if config.is_multi_agent:
-        raise InvalidArgument("install(config): several agents are not supported yet")
-    if config.num_learners > 1 or config.num_aggregator_actors_per_learner:
-        raise InvalidArgument("install(config): several learners and aggregator actors are not supported yet")
+
+
+def _check_algorithm(algorithm: type[Any] | None) -> None:
+    """Raise `InvalidArgument` unless the algorithm is supported, or is the user's and derives from one that is."""
+    if algorithm in ALGORITHMS:
+        return
+    is_rllibs = algorithm is None or algorithm.__module__.startswith("ray.rllib.algorithms")
+    if algorithm is None or is_rllibs or not issubclass(algorithm, ALGORITHMS):
+        names = ", ".join(supported.__name__ for supported in ALGORITHMS)
+        raise InvalidArgument(
+            f"install(config): {getattr(algorithm, '__name__', algorithm)} is not supported; supported are {names}"
+        )

@@ -68,7 +68,7 @@ def test_copies_of_installed_configs_are_installed(copied: Any) -> None:
 def test_install_of_unsupported_settings_raises() -> None:
     with pytest.raises(WrongType, match="give an AlgorithmConfig"):
         install(PPO)
-    with pytest.raises(InvalidArgument, match="BC is not supported"):
+    with pytest.raises(InvalidArgument, match="BC is not supported; supported are PPO, APPO"):
         install(BCConfig())
     with pytest.raises(InvalidArgument, match="env_runner_cls=SingleAgentEnvRunner would be replaced"):
         install(PPOConfig().env_runners(env_runner_cls=RLlibSingleAgentEnvRunner))

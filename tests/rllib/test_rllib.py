@@ -12,16 +12,25 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run_checks(name: str) -> None:
-    """Run the tests of one file of this directory in a new process."""
+def run_checks(*arguments: str) -> None:
+    """Run files of this directory with pytest in a new process."""
+    pytest.importorskip("ray")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-W", "default"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "RAY_DISABLE_IMPORT_WARNING": "1"}
-    checks = [*command, f"tests/rllib/{name}.py"]
-    done = subprocess.run(checks, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    call = [*command, *arguments]
+    done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["config_checks"])
-def test_install_in_rllib(name: str) -> None:
-    pytest.importorskip("ray")
-    run_checks(name)
+def test_install_in_one_process() -> None:
+    run_checks("tests/rllib/config_checks.py", "tests/rllib/algorithm_checks.py")
+
+
+@pytest.mark.slow
+def test_install_with_other_connectors_and_modules() -> None:
+    run_checks("tests/rllib/algorithm_checks.py", "-m", "slow")
+
+
+@pytest.mark.slow
+def test_install_with_ray_actors() -> None:
+    run_checks("tests/rllib/actor_checks.py", "-m", "slow")

@@ -1,0 +1,53 @@
+"""Conversion of sampled episodes for the learners of RLlib that this library does not replace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode as RLlibEpisode
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+
+from episodes.converters import to_rllib
+from episodes.facts.policy_versions import UNKNOWN
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.single_agent import SingleAgentEpisode
+
+__all__ = ["rllib_episodes"]
+
+
+def rllib_episodes(episodes: Iterable[Any]) -> list[Any]:
+    """Return finalized episodes as RLlib's. Episodes of one agent share their arrays with the result."""
+    return [
+        to_rllib([episode], action_mapping="normalize")[0][0]
+        if isinstance(episode, MultiAgentEpisode)
+        else _rllib_episode(episode)
+        for episode in episodes
+    ]
+
+
+def _rllib_episode(episode: SingleAgentEpisode) -> RLlibEpisode:
+    """Return RLlib's episode with the arrays of a finalized episode, its lookback included."""
+    lookback = episode.observations.lookback
+    everything = slice(-lookback, None) if lookback else slice(None)
+    read = {"indices": everything, "neg_index_as_lookback": True}
+    versions = episode.get_policy_versions()
+    known = versions[0] if len(versions) else UNKNOWN
+    outputs = {key: episode.get_extra_model_outputs(key, **read) for key in episode.extra_model_outputs}
+    converted = RLlibEpisode(
+        episode.id_,
+        observations=episode.get_observations(**read),
+        observation_space=episode.observation_space,
+        infos=list(episode.get_infos(**read)),
+        actions=episode.get_actions(**read),
+        action_space=episode.env_action_space,
+        rewards=episode.get_rewards(**read),
+        terminated=episode.is_terminated,
+        truncated=episode.is_truncated,
+        extra_model_outputs=outputs | {WEIGHTS_SEQ_NO: np.concatenate([np.full(lookback, known), versions])},
+        t_started=episode.t_started,
+        len_lookback_buffer=lookback,
+    )
+    converted.custom_data.update(episode.custom_data)
+    return converted

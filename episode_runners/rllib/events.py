@@ -1,0 +1,99 @@
+"""RLlib's callbacks as hooks of this library's runners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+
+from episode_runners.callbacks import CallbackHook
+from episode_runners.callbacks import RLlibCallback as OurCallback
+from episode_runners.rllib.episode_counts import EpisodeCounts
+
+__all__ = ["hooks_of"]
+
+_EVENTS = {
+    "on_episode_start": ("on_episode_created", "on_episode_start"),
+    "on_episode_step": ("on_episode_step",),
+    "on_episode_end": ("on_episode_end",),
+}
+
+
+def hooks_of(env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> list[CallbackHook]:
+    """Return a hook that calls the env runner's callbacks, or none if no callback handles episodes.
+
+    Args:
+        env_runner: the env runner of RLlib.
+        callbacks: its callback objects. Callback functions are read from its config.
+        counts: store of the earlier chunks of episodes.
+    """
+    handled = {event for events in _EVENTS.values() for event in events if _calls(env_runner, callbacks, event)}
+    if not handled:
+        return []
+    counts.keeps_chunks = "on_episode_end" in handled
+    return [EventHook(env_runner, EventCaller(env_runner, callbacks, counts), handled)]
+
+
+def _calls(env_runner: Any, callbacks: list[Any], event: str) -> list[Any]:
+    """Return the methods and functions that handle an event."""
+    methods = [
+        getattr(callback, event)
+        for callback in callbacks
+        if getattr(type(callback), event) is not getattr(RLlibCallback, event)
+    ]
+    functions = getattr(env_runner.config, f"callbacks_{event}", None) or []
+    return methods + (list(functions) if isinstance(functions, list | tuple) else [functions])
+
+
+class EventHook(CallbackHook):
+    """Hook that calls RLlib's callbacks with its env runner, metrics logger and module, and this library's episodes.
+
+    Args:
+        env_runner: the env runner of RLlib.
+        callback: caller of its callbacks.
+        handled: names of the events that a callback handles.
+    """
+
+    def __init__(self, env_runner: Any, callback: EventCaller, handled: set[str]) -> None:
+        self._env_runner, self._handled = env_runner, handled
+        super().__init__(callback)
+
+    def _overrides(self, name: str) -> bool:
+        return any(event in self._handled for event in _EVENTS.get(name, ()))
+
+    def _arguments(self, runner: Any) -> dict[str, Any]:
+        env_runner = self._env_runner
+        return {
+            "env_runner": env_runner,
+            "metrics_logger": env_runner.metrics,
+            "env": env_runner.env,
+            "rl_module": env_runner.module,
+        }
+
+
+class EventCaller(OurCallback):
+    """Callback that calls all callbacks of an env runner of RLlib.
+
+    Args:
+        env_runner: the env runner of RLlib.
+        callbacks: its callback objects.
+        counts: store of the earlier chunks of episodes.
+    """
+
+    def __init__(self, env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> None:
+        self._env_runner, self._callbacks, self._counts = env_runner, callbacks, counts
+
+    def on_episode_start(self, **arguments: Any) -> None:
+        for event in _EVENTS["on_episode_start"]:
+            self._call(event, arguments)
+
+    def on_episode_step(self, **arguments: Any) -> None:
+        self._call("on_episode_step", arguments)
+
+    def on_episode_end(self, **arguments: Any) -> None:
+        chunks = self._counts.chunks_before(arguments["episode"].id_)
+        self._call("on_episode_end", {**arguments, "prev_episode_chunks": chunks})
+
+    def _call(self, event: str, arguments: dict[str, Any]) -> None:
+        for call in _calls(self._env_runner, self._callbacks, event):
+            call(**arguments)

@@ -1,0 +1,145 @@
+"""RLlib with `install` and Ray actors: remote env runners, several learners, Tune, killed runners, other algorithms."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import ray
+from ray import tune
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.connectors.env_to_module import MeanStdFilter
+
+from episode_runners.rllib import install
+from tests.rllib.rllib_envs import Scripted, ScriptedAgents, multi_agent, ppo
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_session() -> Iterator[None]:
+    ray.init(num_cpus=6, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
+    yield
+    ray.shutdown()
+
+
+def lifetime_steps(config: Any, num_iterations: int = 3) -> list[float]:
+    """Return the number of sampled steps after each iteration of a config."""
+    algorithm = config.build_algo()
+    results = [algorithm.train() for _ in range(num_iterations)]
+    algorithm.stop()
+    for result in results:
+        for module_id, metrics in result["learners"].items():
+            assert module_id == "__all_modules__" or np.isfinite(metrics["total_loss"])
+    return [result["num_env_steps_sampled_lifetime"] for result in results]
+
+
+def test_remote_runners_merge_filters() -> None:
+    config = install(ppo()).env_runners(num_env_runners=2, env_to_module_connector=lambda *args: MeanStdFilter())
+    algorithm = config.build_algo()
+    for _ in range(2):
+        algorithm.train()
+    states = algorithm.env_runner_group.foreach_env_runner(lambda runner: repr(runner._env_to_module.get_state()))
+    assert len(set(states)) == 1
+    assert "'count': 8" in states[0]
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("agents", [False, True])
+def test_two_learners_train(agents: bool) -> None:
+    config = install(multi_agent(ppo()) if agents else ppo())
+    config.env_runners(num_env_runners=1).learners(num_learners=2)
+    steps = lifetime_steps(config)
+    assert 2400 <= steps[-1] <= 2430
+
+
+def test_one_remote_learner_trains_a_recurrent_module() -> None:
+    assert lifetime_steps(install(ppo(use_lstm=True, max_seq_len=10)).learners(num_learners=1))[-1] >= 1200
+
+
+class Slow(gym.Wrapper):
+    """CartPole that takes a millisecond for a step."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.001)
+        return self.env.step(action)
+
+
+def test_killed_runner_is_replaced_and_no_step_counts_twice() -> None:
+    config = install(ppo(Slow)).env_runners(num_env_runners=2).fault_tolerance(restart_failed_env_runners=True)
+    algorithm = config.build_algo()
+    algorithm.train()
+    group = algorithm.env_runner_group
+    before = algorithm.train()["num_env_steps_sampled_lifetime"]
+    group.foreach_env_runner_async(lambda runner: (time.sleep(0.2), os._exit(1)), remote_worker_ids=[1])
+    steps = [before]
+    for _ in range(5):
+        result = algorithm.train()
+        steps.append(result["num_env_steps_sampled_lifetime"])
+        assert result["env_runners"]["num_env_steps_sampled"] == steps[-1] - steps[-2]
+    assert all(400 <= more <= 420 for more in np.diff(steps))
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("agents", [False, True])
+def test_environment_that_raises_every_200_steps_keeps_samples_of_others(agents: bool) -> None:
+    env = ScriptedAgents if agents else Scripted
+    config = multi_agent(ppo(), env) if agents else ppo(env)
+    config.environment(env, env_config={"raises_every": 200}).fault_tolerance(restart_failed_sub_environments=True)
+    steps = lifetime_steps(install(config), 20)
+    assert 20 * 400 <= steps[-1] <= 20 * 404
+
+
+def test_tune_runs_an_installed_config(tmp_path: Any) -> None:
+    config = install(ppo()).training(lr=tune.grid_search([1e-3, 1e-4]))
+    checkpoints = tune.CheckpointConfig(checkpoint_at_end=True)
+    run = tune.RunConfig(
+        stop={"training_iteration": 2}, verbose=0, storage_path=str(tmp_path), checkpoint_config=checkpoints
+    )
+    results = tune.Tuner("PPO", param_space=config, run_config=run).fit()
+    assert not results.errors
+    algorithm = Algorithm.from_checkpoint(results[0].checkpoint.path)
+    assert type(algorithm.env_runner).__name__ == "EpisodesEnvRunner"
+    algorithm.train()
+    algorithm.stop()
+
+
+def test_evaluation_in_parallel_to_training() -> None:
+    config = install(ppo()).evaluation(
+        evaluation_interval=1, evaluation_num_env_runners=1, evaluation_parallel_to_training=True
+    )
+    algorithm = config.build_algo()
+    assert algorithm.train()["evaluation"]["env_runners"]["num_episodes"] > 0
+    algorithm.stop()
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "DQN": lambda: DQNConfig().environment("CartPole-v1").training(num_steps_sampled_before_learning_starts=100),
+    "SAC": lambda: SACConfig().environment("Pendulum-v1").training(num_steps_sampled_before_learning_starts=100),
+    "IMPALA": lambda: IMPALAConfig().environment("CartPole-v1").env_runners(num_env_runners=1),
+    "APPO": lambda: APPOConfig().environment("CartPole-v1").env_runners(num_env_runners=1),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_algorithms_train_with_sampled_episodes(name: str) -> None:
+    config = install(OTHERS[name]()).reporting(min_sample_timesteps_per_iteration=200, min_time_s_per_iteration=1)
+    algorithm = config.env_runners(num_envs_per_env_runner=2).build_algo()
+    for _ in range(30):
+        result = algorithm.train()
+        if result.get("learners", {}).get("default_policy"):
+            break
+    assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+    algorithm.stop()

@@ -1,0 +1,273 @@
+"""PPO of RLlib with `install` in this process: losses, connectors, callbacks, metrics, checkpoints, failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.connectors.env_to_module import (
+    FlattenObservations,
+    MeanStdFilter,
+    PrevActionsPrevRewards,
+    WriteObservationsToEpisodes,
+)
+from ray.rllib.connectors.env_to_module.frame_stacking import FrameStackingEnvToModule
+from ray.rllib.connectors.env_to_module.observation_preprocessor import SingleAgentObservationPreprocessor
+from ray.rllib.connectors.learner.frame_stacking import FrameStackingLearner
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+
+from episode_runners.rllib import install
+from episodes import MultiAgentEpisode, SingleAgentEpisode
+from episodes.converters import from_rllib
+from episodes.errors import EpisodeError, InvalidArgument
+from tests.rllib.rllib_envs import Scripted, ScriptedAgents, multi_agent, numbers_of, ppo
+
+
+def slow(value: Any) -> Any:
+    """Return a parameter of a test that runs only with `-m slow`."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+def train(config: Any, num_iterations: int = 2) -> tuple[Any, dict[str, Any]]:
+    """Return the algorithm of a config after some iterations, and its last result."""
+    algorithm = config.build_algo()
+    for _ in range(num_iterations):
+        result = algorithm.train()
+    return algorithm, result
+
+
+# --- losses ------------------------------------------------------------------------------------------------------
+
+
+def losses_and_gradients(learner: Any, episodes: list[Any]) -> tuple[dict[str, float], list[np.ndarray]]:
+    """Return the loss of each module and all gradients, for one batch of all steps."""
+    connector = learner._learner_connector
+    columns = connector(rl_module=learner.module, batch={}, episodes=episodes, shared_data={}, metrics=learner.metrics)
+    batch = MultiAgentBatch({name: SampleBatch(part) for name, part in columns.items()}, env_steps=1).policy_batches
+    losses = learner.compute_losses(fwd_out=learner.module.forward_train(batch), batch=batch)
+    gradients = learner.compute_gradients(losses)
+    return {name: loss.item() for name, loss in losses.items()}, [value.numpy() for value in gradients.values()]
+
+
+@pytest.mark.parametrize("kind", ["vector", slow("continuous"), slow("recurrent"), "agents"])
+def test_ppo_loss_and_gradients_equal_rllibs(kind: str) -> None:
+    config: Callable[[], Any] = {
+        "vector": ppo,
+        "continuous": lambda: ppo("Pendulum-v1"),
+        "recurrent": lambda: ppo(use_lstm=True, lstm_cell_size=16, max_seq_len=7),
+        "agents": lambda: multi_agent(ppo()),
+    }[kind]
+    theirs, ours = config().build_algo(), install(config()).build_algo()
+    sampled = theirs.env_runner.sample(num_timesteps=300) + theirs.env_runner.sample(num_timesteps=60)
+    learners = [algorithm.learner_group._learner for algorithm in (theirs, ours)]
+    learners[1].module.set_state(learners[0].module.get_state())
+    episodes, _ = from_rllib(sampled, action_mapping="normalize")  # before RLlib's pipeline adds steps to its episodes
+    loss, gradients = losses_and_gradients(learners[0], sampled)
+    our_loss, our_gradients = losses_and_gradients(learners[1], episodes)
+    assert our_loss == pytest.approx(loss, abs=1e-5)
+    for gradient, expected in zip(our_gradients, gradients, strict=True):
+        np.testing.assert_allclose(gradient, expected, atol=1e-5)
+
+
+# --- connectors --------------------------------------------------------------------------------------------------
+
+
+class Squares(SingleAgentObservationPreprocessor):
+    """Images of 42 x 42 pixels and one channel."""
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
+        return spaces.Box(-np.inf, np.inf, (42, 42, 1), np.float32)
+
+    def preprocess(self, observation: Any, episode: Any) -> np.ndarray:
+        return np.resize(observation, (42, 42, 1)).astype(np.float32)
+
+
+class HalfRewards(ConnectorV2):
+    """Learner connector of a user that counts episodes."""
+
+    num_episodes = 0
+
+    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            episode.set_rewards(new_data=0.5 * episode.get_rewards())
+            HalfRewards.num_episodes += 1
+        return batch
+
+
+class LastReward(ConnectorV2):
+    """Env-to-module connector of a user that adds a column."""
+
+    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        for episode in self.single_agent_episode_iterator(episodes):
+            reward = episode.get_rewards(-1) if len(episode) else 0.0
+            self.add_batch_item(batch, "last_reward", np.float32(reward), episode)
+        return batch
+
+
+PIECES: dict[str, list[Callable[[], Any]]] = {
+    "MeanStdFilter": [MeanStdFilter],
+    "Flatten, MeanStdFilter": [FlattenObservations, MeanStdFilter],
+    "PrevActions, Flatten": [lambda: PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=3), FlattenObservations],
+    "Squares, FrameStacking": [Squares, lambda: FrameStackingEnvToModule(num_frames=3)],
+    "LastReward": [LastReward],
+}
+
+
+@pytest.mark.parametrize("name", ["PrevActions, Flatten", *[slow(name) for name in PIECES if "Prev" not in name]])
+def test_env_to_module_connectors_are_translated(name: str) -> None:
+    HalfRewards.num_episodes = 0
+    config = install(ppo("FrozenLake-v1" if name.startswith("Flatten") else "CartPole-v1"))
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: [make() for make in PIECES[name]])
+    config.training(learner_connector=lambda observed, acted: [HalfRewards()])
+    if name == "Squares, FrameStacking":
+        config.training(
+            learner_connector=lambda observed, acted: [FrameStackingLearner(num_frames=3)],
+            train_batch_size_per_learner=40,
+            minibatch_size=20,
+        )
+    algorithm, result = train(config, 1)
+    assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+    assert HalfRewards.num_episodes or name == "Squares, FrameStacking"
+    algorithm.stop()
+
+
+def test_connector_without_translation_raises() -> None:
+    config = install(ppo()).env_runners(env_to_module_connector=lambda *args: WriteObservationsToEpisodes())
+    with pytest.raises(InvalidArgument, match="RLlib's connector WriteObservationsToEpisodes has no translation"):
+        config.build_algo()
+
+
+# --- callbacks and metrics ---------------------------------------------------------------------------------------
+
+
+class Recorded(RLlibCallback):
+    """Callback that counts its calls, and writes to the custom data of ended episodes."""
+
+    calls: Counter[str] = Counter()
+
+    def on_episode_created(self, **arguments: Any) -> None:
+        self.calls["created"] += 1
+
+    def on_episode_start(self, *, episode: Any, env_runner: Any, metrics_logger: Any, **arguments: Any) -> None:
+        assert env_runner.config.algo_class.__name__ == "PPO"
+        assert env_runner.worker_index == 0
+        assert env_runner.metrics is metrics_logger
+        self.calls["start"] += 1
+
+    def on_episode_step(self, *, episode: Any, env_index: int, **arguments: Any) -> None:
+        self.calls["step"] += 1
+        self.calls[f"step of {env_index}"] += 1
+
+    def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **arguments: Any) -> None:
+        self.calls["end"] += 1
+        value = sum(chunk.get_return() for chunk in [*prev_episode_chunks, episode])
+        metrics_logger.log_value("my_return", value, reduce="mean", window=10_000)
+        episode.custom_data["value"] = value
+
+    def on_sample_end(self, *, samples: Any, **arguments: Any) -> None:
+        self.calls["values"] += sum("value" in episode.custom_data for episode in samples)
+        samples[0].custom_data["seen"] = True
+
+
+@pytest.mark.parametrize("agents", [False, slow(True)])
+def test_callbacks_see_the_events_and_episodes_of_rllib(agents: bool) -> None:
+    calls = []
+    for config in (lambda: ppo(Scripted, num_envs=3), lambda: install(ppo(Scripted, num_envs=3))):
+        Scripted.num_copies, Recorded.calls = 0, Counter()
+        algorithm = (multi_agent(config()) if agents else config()).callbacks(Recorded).build_algo()
+        for _ in range(2):
+            sampled = algorithm.env_runner.sample(num_timesteps=210)
+        calls.append(Recorded.calls)
+        assert sampled[0].custom_data["seen"]
+    assert {type(episode) for episode in sampled} == {MultiAgentEpisode if agents else SingleAgentEpisode}
+    theirs, ours = calls
+    keys = ["start", "end"] if agents else ["start", "step", "end"]  # RLlib resets agents in a step of their own
+    assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}
+    assert ours["values"] == ours["end"]
+    assert theirs["created"] - 3 <= ours["created"] <= theirs["created"]  # before the reset in RLlib
+
+
+def test_metrics_equal_rllibs_on_the_same_run() -> None:
+    results = []
+    for make in (lambda: ppo(Scripted, num_envs=3), lambda: install(ppo(Scripted, num_envs=3))):
+        Scripted.num_copies = 0
+        algorithm = make().callbacks(Recorded).build_algo()
+        results.append([numbers_of(algorithm.train()["env_runners"]) for _ in range(3)])
+    for theirs, ours in zip(*results, strict=True):
+        lengths = [name for name in theirs if name.startswith("/episode_len")]
+        for name in lengths:  # RLlib counts one step more for each episode that continues in a second chunk
+            assert ours[name] <= theirs.pop(name)
+            ours.pop(name)
+        assert ours == pytest.approx(theirs)
+
+
+# --- modules, checkpoints, failures ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agents", [slow(False), True])
+def test_checkpoint_restores_filters_and_continues(agents: bool, tmp_path: Any) -> None:
+    config = install(multi_agent(ppo()) if agents else ppo())
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter(multi_agent=agents))
+    algorithm, _ = train(config)
+    algorithm.save_to_path(tmp_path)
+    state = algorithm.env_runner._env_to_module.get_state()
+    restored = Algorithm.from_checkpoint(tmp_path)
+    assert repr(restored.env_runner._env_to_module.get_state()) == repr(state)
+    assert repr(restored.learner_group.get_weights()) == repr(algorithm.learner_group.get_weights())
+    assert restored.train()["num_env_steps_sampled_lifetime"] >= 1200
+    algorithm.set_state(restored.get_state())
+    algorithm.train()
+
+
+def test_modules_can_be_added_and_removed() -> None:
+    algorithm, _ = train(install(multi_agent(ppo())), 1)
+    spec = RLModuleSpec.from_module(algorithm.get_module("q"))
+    algorithm.add_module("r", spec, new_agent_to_module_mapping_fn=lambda agent_id, episode, **kwargs: "r")
+    algorithm.train()
+    assert set(algorithm.train()["env_runners"]["num_module_steps_sampled"]) >= {"r"}
+    mapping = lambda agent_id, episode, **kwargs: "p"  # noqa: E731
+    algorithm.remove_module("r", new_agent_to_module_mapping_fn=mapping)
+    result = algorithm.train()
+    assert result["env_runners"]["num_module_steps_sampled"]["p"] > 0
+    assert algorithm.evaluate() is not None
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("agents", [slow(False), True])
+def test_failing_environment_keeps_samples_of_all_environments(agents: bool) -> None:
+    env = ScriptedAgents if agents else Scripted
+    config = install(multi_agent(ppo(num_envs=3), env) if agents else ppo(env, num_envs=3))
+    config.environment(env, env_config={"raises_every": 40}).fault_tolerance(restart_failed_sub_environments=True)
+    algorithm = config.build_algo()
+    for _ in range(2):
+        episodes = algorithm.env_runner.sample(num_timesteps=400)
+        steps = sum(map(len, episodes))
+        assert 400 <= steps <= 403
+        assert len({(episode.id_, getattr(episode, "t_started", 0)) for episode in episodes}) == len(episodes)
+    counts = algorithm.env_runner.get_metrics()
+    assert float(counts["num_env_steps_sampled_lifetime"].peek()) >= 800
+
+
+def test_error_of_a_callback_is_not_taken_for_a_failed_environment() -> None:
+    def fail(**arguments: Any) -> None:
+        raise KeyError("of the callback")
+
+    config = install(ppo()).callbacks(on_episode_end=fail).fault_tolerance(restart_failed_sub_environments=True)
+    algorithm = config.build_algo()
+    with pytest.raises(KeyError, match="of the callback"):
+        algorithm.env_runner.sample(num_timesteps=200)
+
+
+def test_pipeline_called_with_rllibs_episodes_raises() -> None:
+    algorithm = install(ppo()).build_algo()
+    with pytest.raises(EpisodeError, match="cannot be called with RLlib's episodes"):
+        algorithm.env_runner._env_to_module(rl_module=None, episodes=[], explore=True)

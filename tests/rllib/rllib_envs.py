@@ -1,0 +1,96 @@
+"""Environments and configs of the checks of `install`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+OBSERVED = spaces.Box(-1, 100, (2,), np.float32)
+
+
+class Scripted(gym.Env):
+    """Environment whose observations, rewards and lengths do not depend on the actions.
+
+    Copies count from 0 in the order in which they are made. Copy k has episodes of 5 to 15 steps. It raises an error at
+    each step whose number is a multiple of `raises_every`.
+    """
+
+    num_copies = 0
+
+    def __init__(self, config: Any = None) -> None:
+        self.observation_space, self.action_space = OBSERVED, spaces.Discrete(2)
+        self.copy, self.num_episodes, self.num_steps = Scripted.num_copies % 3, 0, 0
+        self.raises_every = (config or {}).get("raises_every")
+        Scripted.num_copies += 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.t, self.num_episodes = 0, self.num_episodes + 1
+        self.length = 5 + (self.num_episodes * 7 + self.copy * 3) % 11
+        return self.observed(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t, self.num_steps = self.t + 1, self.num_steps + 1
+        if self.raises_every and self.num_steps % self.raises_every == 0:
+            raise ValueError("a planned failure")
+        return self.observed(), float(self.t % 3), self.t >= self.length, False, {}
+
+    def observed(self) -> np.ndarray:
+        return np.array([self.t, self.length], np.float32)
+
+
+class ScriptedAgents(MultiAgentEnv):
+    """The same with two agents. Agent "b" observes every second step and the last one."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__()
+        self.script = Scripted(config)
+        self.agents = self.possible_agents = ["a", "b"]
+        self.observation_spaces = dict.fromkeys(self.agents, OBSERVED)
+        self.action_spaces = dict.fromkeys(self.agents, spaces.Discrete(2))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        observation, _ = self.script.reset()
+        return dict.fromkeys(self.agents, observation), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        observation, reward, terminated, _, _ = self.script.step(0)
+        agents = self.agents if terminated or self.script.t % 2 == 0 else ["a"]
+        rewards = dict.fromkeys(agents, reward)
+        return dict.fromkeys(agents, observation), rewards, {"__all__": terminated}, {"__all__": False}, {}
+
+
+def ppo(env: Any = "CartPole-v1", *, num_envs: int = 4, **model: Any) -> PPOConfig:
+    """Return the config of a small, seeded run of PPO in this process."""
+    return (
+        PPOConfig()
+        .environment(env)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
+        .training(train_batch_size_per_learner=400, minibatch_size=100, num_epochs=2)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[32], vf_share_layers=True, **model))
+        .debugging(seed=1)
+    )
+
+
+def multi_agent(config: PPOConfig, env: Any = ScriptedAgents) -> PPOConfig:
+    """Return the config with two agents and a module for each."""
+    return config.environment(env).multi_agent(
+        policies={"p", "q"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p" if agent_id in ("a", 0) else "q"
+    )
+
+
+def numbers_of(result: dict[Any, Any], path: str = "") -> dict[str, float]:
+    """Return the numbers of a nested result by path, without timers and throughputs."""
+    numbers: dict[str, float] = {}
+    for key, value in result.items():
+        name = f"{path}/{key}"
+        if isinstance(value, dict):
+            numbers |= numbers_of(value, name)
+        elif not any(word in name for word in ("timer", "throughput", "sec_mean", "connector", "env_to_module")):
+            numbers[name] = float(value)
+    return {name: value for name, value in numbers.items() if not name.endswith(("/sample", "/time_between_sampling"))}
