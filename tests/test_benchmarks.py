@@ -195,7 +195,7 @@ def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
     assert [(row["name"], row["holds"]) for row in rows] == [("room/bad", None), ("room/good", True)]
 
 
-ELSEWHERE = ("ray/", "data parallel/")  # tested where Ray runs anyway; started processes, see the slow test
+ELSEWHERE = ("ray/", "rllib/", "data parallel/")  # tested where Ray runs anyway; started processes, see the slow test
 HERE = [figure for figure in all_figures.FIGURES if not figure.name.startswith(ELSEWHERE)]
 OURS = {figure.ours.prepare: figure for figure in reversed(HERE)}
 FLOORS = {figure.other.prepare: figure for figure in HERE if not figure.other.needs}

@@ -12,10 +12,11 @@ C = TypeVar("C")
 
 
 def install(config: C) -> C:
-    """Make the algorithm of an RLlib config sample and learn with this library. Return the config.
+    """Make the algorithm of an RLlib config sample with this library, and PPO learn with it. Return the config.
 
     The config, its algorithm, Tune, callbacks, connectors and checkpoints are used as before. `install` may be called
-    before or after other settings are made. It is supported for PPO.
+    before or after other settings are made. PPO samples and makes train batches with this library. APPO, IMPALA, DQN and
+    SAC sample with it, and learn with RLlib's pipelines and replay buffers.
 
     Args:
         config: an `AlgorithmConfig` of RLlib.

@@ -14,6 +14,7 @@ from ray.rllib.connectors.env_to_module.observation_preprocessor import (
     SingleAgentObservationPreprocessor as RLlibPreprocessor,
 )
 
+from connectors import ObservationRewriter
 from connectors.connector import Connector
 from connectors.env_to_module import (
     FlattenObservations,
@@ -23,7 +24,6 @@ from connectors.env_to_module import (
     ObservationPreprocessor,
     PrevActionsPrevRewards,
 )
-from connectors.rewriting import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from episodes.errors import InvalidArgument
 

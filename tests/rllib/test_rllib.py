@@ -28,7 +28,7 @@ def test_install_in_one_process() -> None:
 
 @pytest.mark.slow
 def test_install_with_other_connectors_and_modules() -> None:
-    run_checks("tests/rllib/algorithm_checks.py", "-m", "slow")
+    run_checks("tests/rllib/algorithm_checks.py", "tests/rllib/benchmark_checks.py", "-m", "slow")
 
 
 @pytest.mark.slow
