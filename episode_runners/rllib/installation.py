@@ -15,8 +15,8 @@ def install(config: C) -> C:
     """Make the algorithm of an RLlib config sample with this library, and PPO learn with it. Return the config.
 
     The config, its algorithm, Tune, callbacks, connectors and checkpoints are used as before. `install` may be called
-    before or after other settings are made. PPO samples and makes train batches with this library. APPO, IMPALA, DQN and
-    SAC sample with it, and learn with RLlib's pipelines and replay buffers.
+    before or after other settings are made. PPO samples and makes train batches with this library. APPO, IMPALA, DQN
+    and SAC sample with it, and learn with RLlib's pipelines and replay buffers.
 
     Args:
         config: an `AlgorithmConfig` of RLlib.
