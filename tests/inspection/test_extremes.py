@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import zlib
 from dataclasses import dataclass
@@ -13,14 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
-from episodes import Batch, EpisodePack, SingleAgentEpisode
+from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.command.app import app
 from episodes.inspect import charts, plot_episode, plot_episodes, plot_returns, sparklines
 from episodes.inspect.downsampling import downsample
 from episodes.inspect.html_report import episode_data
 from episodes.inspect.series import Series
 from episodes.inspect.sparklines import LEVELS, Axis
+from episodes.inspect.training_page import _curve
 from episodes.replay import EpisodeReplayBuffer
+from episodes.storage import EpisodeWriter
 
 MOST_STEPS = 200_000
 COMMON, OUTLIER = 3.0, 50.0
@@ -216,6 +221,46 @@ def test_returns_any_outlier_and_ending_is_a_dot(sample: Sample, endings: list[t
     heights = [float(y) for y in re.findall(r"M\d+ (\d+)h0", html)]
     if len(set(finite)) > 1:
         assert (min(heights), max(heights)) == (6, 84)
+
+
+@settings(max_examples=40)
+@given(samples())
+def test_training_curve_any_outlier_is_in_a_cell(sample: Sample) -> None:
+    curve = _curve(np.arange(sample.num_steps, dtype=float), sample.values)
+    assert len(curve["step"]) <= 400
+    cell = int(np.searchsorted(curve["step"], sample.outlier_at))
+    assert curve["low" if sample.is_low else "high"][cell] == sample.outlier
+
+
+@settings(max_examples=15)
+@given(samples(300))
+def test_multi_agent_card_any_outlier_is_stated(sample: Sample) -> None:
+    game = MultiAgentEpisode("game")
+    game.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    for reward in sample.values.tolist():
+        game.add_env_step({"a": 0.0, "b": 0.0}, {"a": 0, "b": 0}, {"a": reward, "b": 0.0})
+    for shown in (game, game.to_numpy()):
+        html = shown._repr_html_()
+        assert f"<small>{'min' if sample.is_low else 'max'}</small> {sample.outlier:g}" in html
+        assert ("1 NaN" in html) == np.isnan(sample.values).any()
+        assert ("1 infinite" in html) == np.isinf(sample.values).any()
+
+
+@settings(max_examples=15)
+@given(samples())
+def test_terminal_any_outlier_is_printed(tmp_path_factory: Any, sample: Sample) -> None:
+    path = tmp_path_factory.mktemp("data") / "one"
+    with EpisodeWriter(path) as writer:
+        writer.add([episode(sample)])
+    text = CliRunner().invoke(app, ["show", str(path)]).output
+    row = next(line for line in text.splitlines() if line.startswith("rewards"))
+    assert f"{sample.outlier:g}" in row.split()
+    assert ("1 NaN" in row) == np.isnan(sample.values).any()
+    assert ("1 infinite" in row) == np.isinf(sample.values).any()
+    facts = json.loads(CliRunner().invoke(app, ["show", str(path), "--json"]).output)
+    track = next(track for track in facts["tracks"] if track["track"] == "rewards")
+    assert track["lowest" if sample.is_low else "highest"] == sample.outlier
+    assert track["nan"] == np.isnan(sample.values).sum()
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 300, 70_000])
