@@ -59,7 +59,7 @@ class Batch:
 
     @classmethod
     def _of(cls, columns: dict[str, Any], came: LazyOrigin | None = None) -> Batch:
-        """Return a batch around valid columns. It shares the dict."""
+        """Return a batch that holds the dict of valid columns itself, without a copy."""
         batch = cls.__new__(cls)
         _set_columns(batch, columns)
         _set_came(batch, came)
@@ -335,7 +335,7 @@ _set_columns, _set_came = (vars(Batch)[slot].__set__ for slot in ("_columns", "_
 
 
 def _shown(value: Any) -> Any:
-    """Return a column for users, with dicts as batches of the same memory."""
+    """Return a column as users get it: a nested column as a batch that shares its memory."""
     if isinstance(value, dict):
         return Batch._of(value)
     if isinstance(value, tuple):
@@ -344,7 +344,7 @@ def _shown(value: Any) -> Any:
 
 
 def _adopt(value: Any, path: str) -> Any:
-    """Return a value for storage in a batch: new dicts around shared leaves."""
+    """Return a value as a batch stores it: leaves are shared, dicts are copied."""
     if isinstance(value, Batch):
         value = value._columns
     if isinstance(value, (dict, Mapping)):
@@ -376,7 +376,7 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
 def _filled(
     columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, mode: str, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the columns, where columns that some batches lack are filled."""
+    """Return the columns of all batches. A batch that lacks a column gets one full of `fill`."""
     cut = 1 if mode == "cat" else 0
     complete: list[dict[str, Any]] = [{} for _ in columns]
     for name in dict.fromkeys(name for columns_of_one in columns for name in columns_of_one):

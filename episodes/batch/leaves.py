@@ -32,7 +32,7 @@ def as_leaf(value: Any, path: str) -> Any:
 
 
 def describe(leaf: Any) -> str:
-    """Return dtype and shape as text."""
+    """Return dtype and shape of a leaf as text."""
     return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
 
 
@@ -51,7 +51,7 @@ def take(leaf: Any, rows: Any) -> Any:
 
 
 def join(parts: Sequence[Any], path: str, mode: str) -> Any:
-    """Return the parts stacked along a new first axis (`"stack"`), or concatenated (`"cat"`)."""
+    """Return the leaves stacked along a new first axis (mode "stack") or concatenated ("cat")."""
     first = parts[0]
     torch = torch_of(first)
     if any(torch_of(part) is not torch for part in parts):

@@ -28,7 +28,7 @@ class EpisodeKey(NamedTuple):
 
 
 class StepLocations(NamedTuple):
-    """Steps by episode and time."""
+    """Episodes and times of some steps, as arrays."""
 
     keys: list[EpisodeKey | None]  # distinct episodes; None if an episode is unknown
     episode_of_step: np.ndarray  # [n] int64, index into `keys` of each step's episode
@@ -49,7 +49,7 @@ class StepOrigin(NamedTuple):
 
 
 class StepSource(Protocol):
-    """Storage of steps by index. `step` and `episode` raise `EpisodeStateError` for a step that was dropped."""
+    """Storage that looks up steps by index. It raises `EpisodeStateError` for a step that was dropped."""
 
     def step(self, number: int) -> StepOrigin: ...
     def episode(self, number: int) -> Any: ...
@@ -148,7 +148,7 @@ class Origin:
 
 
 def resolved(came: LazyOrigin) -> Origin:
-    """Return the origin with computed indices."""
+    """Return the `Origin` of a lazy origin, whose step indices are computed now."""
     source, numbers = came
     indices: Any = numbers() if callable(numbers) else numbers
     return Origin(source, indices)
@@ -197,7 +197,7 @@ def concat_origins(
 
 
 class _CombinedSource(NamedTuple):
-    """Combination of several sources. Step `number` of source i has index `number * len(sources) + i`."""
+    """Several sources as one. Step `number` of source i has index `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
 

@@ -44,13 +44,13 @@ class BatchView(Protocol):
 
 
 class ObsBatch(BatchView, Protocol):
-    """Input of a policy."""
+    """Columns that a policy reads: observations."""
 
     obs: Nested
 
 
 class RolloutBatch(ObsBatch, Protocol):
-    """Transitions."""
+    """Columns of transitions: observations, actions, rewards, endings and next observations."""
 
     new_obs: Nested
     actions: Nested
@@ -82,7 +82,7 @@ class ActStateBatch(BatchView, Protocol):
 
 
 class ModelOutputBatch(BatchView, Protocol):
-    """Inputs of the action distribution."""
+    """Columns of a policy's outputs: inputs of the action distribution."""
 
     action_dist_inputs: Numbers
 
@@ -135,7 +135,7 @@ def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
 
 
 def _kind_problem(value: Any, kind: str, path: str) -> list[str]:
-    """Return the problem of a value that is not of this kind, in a list, or []."""
+    """Return a list with the problem of a value that does not fit the annotation `kind`, or an empty list."""
     if kind not in ("numbers", "booleans"):
         return []
     if not nested.is_leaf(value):

@@ -1,4 +1,4 @@
-"""The commands by name. Each subject is a module whose functions import what they need when they run."""
+"""The command line application `episodes`. Commands import heavy modules when they run, so that the help is fast."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Counted:
 
 @contextmanager
 def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
-    """Return a context of a function that shows counts of episodes and steps on stderr, if it is a terminal."""
+    """Return a context manager of a function that prints counts of episodes and steps on a terminal."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""`episodes diff`: where two episodes, two data sets or two runs differ first."""
+"""`episodes diff`: print the first difference of two episodes, data sets or training runs."""
 
 from __future__ import annotations
 

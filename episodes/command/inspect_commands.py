@@ -227,14 +227,14 @@ def _columns(dataset: Any) -> list[str]:
 
 
 def _rows(dataset: Any) -> list[dict[str, Any]]:
-    """Return a dict for each episode, by `_columns`."""
+    """Return a dict of column and value for each episode of a data set."""
     names, table = _columns(dataset), dataset.metadata
     columns = [table[name].tolist() for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _statistics(dataset: Any) -> list[dict[str, Any]]:
-    """Return a dict for each number of each track, and one for all numbers of an image."""
+    """Return a dict of statistics for each number of each track, and one for all pixels of images."""
     import numpy as np
 
     rows = []
@@ -248,7 +248,7 @@ def _statistics(dataset: Any) -> list[dict[str, Any]]:
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """Return a key that sorts numbers, then NaN, then texts, then None."""
+    """Return a sort key that puts numbers first, then NaN, then texts, then None."""
     if value is None:
         return 3, ""
     if isinstance(value, (int, float)):
@@ -291,7 +291,7 @@ def _page(episode: Any) -> str:
 
 
 def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
-    """Return an episode of random actions."""
+    """Return an episode of random actions in an environment."""
     from episodes.single_agent import SingleAgentEpisode
 
     episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)

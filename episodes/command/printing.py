@@ -25,7 +25,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def text(value: Any) -> str:
-    """Return a value as short text. None is empty."""
+    """Return a value as short text for a table. None is an empty text."""
     from episodes.inspect.formatting import clipped, number
 
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""`Card`: what there is to show of an object, before it is HTML. Pure functions of tracks and facts."""
+"""`Card`: the content of a notebook view before it is rendered as HTML, with a function for each kind of object."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Table of texts."""
+    """Table of texts in a card."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -64,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """An object: a headline, its facts, its tracks, and cards of its parts."""
+    """Content of the view of one object: headline, facts, tracks, and cards of its parts."""
 
     kind: str
     name: str
@@ -85,7 +85,7 @@ class Card:
 
 
 def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
-    """Return the first series as rows, limited by the size of a card, and a note on the others.
+    """Return a row of a card for each of the first series, and a note on the series that do not fit.
 
     Args:
         share: number of cards of this kind in one view.
@@ -146,7 +146,7 @@ def _texts(series: Series) -> tuple[Markup, Table]:
 
 
 def _parts(series: Series) -> Table | None:
-    """Return a table of the lowest, mean, highest, first and last of each number of an item, or of a step."""
+    """Return a table of the lowest, mean, highest, first and last value of each number of a series."""
     if series.num_steps and len(series.array):
         steps = series.array.reshape(-1, *series.array.shape[2:])
         return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None
@@ -161,7 +161,7 @@ def _parts(series: Series) -> Table | None:
 
 
 def known(**facts: Any) -> list[tuple[str, str]]:
-    """Return pairs of name and text of the facts that are not None."""
+    """Return the `facts` that are not None as pairs of name and text."""
     return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
 
@@ -375,13 +375,13 @@ def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
 
 
 def _with_steps(series: Series, num_steps: int) -> Series:
-    """Return the series of a column [B, T, ...] as one of sequences, and other columns as they are."""
+    """Return the series marked as sequences if its column is [B, T, ...], or else the series itself."""
     is_state = series.label.split("/")[0] in (Columns.STATE_IN, Columns.STATE_OUT)
     return series if is_state or series.shape[1:2] != (num_steps,) else replace(series, num_steps=num_steps)
 
 
 def _sequence_length(leaves: Mapping[str, Any]) -> int:
-    """Return T, if the columns of scalars are [B, T], or 0 if they are [B]."""
+    """Return the number of steps T of a batch of sequences [B, T], or 0 for a batch of single steps [B]."""
     for name in (Columns.LOSS_MASK, Columns.REWARDS, Columns.TERMINATEDS, Columns.ADVANTAGES, Columns.ACTION_LOGP):
         if name in leaves and leaves[name].ndim == 2:
             return leaves[name].shape[1]
@@ -389,7 +389,7 @@ def _sequence_length(leaves: Mapping[str, Any]) -> int:
 
 
 def _column(path: str, leaf: Any) -> Series:
-    """Return the series of a leaf. A tensor on a device is not copied to the host and has no statistics."""
+    """Return a column as a series. A tensor on a device is not copied to the host and has no statistics."""
     hue = _COLUMN_HUES.get(path.split("/")[0], "extra")
     if batch_leaves.torch_of(leaf) is None:
         array = np.atleast_1d(leaf)
@@ -426,7 +426,7 @@ def replay_card(buffer: Any, name: str = "") -> Card:
 
 
 def _stored_steps(buffer: Any) -> list[Series]:
-    """Return the columns of the stored steps: all steps of small columns, evenly spaced ones of large columns."""
+    """Return the columns of a replay buffer: all steps of small columns, evenly spaced ones of large columns."""
     ring, total = buffer.get_ring(), len(buffer)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:

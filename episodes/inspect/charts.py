@@ -19,7 +19,7 @@ MOST_TICKS = 800  # in the timelines of all agents
 
 
 def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Markup | None:
-    """Return a dot for each episode's return [n], in the colour of its ending.
+    """Return an SVG chart of the episodes' returns [n], one dot each, in the colour of the ending.
 
     Of many episodes, the dots are the lowest and the highest return of neighbouring episodes with the same ending.
     """
@@ -54,14 +54,14 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
 
 
 def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the y [k] of the dots."""
+    """Return the y coordinates [k] of returns [k] in the chart."""
     if high <= low:
         return np.full(len(values), HEIGHT / 2)
     return 6 + (HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
 
 
 def bar(part: float) -> Markup:
-    """Return a thin bar, 120 pixels wide and filled by `part` in 0 to 1."""
+    """Return an SVG bar of 120 pixels, of which the share `part` (0 to 1) is filled."""
     return Markup(
         f'<svg class="ep-thin" width="120" height="8" role="img"><rect class="ep-fill" width="{100 * part:.1f}%" '
         f'height="8" rx="2" fill="{colour("observations")}"/></svg>'
@@ -69,7 +69,7 @@ def bar(part: float) -> Markup:
 
 
 def filled(size: int, capacity: int) -> Markup:
-    """Return a bar that shows how much of a buffer is filled."""
+    """Return an SVG bar of the fill level of a buffer."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
         f'<svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
@@ -95,7 +95,7 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
 
 
 def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
-    """Return a timeline: observations above, actions below, and a mark at the ending or at a pending action."""
+    """Return the timeline of one agent: observations, actions, and a mark at its ending or pending action."""
     seen, acted = (_stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times))
     mark = ""
     if line.episode.ending.is_done:

@@ -94,7 +94,7 @@ def _ending(episode: Any) -> str:
 
 
 def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
-    """Return the difference of two series over the env steps of both episodes."""
+    """Return the steps at which one track of two episodes differs, or None if there are none."""
     arrays = [one.array[episode.tracks.lookback :] for one, episode in zip(pair, episodes, strict=True)]
     starts = [episode.t_started for episode in episodes]
     begin, end = min(starts), max(start + len(array) for start, array in zip(starts, arrays, strict=True))
@@ -111,7 +111,7 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
 
 
 def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
-    """Return for each item [n] whether it differs."""
+    """Return True for each item [n] that differs between two arrays. NaN equals NaN."""
     if a.shape[1:] != b.shape[1:] or (a.dtype.kind in "US") != (b.dtype.kind in "US"):
         return np.ones(len(a), bool)
     if a.dtype.kind in "biuf" and tolerance:
@@ -124,7 +124,7 @@ def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
 
 
 def _text(array: np.ndarray, index: int) -> str:
-    """Return an item as short text."""
+    """Return an item of a track as short text."""
     if not 0 <= index < len(array):
         return "none"
     item = array[index]
@@ -156,7 +156,7 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
 
 
 def _keys(data: Any) -> dict[Any, int]:
-    """Return the index of each episode by id, agent and start."""
+    """Return the indices of the episodes of a data set by id, agent and start."""
     table = data.metadata
     return {
         key: i

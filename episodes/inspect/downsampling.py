@@ -49,7 +49,7 @@ class Cells:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each cell is one item."""
+        """Whether each cell has only one item, so that nothing is summarized."""
         return self.every == 1
 
     def starts(self) -> np.ndarray:
@@ -104,7 +104,7 @@ def downsample(
 
 
 def _fields(values: np.ndarray, every: int, present: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return the fields [k, d] of `Cells` for items [n, d]."""
+    """Return the arrays [k, d] of `Cells` by name: extremes, ends and counts of groups of `every` items [n, d]."""
     total, width = values.shape
     num_cells = -(-total // every)
     numbers = np.full((width, num_cells * every), np.nan)

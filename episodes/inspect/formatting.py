@@ -83,7 +83,7 @@ def ending_word(ending: Ending) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun.
+    """Return a count with its noun in singular or plural.
 
     >>> counted(1, "step"), counted(2000, "step")
     ('1 step', '2,000 steps')
@@ -92,7 +92,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shape(lengths: tuple[int, ...]) -> str:
-    """Return a shape in brackets.
+    """Return the shape of an array as text.
 
     >>> shape((201, 4))
     '[201, 4]'

@@ -30,7 +30,7 @@ __all__ = [
 
 @cache
 def templates() -> Environment:
-    """Return the templates, which escape texts of users."""
+    """Return the environment of the Jinja templates, which escapes texts of users."""
     return Environment(loader=PackageLoader("episodes.inspect"), autoescape=True, trim_blocks=True)
 
 
@@ -42,7 +42,7 @@ def style() -> Markup:
 
 
 def rendered(card: Card) -> str:
-    """Return a card as HTML for any place of a page."""
+    """Return a card as HTML with its style sheet."""
     return templates().get_template("card.html").render(shown=card, style=style())
 
 

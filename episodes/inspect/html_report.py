@@ -83,7 +83,7 @@ def write_report(
 
 
 def live_page(dataset: EpisodeDataset) -> str:
-    """Return the page that requests its data from the server of `page_server`."""
+    """Return the page of a data set without data, which it requests from its `PageServer`."""
     return _page(dataset, None, [], 0)
 
 
@@ -105,13 +105,13 @@ def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: i
 
 
 def template_file(name: str) -> Markup:
-    """Return the text of a template without changes."""
+    """Return the text of a file among the templates, unescaped."""
     source = templates().loader.get_source(templates(), name)[0]  # type: ignore[union-attr]
     return Markup(source)
 
 
 def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a message of episodes whose lanes refer to a common list of names, which makes short episodes small."""
+    """Return the data of some episodes in which the names of their tracks are stored only once."""
     kinds: dict[tuple[Any, ...], int] = {}
     short = []
     for episode in episodes:
@@ -126,7 +126,7 @@ def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _size(data: dict[str, Any]) -> int:
-    """Return about how many bytes an episode takes."""
+    """Return the approximate size in bytes of an episode's data."""
     lanes = sum(part.nbytes for lane in data["lanes"] for part in lane.values() if isinstance(part, np.ndarray))
     images = sum(len(image) for camera in data["cameras"] for image in camera["images"])
     return lanes + images + sum(len(text or "") for track in data["texts"] for text in track["texts"]) + 500
@@ -151,7 +151,7 @@ def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
 
 
 def _is_empty(name: str, values: np.ndarray) -> bool:
-    """Return True for optional columns without a value."""
+    """Return True for an optional column of the metadata without any value."""
     if name in ("agent_id", "module_id", "multi_agent_episode_id", "acting_pipeline"):
         return all(value is None for value in values)
     is_optional = name.startswith("policy_version") or name == "seed"
@@ -191,7 +191,7 @@ def repetitions(table: Any) -> np.ndarray:
 
 
 def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
-    """Return the position of an episode in the data set as it is now, or None if it is not in it any more.
+    """Return the index of an episode in a data set, or None if the data set does not have it.
 
     Args:
         id_, agent: the texts of the row in `overview`.
@@ -205,7 +205,7 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
 
 
 def findings_data(findings: Findings) -> dict[str, Any]:
-    """Return what the doctor found for the page."""
+    """Return the findings of the doctor as data for the page."""
     rows = [
         {
             "kind": one.kind,
@@ -225,7 +225,7 @@ def findings_data(findings: Findings) -> dict[str, Any]:
 
 
 def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Return an episode for the page: lanes of numbers by step, texts, and the frames of all cameras.
+    """Return the data of one episode for the page: numbers by step, texts, and the frames of all cameras.
 
     Rewards and actions come first. There are at most `MOST_LANES` lanes, and `left` counts the numbers without one.
 
@@ -274,7 +274,7 @@ def _lanes(
     window: tuple[int, int] | None,
     marks: dict[int, list[tuple[int, str]]],
 ) -> list[dict[str, Any]]:
-    """Return a lane for each of the numbers `columns` of an item, with the `marks` of the number if there are any.
+    """Return a curve (lane) for each of the numbers `columns` of a track's items, with its `marks`.
 
     A lane has `values` if each item is in it. Otherwise it has `low` and `high` of cells of `every` items, the
     first of which is item `begin`. The entry `odd` has texts on cells with missing or non-finite numbers, and `at` the
@@ -332,7 +332,7 @@ def _words(counts: list[int], is_exact: bool) -> str:
 
 
 def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
-    """Return the texts of a track, None for missing ones and for those beyond `most_bytes`."""
+    """Return the texts of a track, with None in place of missing ones and of those beyond `most_bytes`."""
     texts: list[str | None] = []
     for i, text in enumerate(series.array.tolist()):
         is_there = most_bytes > 0 and (series.present is None or bool(series.present[i]))
@@ -343,7 +343,7 @@ def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
 
 
 def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:
-    """Return the frames of a camera from step `first` on: one of each `every`, in a size that fits `most_bytes`."""
+    """Return every n-th frame of a camera as a data URI, so small that all fit into `most_bytes`."""
     every = max(1, -(-series.total // MOST_FRAMES))
     small = max(1, -(-max(series.array.shape[1:3]) // FRAME_SIDE)) if series.array.shape[-1] != 1 else 1
     images = viewable(series.array[::every])[:, ::small, ::small]

@@ -23,7 +23,7 @@ __all__ = ["BatchLinks", "Explanation", "explain_batch", "link_batch"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Origin of a row as lines of name and text; in a notebook, with the episode."""
+    """Origin of a row of a batch, as text; in a notebook, with its episode."""
 
     row: int
     lines: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ class RowSteps(NamedTuple):
 
     @property
     def times(self) -> str:
-        """Times of the steps as text."""
+        """First and last time of the steps as text."""
         return str(self.first) if self.first == self.last else f"{self.first} … {self.last}"
 
 
@@ -83,7 +83,7 @@ class BatchLinks:
         return None if steps is None else self.link(steps)
 
     def link(self, steps: RowSteps) -> str:
-        """Return the address of the first of the steps."""
+        """Return the address of the first of these steps on the page."""
         parts = {"id": formatting.page_id(steps.id_), "t": steps.first}
         if steps.agent_id is not None:
             parts["agent"] = formatting.page_id(steps.agent_id)
@@ -110,7 +110,7 @@ def link_batch(batch: Any, page: str | Path) -> BatchLinks:
 
 
 def _origin_of(batch: Any) -> Origin:
-    """Return the origin of rows of a batch."""
+    """Return the `Origin` of a batch, or raise an error if it is unknown or of a single row."""
     origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
     if not origin.numbers.ndim:
         raise WrongType("one row of a batch: give the batch of this row")

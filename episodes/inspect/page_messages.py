@@ -1,4 +1,4 @@
-"""Binary messages for the page: JSON, and arrays in the smallest dtype that holds their numbers exactly.
+"""Binary messages from Python to the page: JSON, and arrays in the smallest dtype that holds their numbers exactly.
 
 A message is the length of the JSON as uint32, the JSON, and the numbers. `{"$": i}` in the JSON stands for array i. The
 numbers of all arrays of a dtype are stored together, and their bytes are shuffled (all first bytes, then all second
@@ -71,7 +71,7 @@ def _shuffled(arrays: list[np.ndarray]) -> bytes:
 
 
 def compressed_text(message: bytes) -> str:
-    """Return a message, deflated and in base 85, for a script element.
+    """Return a message as text for a script element: compressed by zlib, in base 85.
 
     "," stands in place of "<", which begins markup.
     """

@@ -40,7 +40,7 @@ class LiveDataset:
         self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
 
     def newest(self) -> tuple[int, EpisodeDataset]:
-        """Return the version and the data set, opened again if its files have changed."""
+        """Return the version and the data set. If its files have changed, it is opened again."""
         with self._lock:
             try:
                 files = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())
@@ -52,7 +52,7 @@ class LiveDataset:
             return self.version, self.dataset
 
     def rows(self, known: int | None) -> bytes | None:
-        """Return the rows that are newer than the version `known`, or None if there are none."""
+        """Return the rows of the table since the version `known` as a message, or None if nothing changed."""
         version, dataset = self.newest()
         if known == version:
             return None
@@ -69,7 +69,7 @@ class LiveDataset:
         return encode(message | {"version": version})
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the page, its new rows, an episode, or what the doctor finds."""
+        """Return the response to a request: the page, new rows, an episode, or findings of the doctor."""
         if path == "":
             return 200, HTML, live_page(self.newest()[1]).encode()
         if path == "rows":
@@ -82,7 +82,7 @@ class LiveDataset:
         return NOT_FOUND
 
     def _episode(self, query: dict[str, str]) -> Answer:
-        """Return the episode with the id, start and agent of the query."""
+        """Return the response with the episode that the query names by id, start and agent."""
         try:
             key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
             window = (int(query["from"]), int(query["to"])) if "from" in query else None
@@ -107,7 +107,7 @@ class LiveRuns:
         self._datasets: dict[Path, LiveDataset] = {}
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the page, its curves, or what the page of a run's episodes requests."""
+        """Return the response to a request: the page, its curves, or a part of the page of a run's episodes."""
         if path == "":
             return 200, HTML, training_page([run.path for run in self.files.runs]).encode()
         if path == "runs":
@@ -172,7 +172,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     server: PageServer  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        """Send what the source of the server answers."""
+        """Send the response of the data set or of the runs."""
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
             self._send(403, TEXT, b"only requests of this machine are answered")  # another name of this address
             return

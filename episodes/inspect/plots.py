@@ -126,14 +126,14 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
 
 
 def _most_telling(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
-    """Return at most `MOST_LANES` lanes: the first numbers of each series before the second ones."""
+    """Return at most `MOST_LANES` lines, with the first number of every track before second numbers."""
     ranks = [lane[2] or 0 for lane in lanes]
     chosen = sorted(range(len(lanes)), key=lambda i: (ranks[i], i))[:MOST_LANES]
     return [lanes[i] for i in sorted(chosen)]
 
 
 def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: int) -> None:
-    """Draw one line of height 0.8 around its level."""
+    """Draw one track as a line, a band of colours or frames, around the height `level`."""
     if column is None:
         _draw_frames(ax, series, level, begin)
         return
@@ -333,7 +333,7 @@ def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None) -> Axes:
-    """Draw a row for each agent."""
+    """Draw the timeline of each agent of a multi-agent episode in a row."""
     timelines = list(episode.agents.timelines.items())
     ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(timelines), 1))
     begin, end = episode.env_t_started, episode.env_t

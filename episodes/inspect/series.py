@@ -29,7 +29,7 @@ MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
 class Counts(NamedTuple):
-    """Numbers of a series that are no finite numbers."""
+    """Counts of values of a series that are missing, NaN or infinite."""
 
     missing: int  # items without this key
     nan: int
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """Items over time: `array` holds all items, or the items `places`.
+    """One array over time with its name and colour: `array` holds all items, or the items `places`.
 
     Args:
         label: the name in pictures and tables.
@@ -81,7 +81,7 @@ class Series:
 
     @cached_property
     def is_numeric(self) -> bool:
-        """Whether there are numbers to draw."""
+        """Whether the items are numbers or bools, and there are any."""
         return self.array.dtype.kind in "biuf" and self.array.size > 0
 
     @cached_property
@@ -112,7 +112,7 @@ class Series:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether statistics read all items."""
+        """Whether statistics read all items, and not a part of them."""
         return len(self.numbers) == self.total
 
     @cached_property
@@ -182,7 +182,7 @@ class Series:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Texts on missing and non-finite numbers, and on items that were not read."""
+        """Remarks for users on missing and non-finite numbers, and on items that were not read."""
         counts = self.counts if self.is_numeric else Counts(0, 0, 0, 0)
         remarks = [f"{counts.nan:,} NaN"] * bool(counts.nan) + [f"{counts.infinite:,} infinite"] * bool(counts.infinite)
         if self.present is not None and not self.present.all():
@@ -203,7 +203,7 @@ class Series:
 
 
 def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
-    """Return the mean, also if the sum exceeds float64."""
+    """Return the mean of numbers, also if their sum exceeds float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = numbers.mean(axis, dtype=np.float64)
     if np.isfinite(mean).all():

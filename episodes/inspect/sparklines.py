@@ -72,7 +72,7 @@ def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 2
 
 
 def cells_of(series: Series, points: int, columns: Sequence[int] | None = None) -> Cells:
-    """Return the series in cells: one for each item, or one for the lowest and the highest of some items each."""
+    """Return the series summarized in cells, so that a line through it has at most `points` points."""
     return series.cells(points if len(series.numbers) <= points else points // 2, columns)
 
 
@@ -80,7 +80,7 @@ def cells_of(series: Series, points: int, columns: Sequence[int] | None = None) 
 
 
 def lines(series: Series, axis: Axis, points: int) -> Markup:
-    """Return a line for each number of an item, each scaled from its lowest to its highest."""
+    """Return an SVG of one line for each number of an item, each on its own scale."""
     cells = cells_of(series, points)
     count = series.numbers.shape[1]
     height = LANE if count > 1 else 2 * LANE
@@ -96,7 +96,7 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.ndarray:
-    """Return the y [k] of numbers [k] between margins. Equal numbers are in the middle."""
+    """Return the y coordinates [k] of numbers [k]. Equal numbers are in the middle."""
     margin = 2 * UNITS
     with np.errstate(over="ignore"):
         scale = (height - 2 * margin) / (high - low) if high > low else 0.0
@@ -106,7 +106,7 @@ def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.nd
 
 
 def _path(xs: np.ndarray, ys: np.ndarray) -> str:
-    """Return the `d` of a path through the points, interrupted where y is NaN. A single point is a dash."""
+    """Return the SVG path through points, with a gap at each NaN. A single point is a dash."""
     is_drawn = ~np.isnan(ys)
     points = np.stack([xs, ys], 1)
     if is_drawn.all() and len(points):
@@ -116,7 +116,7 @@ def _path(xs: np.ndarray, ys: np.ndarray) -> str:
 
 
 def _stroke(points: np.ndarray) -> str:
-    """Return a line through the points [k, 2], each as its distance from the one before, in few bytes."""
+    """Return the SVG path of one line through points [k, 2] in few bytes."""
     whole = (points + 0.5).astype(np.int32)
     x, y = whole[0].tolist()
     if len(whole) == 1:
@@ -145,7 +145,7 @@ def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
 
 
 def _words(series: Series, cells: Cells) -> str:
-    """Return the tooltip of a picture."""
+    """Return the tooltip of a picture: lowest, mean and highest number, and items per cell."""
     return _range(series) + ("" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each")
 
 
@@ -174,14 +174,14 @@ def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> M
 
 
 def band(series: Series, axis: Axis, points: int) -> Markup:
-    """Return whole numbers as a row of colours: the higher, the stronger."""
+    """Return an SVG with a row of colours for whole numbers: the higher, the stronger."""
     cells = series.cells(points)
     low, _, high = (0, 0, 1) if series.array.dtype == bool else series.range
     return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, 16)
 
 
 def heat(series: Series, axis: Axis, points: int) -> Markup:
-    """Return many numbers as rows of colours, each scaled from its lowest to its highest."""
+    """Return an SVG with a row of colours for each of many numbers, each row on its own scale."""
     count = series.numbers.shape[1]
     columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
     lows, _, highs = series.ranges.astype(np.float64)
@@ -194,7 +194,7 @@ def heat(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def sequences(series: Series, points: int) -> Markup:
-    """Return sequences [B, T, ...] as rows of colours, with time from left to right.
+    """Return an SVG of sequences [B, T, ...] as rows of colours, with time from left to right.
 
     There is a row for each number of each sequence. If that makes too many rows, a row has the highest and the lowest
     numbers of one or several whole sequences. Each number of a step has its own scale, which all sequences share.
@@ -229,7 +229,7 @@ def sequences(series: Series, points: int) -> Markup:
 def _strip(
     series: Series, axis: Axis, cells: Cells, low: np.ndarray, high: np.ndarray, palest: float, height: int
 ) -> Markup:
-    """Return cells as rows of colours.
+    """Return the cells of a series as an SVG with rows of colours.
 
     Args:
         low, high: [d], the palest and the strongest number of each row.
@@ -250,7 +250,7 @@ def _strip(
 def _colours(
     hue: str, levels: np.ndarray, palest: float, text: str, ends: tuple[float, float], height: int, marks: str
 ) -> Markup:
-    """Return levels in 0 to 1, [rows, halves, k], as rows of colours, transparent for NaN.
+    """Return an SVG with rows of colours for levels in 0 to 1, [rows, halves, k]. NaN is transparent.
 
     Args:
         levels: the upper half of a row is the highest number of a cell, the lower half the lowest. There is one half if
@@ -276,7 +276,7 @@ def _colours(
 
 
 def frame_strip(series: Series, axis: Axis, room: int) -> Markup:
-    """Return some of the images, evenly spaced over the episode, each with its step."""
+    """Return HTML of some images, evenly spaced over the episode, each with its step."""
     places = np.unique(np.linspace(0, series.total - 1, min(FRAMES, series.total)).astype(np.intp))
     images = viewable(series.at(places))
     images = images[:, :: -(-images.shape[1] // FRAME_SIDE), :: -(-images.shape[2] // FRAME_SIDE)]

@@ -19,7 +19,7 @@ ENDS = {
 
 
 def rail(axis: Axis, begins_at: int, ending: Ending) -> Markup:
-    """Return the timeline bar of an episode from its first to its last observation.
+    """Return an SVG of the timeline of an episode: lookback, reset observation, steps and ending.
 
     Args:
         begins_at: the env step of the observation at position 0 of the axis. The reset observation is at env step 0.

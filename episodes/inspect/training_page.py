@@ -33,7 +33,7 @@ def is_run(path: Path) -> bool:
 
 
 def training_page(paths: Sequence[Path]) -> str:
-    """Return the page of some runs, which requests its data from the server."""
+    """Return the HTML page of training runs without data, which it requests from its `PageServer`."""
     title = "Training " + ", ".join(path.name for path in paths)
     script = Markup("\n").join(map(template_file, SCRIPTS))
     return (
@@ -127,7 +127,7 @@ class RunFiles:
         return True
 
     def message(self) -> dict[str, Any]:
-        """Return the description and the curves for the page."""
+        """Return the description of the run and its curves as data for the page."""
         configuration = self._configuration()
         metrics = {}
         for scope, file in self.files.items():
@@ -156,7 +156,7 @@ class RunFiles:
 
 
 def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
-    """Return the columns of an episode by which the page of the data set finds it, and its return."""
+    """Return the identity, return and length of an episode for a link to it."""
     return {
         "id": page_id(table["id"][i]),
         "t": int(table["t_started"][i]),
@@ -180,7 +180,7 @@ def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class TrainingFiles:
-    """The files of some runs, with a version that changes with every new row."""
+    """Files of training runs, with a version number that increases with every new row."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:

@@ -1,4 +1,4 @@
-"""`ContractViolation` errors: the object, what was expected, what was found, and the place."""
+"""`ContractViolation` errors, which name the object, the expected and the actual value, and the place."""
 
 from __future__ import annotations
 

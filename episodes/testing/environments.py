@@ -97,7 +97,7 @@ _FIRST_OBSERVATIONS = {
 
 @dataclass(frozen=True)
 class _Row:
-    """Copy of a row, made when it was returned."""
+    """Copy of the results of a vector step, made when it was returned."""
 
     actions: Any  # None for the reset
     observations: Any
@@ -112,7 +112,7 @@ class _Row:
 
 
 def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
-    """Return a function that returns the actions of the rows again, with changed actions in reset rows."""
+    """Return a function that plays the actions of recorded rows again, with other actions in reset rows."""
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:
@@ -206,7 +206,7 @@ class _Watch:
     # --- buffers ---------------------------------------------------------------------------------------------
 
     def remember(self, **returned: Any) -> None:
-        """Store returned arrays with a copy of each."""
+        """Store the returned arrays of a call and a copy of each."""
         self.infos = returned["infos"]
         self.returned = [
             (name, array, array.copy())

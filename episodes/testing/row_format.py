@@ -29,7 +29,7 @@ def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broke
 
 
 def _all_inside(space: gym.Space, rows: Any) -> bool:
-    """Return True if all rows are known to be inside the space. False is no statement."""
+    """Return True if a fast check shows that all rows are inside the space. False means that it is unknown."""
     if isinstance(space, gym.spaces.Dict):
         return all(_all_inside(part, rows[key]) for key, part in space.spaces.items())
     if isinstance(space, gym.spaces.Tuple):
@@ -42,7 +42,7 @@ def _all_inside(space: gym.Space, rows: Any) -> bool:
 
 
 def item_of(space: gym.Space, rows: Any, env: int) -> Any:
-    """Return the item of one environment from the rows."""
+    """Return the item of environment `env` from nested rows [N, ...]."""
     if isinstance(space, gym.spaces.Dict):
         return {key: item_of(part, rows[key], env) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -52,7 +52,7 @@ _ARRANGED_SCALARS: dict[str, Callable[[Any], Any]] = {
 
 
 def arranged(item: Any, rng: np.random.Generator) -> Any:
-    """Return the nested item with each leaf in a random memory layout: equal values, different strides or flags."""
+    """Return an equal nested item whose arrays have random memory layouts: other strides or flags."""
 
     def of_leaf(leaf: Any) -> Any:
         if isinstance(leaf, str):

@@ -94,7 +94,7 @@ def _solve(inputs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
-    """Return the share of the variance of rewards of every other episode that a fit to the others explains."""
+    """Return the explained variance of rewards in half of the episodes, predicted by a fit to the other half."""
     parts = [(np.concatenate(inputs[k::2])[:MOST_STEPS], np.concatenate(rewards[k::2])[:MOST_STEPS]) for k in (0, 1)]
     (x, y), (x_test, y_test) = parts
     if min(len(x), len(x_test)) < FEWEST_STEPS // 4 or y.std() == 0 or y_test.std() == 0:
@@ -109,7 +109,7 @@ def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: l
     mean, scale, weights = _solve(*(one[:MOST_STEPS] for one in train))
 
     def error(x: list[np.ndarray], r: list[np.ndarray]) -> float:
-        """Return the median absolute error."""
+        """Return the median absolute error of the predicted rewards."""
         return float(np.median(np.abs(_features(np.concatenate(x), mean, scale) @ weights - np.concatenate(r))))
 
     test = range(1, len(trials), 2)

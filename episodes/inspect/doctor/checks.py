@@ -53,7 +53,7 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
 
 
 def _like(item: Any) -> Any:
-    """Return a space of all items with the structure, shapes and dtypes of this item."""
+    """Return a space without bounds for items with the structure, shapes and dtypes of `item`."""
     if isinstance(item, dict):
         return spaces.Dict({str(key): _like(value) for key, value in item.items()})
     if isinstance(item, tuple):
@@ -68,7 +68,7 @@ def _like(item: Any) -> Any:
 
 
 def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the evidence for each leaf that is not in the space."""
+    """Yield the kind of finding and the evidence for each leaf of an item that does not fit the space."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
         keys = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
@@ -315,7 +315,7 @@ def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
 
 
 def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which ends equal the next first observation, bool [n], and the share of inner ones that equal any."""
+    """Return whether each last observation is the next first one, bool [n], and how often others equal a first one."""
     firsts = {trial.seen[0] for trial in trials}
     followed = [a.seen[-1] == b.seen[0] for a, b in itertools.pairwise(trials)]
     inner = [seen in firsts for trial in trials for seen in trial.seen[2:-1]]
@@ -323,7 +323,7 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which ends are in the box of the first observations, bool [n], and the share of inner observations."""
+    """Return whether each last observation is in the range of first ones, bool [n], and the share of others in it."""
     firsts = np.array([trial.numbers[0] for trial in trials])
     if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
         return np.zeros(1), 1.0
@@ -335,7 +335,7 @@ def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _boundary_findings(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
-    """Yield one of three findings, given whether the last step jumps, the first step jumps, or none."""
+    """Yield the finding that explains reset observations at ends of episodes, by whether observations jump there."""
     jump = lambda a, b: float(np.abs(b - a).max(initial=0.0))  # noqa: E731
     jumps = [[jump(a, b) for a, b in zip(t.numbers, t.numbers[1:], strict=False)] for t in trials]
     usual = 2.0 * float(np.median([x for group in jumps for x in (group[1:-1] or group)]))

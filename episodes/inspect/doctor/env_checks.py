@@ -41,7 +41,7 @@ def watched_layers(env: Any) -> Iterator[list[str]]:
 
 
 def _watch(layer: Any, notes: list[str]) -> bool:
-    """Replace `step` and `reset` of one layer. Return False if it does not allow that."""
+    """Replace `step` and `reset` of a wrapper by versions that note calls after an ending. Return False on failure."""
     step, reset = layer.step, layer.reset
     name, is_ended = type(layer).__name__, False
 
@@ -85,7 +85,7 @@ def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
 
 
 def reseeding_resets(env: Any, seed: int) -> Iterator[Finding]:
-    """Find resets without a seed that begin the same episode again and again, though seeds make a difference."""
+    """Find resets without a seed that always begin the same episode, though resets with seeds differ."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seeded = {digest(env.reset(seed=seed + k)[0]) for k in range(NUM_RESETS)}

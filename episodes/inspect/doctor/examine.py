@@ -80,7 +80,7 @@ def _of_directory(path: str | Path, num_steps: int) -> Findings:
 
 
 def _of_data(subject: Any, num_steps: int) -> Findings:
-    """Check all episodes in a scan, and the first steps in detail."""
+    """Return the findings in data: all steps are read for cheap checks, and the first `num_steps` for all checks."""
     scan, trials = Scan(), list[Trial]()
     steps = 0
     try:

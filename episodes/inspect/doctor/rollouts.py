@@ -35,7 +35,7 @@ class Play:
     nbytes: int = 0
 
     def run(self, seed: int) -> Play:
-        """Play until there are enough steps, endings, bytes or seconds, or until an error. Return this object."""
+        """Step the environment until an error or a limit of steps, endings, bytes or seconds. Return this object."""
         until = perf_counter() + self.seconds
         episodes = _players(self.env)(self, seed)
         with warnings.catch_warnings():
@@ -59,12 +59,12 @@ class Play:
             yield from gather_findings(kind, places)
 
     def note(self, kind: str, words: str, trial: Trial | None = None, step: int | None = None) -> None:
-        """Add a place of a problem."""
+        """Record an episode and step at which a problem of this kind was seen."""
         latest = len(self.trials) - 1 if self.trials else None
         self.places.setdefault(kind, []).append((trial.id_ if trial else latest, step, words))
 
     def begin(self, space: Any, observation: Any, info: Any, agent: Any = None, number: int = 0) -> Trial:
-        """Begin a trial with its reset observation."""
+        """Begin to record an episode of one agent with its reset observation."""
         if space is not None and not isinstance(space, spaces.Space):
             self.note("outside_space", f"the observation space is {space!r}, and none of Gymnasium"[:200])
             space = None
@@ -75,7 +75,7 @@ class Play:
         return trial
 
     def see(self, trial: Trial, observation: Any, info: Any) -> None:
-        """Add a copy of the observation to the trial."""
+        """Add a copy of the observation to the recorded episode."""
         kept = copy.deepcopy(observation)
         trial.observe(kept, copy.copy(info))
         self.nbytes += sum(array_of(leaf).nbytes for leaf in nested.leaves(kept))
@@ -101,7 +101,7 @@ def _sample(space: Any, mask: Any) -> Any:
 
 
 def _mask(observation: Any, info: Any) -> Any:
-    """Return the mask of legal actions, or None if the environment has no mask."""
+    """Return the mask of legal actions in an observation or info, or None if there is no mask."""
     for source in (observation, info):
         if isinstance(source, dict) and "action_mask" in source:
             return source["action_mask"]

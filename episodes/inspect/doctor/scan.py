@@ -1,4 +1,4 @@
-"""Checks of whole arrays, which are cheap enough to run on every step of a data set."""
+"""Cheap checks of all steps of a data set: non-finite numbers, bounds of spaces, gaps and duplicates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scan:
     _hashes: dict[bytes, Any] = field(default_factory=dict)
 
     def add(self, episode: Any, number: int) -> None:
-        """Check one episode."""
+        """Record the problems of one episode."""
         if isinstance(episode, MultiAgentEpisode):
             for agent_episode in episode.agent_episodes.values():
                 self.add(agent_episode, number)

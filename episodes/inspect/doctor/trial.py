@@ -20,7 +20,7 @@ MOST_NUMBERS = 256  # of an observation, for distances
 
 @dataclass(slots=True)
 class Trial:
-    """T steps, and T + 1 observations unless something is wrong."""
+    """Recorded episode of one agent: T steps, and T + 1 observations if the data are sound."""
 
     id_: Any
     agent: Any = None
@@ -130,7 +130,7 @@ def check_columns(columns: Mapping[str, Any]) -> None:
 
 
 def _num_items(columns: Mapping[str, Any]) -> int:
-    """Return the number of observations."""
+    """Return the number of observations of columns, after comparing the lengths of all columns."""
     try:
         lengths = {len(leaf) for leaf in nested.leaves(columns["observations"])}
         steps = {len(columns["rewards"])}
@@ -146,7 +146,7 @@ def _num_items(columns: Mapping[str, Any]) -> int:
 
 
 def _items(column: Any) -> list[Any]:
-    """Return the items of a list, or the rows of nested arrays."""
+    """Return the items of a column as a list."""
     return (
         column if isinstance(column, list) else [nested.take(column, i) for i in range(len(nested.first_leaf(column)))]
     )

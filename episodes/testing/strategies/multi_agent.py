@@ -106,7 +106,7 @@ ABSENT, RESTS, WAITS, ENDED = "absent", "rests", "waits", "ended"  # what an age
 
 @dataclass
 class _World:
-    """Generator of env steps that an environment could return."""
+    """Simulated multi-agent environment that draws valid results of env steps."""
 
     agents: list[Any]
     rng: random.Random
@@ -198,7 +198,7 @@ class _World:
     def go_on(
         self, actors: list[Any], arrived: list[Any], terminateds: dict[Any, bool], truncateds: dict[Any, bool]
     ) -> None:
-        """Update the agents after a step."""
+        """Update which agents are alive and act next, after a step."""
         self.rewarded -= set(arrived)
         for agent in actors:
             self.status[agent] = WAITS
