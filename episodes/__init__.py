@@ -1,4 +1,4 @@
-"""What happened: episodes, packs of them, how they are recorded, kept, moved and looked at. numpy only, never torch."""
+"""Episodes of reinforcement learning: recording, packs, replay, storage, transport and inspection, without torch."""
 
 from __future__ import annotations
 

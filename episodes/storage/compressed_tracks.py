@@ -19,8 +19,9 @@ BLOCK_BYTES = 1 << 18
 
 
 def rows_per_block(field: TrackField) -> int:
-    """Return the number of rows per compressed block, or of values of a ragged track. The last one of an episode may
-    have fewer.
+    """Return the number of rows (or values of ragged items) per compressed block.
+
+    The last block of an episode may have fewer.
     """
     item_bytes = np.dtype(field.dtype).itemsize * int(np.prod(field.value_shape, dtype=np.int64))
     return max(1, BLOCK_BYTES // max(item_bytes, 1))
@@ -120,7 +121,7 @@ def _span(rows: np.ndarray) -> slice | np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class CompressedRaggedTrack:
-    """Ragged track of a record batch whose values are stored compressed, and decompressed on access."""
+    """Ragged array column of a record batch whose values are stored compressed, and decompressed on access."""
 
     values: CompressedTrack
     offsets: np.ndarray  # int64 [num_rows + 1], of the items in the values

@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def with_lengths(self) -> list[str]:
-        """Paths of the ragged tracks that have a column of lengths."""
+        """Paths of the ragged arrays that have a column with the lengths of their items."""
         return [path for path, field in self.tracks.items() if field.is_ragged and field.bounds is None]
 
     @staticmethod
@@ -227,7 +227,7 @@ class StoredBatch:
         return result
 
     def _item_offsets(self, path: str) -> np.ndarray:
-        """Return the offsets of the items of a ragged track in its values, int64 [num_rows + 1]."""
+        """Return the offsets of a ragged array's items in its values, int64 [num_rows + 1]."""
         bounds = self._layout.tracks[path].bounds
         if bounds is not None:
             if self._layout.tracks[bounds].bounds is not None or not self._layout.tracks[bounds].is_ragged:

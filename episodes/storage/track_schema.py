@@ -79,12 +79,12 @@ class TrackField:
 
     @property
     def value_shape(self) -> tuple[int, ...]:
-        """Shape of a value of a ragged track's items, or of a whole item of another track."""
+        """Shape of one value of an item with variable length, or of a whole item of fixed shape."""
         return self.shape[1:] if self.is_ragged else self.shape
 
     @property
     def of_values(self) -> TrackField:
-        """Schema of the values of a ragged track, one after another."""
+        """Schema of the values of a ragged array, stored one after another."""
         return TrackField(self.dtype, self.value_shape, self.compression)
 
     @property
@@ -125,7 +125,7 @@ def fields_of(pack: EpisodePack, compression: str) -> Fields:
 
 
 def has_bounds(path: str, field: TrackField) -> bool:
-    """Return True if the items at `path` are as long as ragged actions: if they are a ragged extra output."""
+    """Return True if the items at `path` are as long as ragged actions, as for ragged extra outputs."""
     parts = path.split("/")
     return field.is_ragged and len(parts) == 2 and parts[0] == "extra_model_outputs"
 

@@ -23,7 +23,7 @@ Kinds = RaggedKind | dict[Any, Any]
 
 
 def declared_kinds(ragged: Mapping[str, Any], label: str) -> dict[str, Kinds]:
-    """Return the kinds of declared ragged tracks by name.
+    """Return the dtype and value shape of each ragged time series that the user declared, by name.
 
     Args:
         ragged: dtypes or kinds, by "observations", "actions" and the keys of extra model outputs. A dict instead of a
@@ -51,7 +51,7 @@ def _declared(kind: Any) -> Kinds:
 
 
 def kinds_of(data: Any) -> Kinds | None:
-    """Return the kind of finished data, or None if no leaf is ragged."""
+    """Return the dtype and value shape of ragged data, for nested data a dict of its ragged parts, or None."""
     if type(data) is Ragged:
         return data.kind
     if nested.is_leaf(data):
@@ -61,7 +61,7 @@ def kinds_of(data: Any) -> Kinds | None:
 
 
 def as_plain_kinds(kinds: Mapping[str, Kinds]) -> dict[str, Any]:
-    """Return kinds as plain values: a dtype and a shape, or a dict of parts."""
+    """Convert dtypes and value shapes of ragged time series to plain values: (dtype, shape), or a dict of parts."""
     return {
         key: as_plain_kinds(kind) if isinstance(kind, dict) else (kind.dtype.str, kind.value_shape)
         for key, kind in kinds.items()
@@ -69,7 +69,7 @@ def as_plain_kinds(kinds: Mapping[str, Kinds]) -> dict[str, Any]:
 
 
 def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
-    """Return the kinds of `as_plain_kinds`."""
+    """Return the dtypes and value shapes from the plain values that `as_plain_kinds` returned."""
     return {
         key: from_plain_kinds(kind) if isinstance(kind, dict) else RaggedKind(np.dtype(kind[0]), tuple(kind[1]))
         for key, kind in values.items()
@@ -77,7 +77,7 @@ def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
 
 
 def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
-    """Return an item of a ragged track as an array [L, *value_shape] of the kind's dtype. Arrays are not copied.
+    """Convert an item of a ragged time series to an array [L, *value_shape] of its dtype. Arrays are not copied.
 
     Args:
         item: the item. Parts of a nested item that are not ragged stay.
@@ -109,7 +109,7 @@ def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
 
 
 def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str]) -> Any:
-    """Return a nested item with its ragged parts as arrays."""
+    """Return a nested item whose ragged parts are converted to arrays."""
     is_nested = not nested.is_leaf(item)
     keys = [] if not is_nested else list(item) if isinstance(item, dict) else list(range(len(item)))
     missing = [key for key in kinds if key not in keys]
@@ -123,7 +123,7 @@ def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str
 
 
 def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
-    """Return a value that is equal for items whose parts that are not ragged have equal shapes."""
+    """Return the shapes of the parts of an item that are not ragged, for comparison of items."""
     if isinstance(kind, RaggedKind):
         return None
     if nested.is_leaf(item):
@@ -134,7 +134,7 @@ def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
 
 
 def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback: int, space: Any) -> Any:
-    """Return items of a ragged track as `Ragged`, nested as the items are, with arrays for parts that are not ragged.
+    """Convert items of a ragged time series to `Ragged`, and parts that are not ragged to arrays, nested as the items.
 
     Args:
         items: results of `as_ragged_item`.
@@ -165,7 +165,7 @@ def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback
 
 
 def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
-    """Return items of the ragged track `name` as arrays. Errors are those of `as_ragged_item`."""
+    """Convert items of the ragged time series `name` to arrays. Errors are the same as in `as_ragged_item`."""
     return [as_ragged_item(item, kind, lambda i=i: f"{name}: item {i}") for i, item in enumerate(items)]
 
 

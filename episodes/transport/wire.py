@@ -149,7 +149,7 @@ def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
 
 
 def arrays_sent(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
-    """Return the arrays that a message has: of ragged items the lengths, uint32 [n], and the values.
+    """Return the arrays that a message contains: for ragged items the lengths, uint32 [n], and the values.
 
     Ragged extra outputs beside ragged actions have the same lengths, which are sent once.
     """
@@ -284,7 +284,7 @@ class PackLayout:
         return EpisodePack.of(tracks, _new(PackFacts, (*metadata, *self._spaces, custom)), lengths, lookbacks)
 
     def _read_ragged(self, source: PartsReader, steps: int, rows: int) -> list[Any]:
-        """Return the next arrays and ragged items."""
+        """Decode the next arrays and items of different lengths."""
         arrays: list[Any] = []
         actions: Any = None
         for field, has_actions_bounds, (dtype, shape, size, observed) in zip(
@@ -307,7 +307,7 @@ class PackLayout:
         return arrays
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
-        """Return the arrays of a message, and infos, as `Tracks`."""
+        """Combine decoded arrays and infos to the time series of a pack."""
         tracks = (
             ArrayTrack(_placed(arrays, self._observations), 0, OBSERVATIONS),
             InfoTrack(EmptyInfos(num_rows) if infos is None else infos),

@@ -98,7 +98,7 @@ class EpisodeBatches:
 
 @dataclass(frozen=True, slots=True)
 class ChunkBatches:
-    """Options for batches of parts of episodes, returned as packs. Data sets with ragged tracks are sampled so.
+    """Options for batches of parts of episodes, returned as packs, for example for data sets with ragged arrays.
 
     Each sampled step begins a chunk of `length` steps, or fewer at the end of its episode.
 

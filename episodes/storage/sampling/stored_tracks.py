@@ -51,7 +51,7 @@ class Column(Protocol):
 
 
 class RaggedColumn:
-    """Ragged column of all record batches, whose items are read with their chunks only."""
+    """Column of items with different lengths over all record batches. Items can be read with whole chunks only."""
 
     step = 1
 
@@ -60,7 +60,7 @@ class RaggedColumn:
         self.bases = np.zeros(num_batches, np.int64)
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Raise `TrackMismatch`: items of several lengths are no rows of a batch."""
+        """Raise `TrackMismatch`, because items of different lengths cannot be rows of a batch."""
         raise TrackMismatch(
             f"track {self.path!r} is ragged: items of several lengths are no rows of a batch; sample packs with "
             "episodes=n or windows=ChunkBatches(n, length), or leave the column out of keys"
