@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 from connectors.connector import Connector
+from connectors.fingerprint import describe_acting_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.views.piece import ViewPiece
@@ -101,6 +102,7 @@ class SectionedPipeline(ConnectorPipeline):
         self._see = self._make_section()
         self._stages: Pieces = {}
         self.view_settings: list[Any] = []  # [name, settings] of each view, as plain values
+        self.acting_pipeline = ""  # rewriters and views as JSON text, see `connectors.fingerprint`
         if views is not None and input_observation_space is None:
             input_observation_space = views.given.observation_space
         if views is not None and input_action_space is None:
@@ -207,6 +209,7 @@ class SectionedPipeline(ConnectorPipeline):
         see = {" > ".join(map(name_of, views)): self._see} if self.has_views else {}
         self._stages = {**sections.rewriters, **see, **sections.pieces}
         self.view_settings = settings_of_views(views)
+        self.acting_pipeline = describe_acting_pipeline(self)
         self._row_pieces = self._pieces_for_rows()
 
     def _called(self) -> Mapping[str, Connector]:

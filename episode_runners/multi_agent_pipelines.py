@@ -9,7 +9,7 @@ from connectors.acting import fingerprint_of
 from connectors.actor import Actor
 from connectors.agent_to_module_mapping import newest_rows
 from connectors.env_to_module.pipeline import env_to_module_pipeline
-from connectors.fingerprint import check_fingerprint, check_statistics, describe_acting_pipeline, stamp
+from connectors.fingerprint import check_fingerprint, check_statistics, stamp
 from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import module_of
@@ -97,7 +97,6 @@ class RunnerPipelines:
     ) -> None:
         self.policies, self.envs, self.seed, self.checks = policies, envs, seed, checks
         self._fingerprints: dict[Any, dict[str, Any]] = {}  # by module, for policies that were checked
-        self._acting_pipelines: dict[Any, str] = {}  # by module, for the same policies
         self.env_to_module = _checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
         self.module_to_env = _checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
         self._agents = AgentSpaces(self.env_to_module.joint)
@@ -186,7 +185,6 @@ class RunnerPipelines:
         seeing.bind_policy(policy)
         self.module_to_env[module_id].bind_policy(policy)
         fingerprint = self._fingerprints[module_id] = fingerprint_of(seeing, self.module_to_env[module_id])
-        self._acting_pipelines[module_id] = describe_acting_pipeline(seeing)
         if self.checks:
             check_fingerprint(policy, fingerprint)
 
@@ -199,9 +197,8 @@ class RunnerPipelines:
     def write_acting_pipelines(self, chunk: MultiAgentEpisode) -> None:
         """Write the rewriters and views of each agent's module into a chunk."""
         for agent_episode in chunk.agent_episodes.values():
-            text = self._acting_pipelines.get(agent_episode.module_id)
-            if agent_episode.acting_pipeline != text:
-                agent_episode.acting_pipeline = text
+            pipeline = self.env_to_module.modules.get(agent_episode.module_id)
+            agent_episode.acting_pipeline = getattr(pipeline, "acting_pipeline", None)
 
     def stamp(self) -> None:
         """Write the pipelines' fingerprint onto each policy."""

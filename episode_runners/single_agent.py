@@ -19,7 +19,6 @@ from connectors.fingerprint import (
     check_fingerprint,
     check_spaces,
     check_statistics,
-    describe_acting_pipeline,
     stamp,
 )
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
@@ -122,7 +121,6 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
             reward_dtype=reward_dtype,
         )
-        self._recorder.acting_pipeline = describe_acting_pipeline(self.env_to_module)
         self._seed_ids(seed)
         self._sink: VectorRecorder | ReplayRecorder = self._recorder  # records the rows of this call
         self._buffer: EpisodeReplayBuffer | None = None  # the buffer behind the sink
@@ -399,7 +397,6 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=self._recorder.len_lookback_buffer,
             keys=keys,
         )
-        self._sink.acting_pipeline = self._recorder.acting_pipeline
         if self._id_generator is not None:
             self._sink.seed(self._id_generator)
         self._buffer = buffer
@@ -420,6 +417,7 @@ class SingleAgentEnvRunner(EnvRunner):
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
         self._sink.policy_version = None if random_actions else self._policy_version
+        self._sink.acting_pipeline = getattr(self.env_to_module, "acting_pipeline", None)  # unknown for other pipelines
         if self._updates and not random_actions:
             stamp(self.policy, self._fingerprint)
         elif self._checks and not random_actions:

@@ -17,6 +17,7 @@ from mpe2 import simple_spread_v3
 from connectors import Actor
 from connectors.env_to_module import FrameStacking, MeanStdFilter, ObservationPreprocessor
 from connectors.fingerprint import describe_acting_pipeline
+from connectors.sections import as_piece
 from episode_learners import BC, DQN, GRPO, IMPALA, PPO, MLPPolicy, MultiAgentAlgorithm, QPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, SingleAgentEpisode
@@ -138,6 +139,20 @@ def test_episodes_without_acting_pipeline_are_accepted() -> None:
     ]
     assert EpisodePack.from_episodes(by_hand).acting_pipelines is None
     PPO(actor()).preprocess(by_hand)
+
+
+def test_views_inserted_between_samples_are_stored() -> None:
+    shared = actor()
+    runner, buffer = SingleAgentEnvRunner("CartPole-v1", shared, seed=0, check_pipeline=False), EpisodeReplayBuffer(500)
+    for pieces in ([], [scaled]):
+        for piece in pieces:
+            shared.env_to_module.prepend(as_piece(piece))
+        text = describe_acting_pipeline(actor(*pieces).env_to_module)
+        assert set(runner.sample(num_timesteps=20).acting_pipelines.tolist()) == {text}
+        assert set(runner.sample(num_timesteps=20, random_actions=True).acting_pipelines.tolist()) == {text}
+        runner.sample_into(buffer, num_timesteps=20)
+        assert [*buffer.iter_episodes()][-1].acting_pipeline == text
+        buffer.clear()
 
 
 def test_replay_recorder_stores_pipeline_of_each_runner() -> None:
