@@ -132,7 +132,7 @@ def made_actor(kind: str) -> Actor:
     return actor
 
 
-FAST = [("mlp, all", False), ("sac, filter", True)]
+FAST = [("mlp, nested actions", True)]  # all of them: see test_export_matrix too
 CASES = [(kind, explore) for kind in POLICIES for explore in (False, True)]
 SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in FAST]
 
@@ -205,6 +205,18 @@ def test_served_rewards_are_required_if_a_view_reads_them(lstm: tuple[Actor, Pat
     policy.act(observation, first=True)
     with pytest.raises(ValueError, match="this policy sees rewards"):
         policy.act(observation)
+
+
+def test_served_policy_rejects_observations_of_another_form(lstm: tuple[Actor, Path]) -> None:
+    policy = ServedPolicy(lstm[1])
+    observation = PARTS.sample()
+    policy.act(observation, first=True)
+    state = {name: array.copy() for name, array in policy.state.items()}
+    wrong = {"place": np.zeros((1, 3), np.float32), "kind": 1.5, "bits": np.zeros((3, 2), np.int64)}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=rf"obs/{name} is .*: give "):
+            policy.act({**observation, name: value}, 0.5, first=True)
+    assert all(np.array_equal(policy.state[name], array) for name, array in state.items())
 
 
 @pytest.mark.slow
