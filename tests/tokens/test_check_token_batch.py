@@ -84,7 +84,7 @@ def test_check_token_batch_of_unshifted_labels_names_them() -> None:
 def test_check_token_batch_of_log_probs_shifted_left_names_it() -> None:
     right = broken()
     result = check_token_batch(model, right | {"action_logp": np.roll(right["action_logp"], -1)})
-    assert not result
+    assert "those of the position after them" in str(result)
 
 
 def test_check_token_batch_of_too_wide_mask_names_it() -> None:
