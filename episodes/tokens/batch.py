@@ -43,7 +43,7 @@ def token_batch(
     - "loss_mask": bool, whether the token after each position is learned from: it was sampled by the model in a step
       of the pack, and the output "learned" is not 0 for it. Each such token occurs exactly once.
     - "position_ids": int32, counted from 0 in each sequence.
-    - "advantages": float32, 0 outside the mask.
+    - "advantages": float32, 0 where no sampled token is predicted.
     - a column per extra model output with a value per token: "action_logp" for the output "logp", "policy_version" for
       "version", or else for the versions of steps; other outputs by their name. 0 where no sampled token is predicted.
     - packed: "cu_seqlens", int32 [S + 1], and "max_seqlen", for attention kernels of variable length. Padded:
