@@ -25,13 +25,13 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_sound_data_set_is_said_to_be_sound(data: Path) -> None:
+def test_check_sound_data_set_has_no_problems(data: Path) -> None:
     result = CliRunner().invoke(app, ["check", str(data), "--json"])
     assert result.exit_code == 0
     assert json.loads(result.output)["problems"] == []
 
 
-def test_the_command_runs_as_a_module(data: Path) -> None:
+def test_command_runs_as_a_module(data: Path) -> None:
     command = [sys.executable, "-m", "episodes", "check", str(data)]
     result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert "1 episode" in result.stdout

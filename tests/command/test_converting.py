@@ -53,7 +53,7 @@ def test_convert_through_all_formats_loses_nothing(
     assert run("doctor", tmp_path / "minari/some/data-v0")[0] == 0
 
 
-def test_losses_are_said_and_with_strict_nothing_is_written(source: Path, tmp_path: Path) -> None:
+def test_convert_prints_losses_and_strict_writes_nothing(source: Path, tmp_path: Path) -> None:
     cut = [episode.slice(slice(2, None), len_lookback_buffer=1) for episode in EpisodeDataset(source)]
     write(cut, tmp_path / "cut", "episodes")
     code, said = run("convert", tmp_path / "cut", tmp_path / "x", "--to", "parquet", "--json")

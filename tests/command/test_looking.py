@@ -58,14 +58,14 @@ def test_ls_sorts_by_any_column_with_nan_last(data: Path) -> None:
     assert run("ls", data, "--limit", "-1").exit_code == run("watch", data, "--port", "65536").exit_code == 2
 
 
-def test_tables_without_a_terminal_have_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_table_without_a_terminal_has_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     with EpisodeWriter(tmp_path / "data") as writer:
         writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_="long " * 12, terminated=True)])
     assert run("ls", tmp_path / "data").output.splitlines()[1].split() == ["long"] * 12 + ["1", "1", "terminated", "0"]
 
 
-def test_terminal_without_some_letters_shows_the_others(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_table_without_unicode_shows_other_letters(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
     with EpisodeWriter(data) as writer:

@@ -33,7 +33,7 @@ def passed_on(arguments: list[str]) -> int:
     return 3
 
 
-def test_version_and_completion_are_printed() -> None:
+def test_main_prints_version_and_completion() -> None:
     assert run("--version").output.startswith("episodes")
     assert "--show-completion" in run("--help").output
 
@@ -41,7 +41,7 @@ def test_version_and_completion_are_printed() -> None:
 @pytest.mark.parametrize(
     "arguments", [["-m", "episodes", "--help"], ["-m", "episode_learners", "train", "--help"]], ids=str
 )
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_main_help_imports_no_heavy_package(arguments: list[str]) -> None:
     command = [sys.executable, "-X", "importtime", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     modules = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
@@ -74,7 +74,7 @@ def test_algorithms_of_the_help_are_those_of_runs() -> None:
     assert tuple(ALGORITHMS) == ALGORITHM_NAMES
 
 
-def test_warning_is_one_line_without_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_warning_is_one_line_without_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(self, *_, **__):
         warnings.warn("2 shards are unread", UserWarning, stacklevel=2)
 

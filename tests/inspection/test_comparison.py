@@ -38,12 +38,12 @@ def write(path: Path, *episodes: SingleAgentEpisode) -> Path:
 
 @settings(max_examples=50)
 @given(any_episodes())
-def test_episode_equals_itself(episode: SingleAgentEpisode) -> None:
+def test_compare_episodes_of_itself_is_empty(episode: SingleAgentEpisode) -> None:
     assert not compare_episodes(episode, episode)
 
 
 @given(st.integers(1, 50), st.data())
-def test_changed_items_are_counted_from_the_first(num: int, data: st.DataObject) -> None:
+def test_compare_episodes_counts_changed_items(num: int, data: st.DataObject) -> None:
     steps = data.draw(st.sets(st.integers(0, num - 1), min_size=1))
     one, rewards = walk(num, id_="e"), np.ones(num)
     rewards[list(steps)] = np.nan
@@ -54,7 +54,7 @@ def test_changed_items_are_counted_from_the_first(num: int, data: st.DataObject)
     assert not compare_episodes(other, other)
 
 
-def test_chunks_are_aligned_by_env_step() -> None:
+def test_compare_episodes_aligns_chunks_by_env_step() -> None:
     whole = walk(9, id_="e", terminated=True)
     difference = compare_episodes(whole, whole.slice(slice(4, None), len_lookback_buffer=2))
     assert {(track.track, track.step, track.num_steps) for track in difference.tracks} == {
@@ -64,7 +64,7 @@ def test_chunks_are_aligned_by_env_step() -> None:
     }
 
 
-def test_tolerance_and_shorter_episodes_and_endings() -> None:
+def test_compare_episodes_tolerance_length_and_ending() -> None:
     a, b = walk(5, id_="e", terminated=True), walk(3, id_="e", truncated=True)
     difference = compare_episodes(a, b)
     assert [track.step for track in difference.tracks] == [3, 3, 4]

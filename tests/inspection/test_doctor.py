@@ -386,7 +386,7 @@ class GoalAtStart(gym.Env):
 
 
 class Two:
-    """A sound pair of agents; `b` ends after 5 steps and `a` after 9."""
+    """A sound environment of two agents: `b` ends after 5 steps and `a` after 9."""
 
     possible_agents = ["a", "b"]
     ends = {"a": 9, "b": 5}
@@ -506,7 +506,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("env", FAULTS, ids=lambda env: env.__name__)
-def test_planted_fault_is_the_only_finding(env: Any) -> None:
+def test_examine_faulty_environment_has_one_finding(env: Any) -> None:
     findings = examine(env(), num_steps=2500 if env is NeverEnds else 1200)
     assert [finding.kind for finding in findings] == [FAULTS[env]], findings
     assert findings[0].evidence
@@ -540,13 +540,13 @@ FAULTY = {  # published environments
 
 
 @pytest.mark.parametrize("make", [Walk, Two, Paid, FixedHorizon, RandomBudgets, ObservedBudgets, GoalAtStart])
-def test_sound_test_environments_have_no_findings(make: Any) -> None:
+def test_examine_sound_test_environment_has_no_findings(make: Any) -> None:
     assert examine(make()) == []
 
 
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.parametrize("name", [*CLASSIC, *TOYS, *GAMES])
-def test_sound_environment_has_no_findings(name: str) -> None:
+def test_examine_sound_environment_has_no_findings(name: str) -> None:
     assert examine(name, num_steps=1000) == []
 
 
@@ -554,18 +554,18 @@ def test_sound_environment_has_no_findings(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")
 @pytest.mark.parametrize("name", [*CLASSIC, *TOYS, *GAMES, *MORE])
-def test_sound_environments_have_no_findings_in_4000_steps(name: str) -> None:
+def test_examine_4000_sound_steps_has_no_findings(name: str) -> None:
     assert examine(name) == []
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.parametrize(("name", "kind"), FAULTY.items())
-def test_faults_of_published_environments_are_named(name: str, kind: str) -> None:
+def test_examine_published_faulty_environment_is_named(name: str, kind: str) -> None:
     assert [finding.kind for finding in examine(name, num_steps=1000)] == [kind]
 
 
-def test_vector_env_with_a_wrong_autoreset_mode_is_named() -> None:
+def test_examine_wrong_autoreset_mode_is_named() -> None:
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
     env = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync", vector_kwargs=same_step)
     assert examine(env) == []
@@ -574,7 +574,7 @@ def test_vector_env_with_a_wrong_autoreset_mode_is_named() -> None:
     env.close()
 
 
-def test_ragged_items_and_flags_are_findings() -> None:
+def test_examine_ragged_items_and_flags_are_findings() -> None:
     class Ragged(Walk):
         def seen(self) -> Any:
             return [[1.0], [2.0, 3.0]]
@@ -591,7 +591,7 @@ def test_ragged_items_and_flags_are_findings() -> None:
     assert kinds(NoSpace()) == ["outside_space"]
 
 
-def test_vector_env_that_raises_is_a_finding() -> None:
+def test_examine_vector_env_that_raises_is_a_finding() -> None:
     env = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync")
     env.metadata = env.metadata | {"autoreset_mode": "sometimes"}
     assert kinds(env) == ["autoreset"]
@@ -608,7 +608,7 @@ def test_vector_env_that_raises_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize("api", ["parallel", "turns"])
-def test_environment_without_agents_does_not_hang(api: str) -> None:
+def test_examine_environment_without_agents_returns(api: str) -> None:
     class Empty:
         possible_agents: Any = ()
         agents: Any = ()
@@ -655,7 +655,7 @@ def kinds(subject: Any) -> list[str]:
     return [finding.kind for finding in examine(subject)]
 
 
-def test_sound_data_of_any_kind_has_no_findings(tmp_path: Path) -> None:
+def test_examine_sound_data_has_no_findings(tmp_path: Path) -> None:
     episodes = [as_episode(columns) for columns in walked()]
     assert kinds(walked()) == kinds(episodes) == kinds(EpisodePack.from_episodes(episodes)) == []
     assert kinds(episodes[0]) == kinds([]) == kinds([SingleAgentEpisode()]) == []
@@ -666,8 +666,8 @@ def test_sound_data_of_any_kind_has_no_findings(tmp_path: Path) -> None:
     assert kinds(several) == []
 
 
-def test_reset_rows_stored_as_steps_are_named() -> None:
-    """As if rows of a next-step autoreset were stored as steps."""
+def test_examine_reset_rows_stored_as_steps_are_named() -> None:
+    """The data are rows of next-step autoreset in which resets were stored as steps."""
     columns = walked()
     for before, after in itertools.pairwise(columns):
         after["observations"] = np.concatenate([before["observations"][-1:], after["observations"]])
@@ -676,18 +676,18 @@ def test_reset_rows_stored_as_steps_are_named() -> None:
     assert kinds(columns) == ["ignored_action"]
 
 
-def test_missing_last_observations_are_named() -> None:
+def test_examine_missing_last_observations_are_named() -> None:
     columns = [episode | {"observations": episode["observations"][:-1]} for episode in walked()]
     assert kinds(columns) == ["missing_last_observation"]
 
 
-def test_duplicate_episode_is_named() -> None:
+def test_examine_duplicate_episode_is_named() -> None:
     columns = walked()
     findings = examine([as_episode(columns[i % 12], id_=str(i)) for i in range(13)])
     assert [(finding.kind, finding.episode) for finding in findings] == [("duplicate_episode", "12")]
 
 
-def test_odd_observations_without_a_space_are_accepted() -> None:
+def test_examine_unusual_observations_are_accepted() -> None:
     for odd in ({"x": 1, "t": np.zeros(2)}, "words", (True, {"y": None})):
         episode = SingleAgentEpisode(observations=[odd] * 3, actions=[0, 1], rewards=[0.0, 1.0], len_lookback_buffer=1)
         assert kinds(episode) == []
@@ -698,15 +698,15 @@ def test_odd_observations_without_a_space_are_accepted() -> None:
     assert kinds(MultiAgentEpisode()) == kinds({"observations": np.zeros((0, 3)), "actions": [], "rewards": []}) == []
 
 
-def test_missing_chunk_is_named_with_episode_and_step() -> None:
+def test_examine_missing_chunk_is_named_with_its_step() -> None:
     whole = as_episode(walked()[0], id_="walk")
     findings = examine([whole[:4], whole[6:]])
     assert [(finding.kind, finding.episode, finding.step) for finding in findings] == [("clock_jump", "walk", 0)]
     assert "begins at step 6" in findings[0].evidence
 
 
-def test_steps_after_an_ending_in_columns_are_named() -> None:
-    """As if rows of several episodes were stored as one."""
+def test_examine_steps_after_an_ending_are_named() -> None:
+    """The columns are rows of several episodes stored as one."""
     columns = walked()[0]
     columns["terminations"][3] = True
     (findings,) = examine([columns])
@@ -823,19 +823,19 @@ def write(path: Path, episodes: list[SingleAgentEpisode]) -> Path:
 
 
 @pytest.mark.parametrize("defect", PLANTED, ids=lambda defect: defect.__name__)
-def test_planted_defect_of_a_data_set_is_named(defect: Any, sound_episodes: Any, tmp_path: Path) -> None:
+def test_examine_defect_of_a_data_set_is_named(defect: Any, sound_episodes: Any, tmp_path: Path) -> None:
     assert sum(map(len, sound_episodes)) > 4000
     findings = examine(write(tmp_path, defect(sound_episodes)))
     assert [finding.kind for finding in findings] == [PLANTED[defect]], findings
 
 
-def test_sound_data_set_has_no_findings_and_is_read_whole(sound_episodes: Any, tmp_path: Path) -> None:
+def test_examine_sound_data_set_is_read_whole(sound_episodes: Any, tmp_path: Path) -> None:
     findings = examine(write(tmp_path, sound_episodes))
     assert findings == []
     assert findings.num_steps == sum(map(len, sound_episodes))
 
 
-def test_flipped_bits_of_a_data_set_are_named(sound_episodes: Any, tmp_path: Path) -> None:
+def test_examine_flipped_bits_of_a_data_set_are_named(sound_episodes: Any, tmp_path: Path) -> None:
     (shard,) = write(tmp_path, sound_episodes).glob("*.arrow")
     content = bytearray(shard.read_bytes())
     for place in range(len(content) // 2, len(content) // 2 + 64):
@@ -847,7 +847,7 @@ def test_flipped_bits_of_a_data_set_are_named(sound_episodes: Any, tmp_path: Pat
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_truncated_file_of_a_data_set_is_named(tmp_path: Path) -> None:
+def test_examine_truncated_file_of_a_data_set_is_named(tmp_path: Path) -> None:
     from episodes.storage import EpisodeWriter
 
     with EpisodeWriter(tmp_path) as writer:
@@ -860,7 +860,7 @@ def test_truncated_file_of_a_data_set_is_named(tmp_path: Path) -> None:
     assert "episodes check" in findings.advice
 
 
-def test_command_has_exit_statuses_and_json(tmp_path: Path) -> None:
+def test_doctor_command_has_exit_statuses_and_json(tmp_path: Path) -> None:
     testing = pytest.importorskip("typer.testing")
     from episodes.command.app import app
     from episodes.storage import EpisodeWriter

@@ -147,7 +147,7 @@ def test_colours_any_outlier_is_in_the_cells(sample: Sample, kind: str) -> None:
 @settings(max_examples=40)
 @given(samples(), st.integers(1, 400), st.integers(1, 5), st.data())
 def test_sequences_any_outlier_is_in_the_cells(sample: Sample, num_steps: int, width: int, data: st.DataObject) -> None:
-    """The values are those of sequences [B, T, d] in any number of the steps."""
+    """Draw the series as one of the numbers of sequences [B, T, d]."""
     count = -(-sample.num_steps // num_steps)
     values = np.full((count * num_steps, width), COMMON)
     column = data.draw(st.integers(0, width - 1))
@@ -168,7 +168,7 @@ def test_sequences_any_outlier_is_in_the_cells(sample: Sample, num_steps: int, w
 
 @settings(max_examples=30)
 @given(samples(), st.booleans())
-def test_info_without_a_value_is_missing_and_not_nan(sample: Sample, is_flag: bool) -> None:
+def test_series_of_info_without_a_value_is_missing_not_nan(sample: Sample, is_flag: bool) -> None:
     present = np.zeros(sample.num_steps, bool)
     present[sample.outlier_at] = True
     values = np.ones(sample.num_steps, bool) if is_flag else sample.values
@@ -264,7 +264,7 @@ def test_terminal_any_outlier_is_printed(tmp_path_factory: Any, sample: Sample) 
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 300, 70_000])
-def test_objects_with_one_outlier_state_it(num_steps: int) -> None:
+def test_views_of_objects_with_one_outlier_state_it(num_steps: int) -> None:
     sample = Sample(num_steps, num_steps * 7 // 10, False, 0, COMMON)
     one = episode(sample, terminated=True)
     grown = SingleAgentEpisode("grown")

@@ -83,7 +83,7 @@ def cartpole(steps: int, **facts: Any) -> SingleAgentEpisode:
 
 
 def grown(steps: int, lookback: int | None = None) -> SingleAgentEpisode:
-    """Return a growing episode; with a lookback, the chunk after a cut in its middle."""
+    """Return a growing episode, or with a lookback the chunk after a cut in its middle."""
     episode = SingleAgentEpisode("grown")
     episode.add_env_reset(np.zeros(3), infos={"life": 3})
     for t in range(steps):
@@ -147,7 +147,7 @@ def test_episode_view_has_frames_in_any_order_of_axes() -> None:
     assert shown(bright).tags.count("img") == 5
 
 
-def test_png_has_the_same_pixels() -> None:
+def test_png_decoded_has_equal_pixels() -> None:
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     file = png(pixels)
     start = file.index(b"IDAT") + 4

@@ -1,4 +1,4 @@
-"""What the doctor finds, on the page of a data set."""
+"""Findings of the doctor on the page of a data set."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_page_of_a_sound_data_set_states_no_findings(tmp_path: Path, tab: Tab) -
     assert tab.texts("#doctor summary") == ["doctor: no findings in 20 steps"]
 
 
-def test_findings_of_chunks_with_one_id_have_no_mark_on_a_wrong_chunk(tmp_path: Path) -> None:
+def test_lanes_of_chunks_with_one_id_have_their_marks_only(tmp_path: Path) -> None:
     """The page marks steps of findings only if one row has the id. Marks of numbers come from the chunk itself."""
     with EpisodeWriter(tmp_path / "data") as writer:
         writer.add([bounded([(3, 1)], id_="e"), bounded([], id_="e", t_started=20)])
