@@ -28,7 +28,7 @@ def run(*words: object) -> Result:
 
 
 def passed_on(arguments: list[str]) -> int:
-    """A command of another package."""
+    """Record the arguments and return the exit status 3, as the command of another package."""
     calls.append(arguments)
     return 3
 
