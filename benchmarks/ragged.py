@@ -1,0 +1,109 @@
+"""Conversations as ragged tracks: their size next to that of the tokens, and samples from disk next to memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_most
+from episodes import EpisodePack, Ragged
+
+NUM = 2_000  # conversations
+PROMPT, ANSWER = 100, 60  # mean tokens of a turn
+COLUMNS = 4 + 4 + 1 + 4  # bytes of a sampled token: id, log-probability, mask, version
+
+
+def conversations(size: Size, tokens: int) -> tuple[EpisodePack, int]:
+    """A pack of conversations with about so many tokens each, and the bytes of tokens, their columns and rewards."""
+    num, turns = size(NUM), max(round(tokens / (PROMPT + ANSWER)), 1)
+    rng = np.random.default_rng(0)
+    prompts = rng.multinomial(PROMPT * turns, [1 / turns] * turns, num)
+    prompts = np.append(prompts, np.zeros((num, 1), np.int64), 1).reshape(-1)  # nothing after the last answer
+    answers = rng.multinomial(ANSWER * turns, [1 / turns] * turns, num).reshape(-1)
+    actions = Ragged.from_lengths(rng.integers(0, 50_000, answers.sum(), np.int32), answers)
+    pack = EpisodePack(
+        observations=Ragged.from_lengths(rng.integers(0, 50_000, prompts.sum(), np.int32), prompts),
+        actions=actions,
+        rewards=np.zeros(num * turns),
+        lengths=np.full(num, turns),
+        terminated=np.ones(num, bool),
+        ids=[f"c{i:06}" for i in range(num)],
+        extra_model_outputs={
+            "logp": Ragged.of(rng.random(answers.sum(), np.float32), actions.offsets),
+            "learned": Ragged.of(np.ones(answers.sum(), bool), actions.offsets),
+            "version": Ragged.of(np.zeros(answers.sum(), np.int32), actions.offsets),
+        },
+    )
+    return pack, int(4 * prompts.sum() + COLUMNS * answers.sum() + pack.rewards.nbytes)
+
+
+def in_memory(tokens: int, size: Size) -> Counted:
+    pack, _ = conversations(size, tokens)
+    facts = pack.lengths.nbytes + pack.lookbacks.nbytes + pack.ids.nbytes + pack.facts.endings.nbytes
+    return Counted((pack.retained_nbytes + facts) / len(pack))
+
+
+def in_a_message(tokens: int, size: Size) -> Counted:
+    from episodes.transport.wire import Schemas, encoded
+
+    pack, _ = conversations(size, tokens)
+    return Counted(encoded([pack], Schemas()).nbytes / len(pack))
+
+
+def on_disk(tokens: int, size: Size) -> Counted:
+    from episodes.storage import EpisodeWriter
+
+    pack, _ = conversations(size, tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        with EpisodeWriter(folder) as writer:
+            writer.add(pack)
+        return Counted(sum(file.stat().st_size for file in Path(folder).glob("*.arrow")) / len(pack))
+
+
+def tokens_alone(tokens: int, size: Size) -> Counted:
+    pack, nbytes = conversations(size, tokens)
+    return Counted(nbytes / len(pack))
+
+
+def from_disk(size: Size) -> Timed:
+    """Random conversations of a data set, read from mapped files."""
+    from episodes.storage import EpisodeDataset, EpisodeWriter
+
+    folder = tempfile.TemporaryDirectory()
+    with EpisodeWriter(folder.name) as writer:
+        writer.add(conversations(size, 5_000)[0])
+    sampler = EpisodeDataset(folder.name).sampler(episodes=64, order="drawn", seed=0)
+    sampler.folder = folder  # type: ignore[attr-defined]  # removed together with the sampler
+    return Timed(sampler.draw, 64)
+
+
+def from_memory(size: Size) -> Timed:
+    """Random conversations of a pack."""
+    pack, rng = conversations(size, 5_000)[0], np.random.default_rng(0)
+    return Timed(lambda: pack.select(rng.integers(0, len(pack), 64)), 64)
+
+
+def _size(name: str, tokens: int, measure: Callable[[int, Size], Counted], limit: float) -> Figure:
+    return Figure(
+        f"ragged/{name}, {tokens} tokens",
+        Side("ours", partial(measure, tokens)),
+        Side("tokens alone", partial(tokens_alone, tokens)),
+        at_most(limit),
+        "bytes",
+    )
+
+
+FIGURES = (
+    *(
+        _size(name, tokens, measure, limit)
+        for tokens, limit in ((650, 1.05), (5_000, 1.02))
+        for name, measure in (("memory", in_memory), ("message", in_a_message), ("disk", on_disk))
+    ),
+    Figure(
+        "ragged/64 conversations from disk", Side("disk", from_disk), Side("memory", from_memory), at_most(2), "us"
+    ),
+)
