@@ -103,7 +103,5 @@ FIGURES = (
         for tokens, limit in ((650, 1.05), (5_000, 1.02))
         for name, measure in (("memory", in_memory), ("message", in_a_message), ("disk", on_disk))
     ),
-    Figure(
-        "ragged/64 conversations from disk", Side("disk", from_disk), Side("memory", from_memory), at_most(2), "us"
-    ),
+    Figure("ragged/64 conversations from disk", Side("disk", from_disk), Side("memory", from_memory), at_most(2), "us"),
 )

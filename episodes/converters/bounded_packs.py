@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import WrongType
+from episodes.errors import TrackMismatch, WrongType
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -19,16 +19,40 @@ MOST_EPISODES, MOST_BYTES = 1000, 1 << 22  # limits of a pack; a single episode 
 Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack | EpisodeDataset
 
 
-def each_of(episodes: Given) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes one by one, each multi-agent episode as one episode per agent."""
+def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpisode]:
+    """Yield the episodes one by one. Multi-agent episodes become one episode per agent, by `pack_agents`.
+
+    Args:
+        episodes: the episodes.
+        ragged: whether the format stores ragged tracks.
+
+    Raises:
+        TrackMismatch: an episode has ragged tracks, and the format does not store them.
+        WrongType: a value is not an episode.
+    """
     for episode in episodes:
         if isinstance(episode, MultiAgentEpisode):
             for pack in pack_agents([episode]):
-                yield from pack
+                yield from pack if ragged else refuse_ragged(pack)
         elif isinstance(episode, SingleAgentEpisode):
-            yield episode
+            yield episode if ragged else refuse_ragged([episode])[0]
         else:
             raise WrongType(f"episodes are converted, not a {type(episode).__name__}")
+
+
+def refuse_ragged(episodes: Iterable[Any]) -> list[Any]:
+    """Return the episodes as a list. Raise `TrackMismatch` if one of them has ragged tracks."""
+    episodes = list(episodes)
+    for episode in episodes:
+        kinds = episode.tracks.ragged_kinds() if isinstance(episode, SingleAgentEpisode) else {}
+        if isinstance(episode, MultiAgentEpisode):
+            kinds = episode.ragged
+        if kinds:
+            raise TrackMismatch(
+                f"episode {episode.id_}: the tracks {list(kinds)} are ragged, and this format has items of one shape; "
+                "pad the items, or write a data set of this library"
+            )
+    return episodes
 
 
 def packs_of(episodes: Given) -> Iterator[EpisodePack]:
@@ -37,16 +61,17 @@ def packs_of(episodes: Given) -> Iterator[EpisodePack]:
         yield EpisodePack.from_episodes(some)
 
 
-def bounded_lists(episodes: Given, *, alike: bool = True) -> Iterator[list[SingleAgentEpisode]]:
-    """Yield the episodes in lists of bounded size.
+def bounded_lists(episodes: Given, *, alike: bool = True, ragged: bool = False) -> Iterator[list[SingleAgentEpisode]]:
+    """Yield the episodes in order, in lists of bounded size.
 
     Args:
         episodes: the episodes.
         alike: start a new list for episodes with another schema, so that each list fits into a pack.
+        ragged: whether the format stores ragged tracks.
     """
     waiting: list[SingleAgentEpisode] = []
     kind, nbytes = None, 0
-    for episode in each_of(episodes):
+    for episode in each_of(episodes, ragged=ragged):
         episode_kind, size = _kind_of(episode)
         is_other = alike and episode_kind != kind
         if waiting and (is_other or len(waiting) == MOST_EPISODES or nbytes + size > MOST_BYTES):

@@ -45,7 +45,7 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
         WrongType: infos or custom data that a file cannot hold.
     """
     with whole_directory(local_path(path)) as draft, EpisodeWriter(draft) as writer:
-        for some in bounded_lists(episodes):
+        for some in bounded_lists(episodes, ragged=True):
             writer.add(some)
     return LossReport()
 

@@ -8,6 +8,7 @@ from typing import Any
 from episodes.converters import rllib_multi_agent as several
 from episodes.converters import rllib_states
 from episodes.converters.action_mapping import export_actions, imported_space
+from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport
 from episodes.errors import WrongType, needing
 from episodes.multi_agent import MultiAgentEpisode
@@ -37,6 +38,7 @@ def to_rllib(
         MissingExtra: RLlib is not installed.
         LostInConversion: with `strict`, something would be lost.
     """
+    episodes = refuse_ragged(episodes)
     report = LossReport()
     return list(rllib_objects(episodes, report, action_mapping)), report.check(strict)
 

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.converters.action_mapping import imported_space
+from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport, report_other_spaces
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
@@ -46,6 +47,7 @@ def to_sb3(
         InvalidArgument: no episode has a step, spaces are missing or not supported by SB3, or the buffer is too small.
         LostInConversion: with `strict`, something would be lost.
     """
+    episodes = refuse_ragged(episodes)
     try:
         from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
     except ImportError as error:

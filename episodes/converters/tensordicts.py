@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.converters.action_mapping import export_actions, imported_space
+from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.converters.transitions import Transitions, numbers_of
 from episodes.errors import InvalidArgument, needing
@@ -44,6 +45,7 @@ def to_tensordict(
         InvalidArgument: no episode has a step, or items are not dicts of numbers.
         LostInConversion: with `strict`, something would be lost.
     """
+    episodes = refuse_ragged(episodes)
     made, report = _tensordict(), LossReport()
     parts = []
     for number, episode in enumerate(episodes):

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.converters.action_mapping import imported_space
+from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
@@ -34,6 +35,7 @@ def to_tianshou(
         InvalidArgument: no episode has a step, or items are not numbers or are tuples.
         LostInConversion: with `strict`, something would be lost.
     """
+    episodes = refuse_ragged(episodes)
     try:
         from tianshou.data import Batch, ReplayBuffer  # type: ignore[import-not-found]
     except ImportError as error:
