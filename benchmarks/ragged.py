@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -73,12 +75,11 @@ def from_disk(size: Size) -> Timed:
     """Random conversations of a data set, read from mapped files."""
     from episodes.storage import EpisodeDataset, EpisodeWriter
 
-    folder = tempfile.TemporaryDirectory()
-    with EpisodeWriter(folder.name) as writer:
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with EpisodeWriter(folder) as writer:
         writer.add(conversations(size, 5_000)[0])
-    sampler = EpisodeDataset(folder.name).sampler(episodes=64, order="drawn", seed=0)
-    sampler.folder = folder  # type: ignore[attr-defined]  # removed together with the sampler
-    return Timed(sampler.draw, 64)
+    return Timed(EpisodeDataset(folder).sampler(episodes=64, order="drawn", seed=0).draw, 64)
 
 
 def from_memory(size: Size) -> Timed:
