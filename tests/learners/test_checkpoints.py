@@ -20,7 +20,7 @@ class _Point(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("value", "where"),
+    ("value", "place"),
     [
         ({"a": {"b": _Point(1)}}, "/a/b"),
         ({"a": [1, {2}]}, "/a/1"),
@@ -31,8 +31,8 @@ class _Point(NamedTuple):
     ],
     ids=["namedtuple", "set", "masked array", "objects", "key", "enum"],
 )
-def test_save_checkpoint_names_place_of_unsupported_value(value: Any, where: str, tmp_path: Path):
-    with pytest.raises(InvalidArgument, match=where):
+def test_save_checkpoint_names_place_of_unsupported_value(value: Any, place: str, tmp_path: Path):
+    with pytest.raises(InvalidArgument, match=place):
         save_checkpoint(tmp_path / "x.pt", value)
     assert list(tmp_path.iterdir()) == []
 
@@ -47,12 +47,12 @@ def test_checkpoint_restores_every_supported_value(tmp_path: Path):
         "tensor": torch.arange(3),
     }
     save_checkpoint(tmp_path / "x.pt", state)
-    found = load_checkpoint(tmp_path / "x.pt")
-    for one in (found, state):
+    result = load_checkpoint(tmp_path / "x.pt")
+    for one in (result, state):
         assert torch.equal(one.pop("tensor"), torch.arange(3))
-    assert found.pop("scalars") == [0.5, 3, True, "x", (2, 3)]
+    assert result.pop("scalars") == [0.5, 3, True, "x", (2, 3)]
     state.pop("scalars")
-    np.testing.assert_equal(found, state)
+    np.testing.assert_equal(result, state)
 
 
 @pytest.mark.parametrize(

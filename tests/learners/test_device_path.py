@@ -50,10 +50,10 @@ def perceptron(device: str = "cpu", space: gym.Space = ACTION_SPACE) -> MLPPolic
     return MLPPolicy(OBSERVATION_SPACE, space, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def sampled(policy: Any, num_steps: int = 256, **how: Any) -> Any:
+def sampled(policy: Any, num_steps: int = 256, **counts: Any) -> Any:
     seeing = env_to_module_pipeline(*SPACES, policy=policy, device=policy.device)
     with SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2, env_to_module=seeing, seed=0) as runner:
-        return runner.sample(**how) if how else runner.sample(num_timesteps=num_steps)
+        return runner.sample(**counts) if counts else runner.sample(num_timesteps=num_steps)
 
 
 def ppo_minibatch_operations(num_epochs: int) -> int:
@@ -82,8 +82,8 @@ def replay_of(env_id: str) -> EpisodeReplayBuffer:
     return buffer
 
 
-def on_policy(algorithm: Any, **how: Any) -> Any:
-    batch = algorithm.preprocess(sampled(algorithm.policy, **how))
+def on_policy(algorithm: Any, **counts: Any) -> Any:
+    batch = algorithm.preprocess(sampled(algorithm.policy, **counts))
     return lambda: algorithm.learn(batch)
 
 
@@ -144,8 +144,8 @@ def test_ppo_of_rollout_equals_ppo_of_episodes(device: str) -> None:
     episodes = episodes.replace(actions=episodes.actions[:, 0].astype(np.int64))
     expected = by_episodes.preprocess(episodes)
     for name in ("advantages", "value_targets", "action_logp"):
-        ours, theirs = (one[name].cpu().sort().values for one in (batch, expected))
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+        ours, reference = (one[name].cpu().sort().values for one in (batch, expected))
+        torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-4)
     metrics, other = direct.update_from_rollout(rollout), by_episodes.update(episodes)
     assert metrics["value_loss"] == pytest.approx(other["value_loss"], rel=1e-3)
     vectors = [one.optimizers["policy"].vector for one in (direct, by_episodes)]
@@ -160,12 +160,12 @@ def test_rollout_of_other_spaces_is_rejected() -> None:
 
 def first_sequences(rollout: Any) -> list[SingleAgentEpisode]:
     """Return the first steps of each environment of a block."""
-    found = []
+    result = []
     for env in range(len(rollout)):
         ends = rollout["terminated"][env] | rollout["truncated"][env]
         num_steps = int(ends.nonzero()[0]) + 1
         rows = {name: rollout[name][env].cpu().numpy() for name in ("obs", "action", "reward", "sample_log_prob")}
-        found.append(
+        result.append(
             SingleAgentEpisode(
                 observations=rows["obs"][: num_steps + 1],  # that of the row after an ending is another episode's
                 actions=rows["action"][:num_steps, 0].astype(np.int64),
@@ -178,7 +178,7 @@ def first_sequences(rollout: Any) -> list[SingleAgentEpisode]:
                 len_lookback_buffer=0,
             )
         )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", None])
@@ -194,8 +194,8 @@ def test_grpo_of_rollout_equals_grpo_of_episodes(device: str, scale: Any) -> Non
     assert all(column.device.type == device for column in batch.values())
     assert rollout["seq_mask"].sum() == sum(map(len, episodes)) < rollout["valid"].sum()
     for env, episode in enumerate(episodes):
-        own = rollout["seq_return"][env].tolist()
-        assert own == pytest.approx([episode.get_return()] * len(episode) + [0.0] * (33 - len(episode)), abs=1e-5)
+        returns = rollout["seq_return"][env].tolist()
+        assert returns == pytest.approx([episode.get_return()] * len(episode) + [0.0] * (33 - len(episode)), abs=1e-5)
     for name in ("obs", "actions", "action_logp", "advantages"):
         torch.testing.assert_close(batch[name], expected[name], rtol=1e-5, atol=1e-5)
     metrics, other = direct.update_from_rollout(rollout), by_episodes.update(episodes)

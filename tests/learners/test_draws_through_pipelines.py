@@ -45,8 +45,8 @@ def seen_while_acting(policy: torch.nn.Module) -> list[np.ndarray]:
     """Return a list to which all observation rows of the policy's later calls are appended."""
     seen: list[np.ndarray] = []
 
-    def note(module: torch.nn.Module, given: tuple[Any, ...]) -> None:
-        seen.extend(given[0]["obs"].reshape(-1, given[0]["obs"].shape[-1]).numpy().copy())
+    def note(module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        seen.extend(arguments[0]["obs"].reshape(-1, arguments[0]["obs"].shape[-1]).numpy().copy())
 
     policy.register_forward_pre_hook(note)
     return seen
@@ -63,10 +63,10 @@ def test_filtered_policy_learns_from_filtered_samples(env_id: str, make: Any) ->
     seen = seen_while_acting(algorithm.policy)
     runner.sample_into(buffer, num_timesteps=200, extra_model_outputs=algorithm.stored_outputs)
     drawn = algorithm.draw(buffer, 64)
-    there = drawn.get("loss_mask", np.ones(64, bool))
-    acted = {row.tobytes() for row in seen}
-    assert {row.tobytes() for row in drawn["obs"][there]} <= acted
-    assert len({row.tobytes() for row in drawn["obs"][there]}) > 30
+    present = drawn.get("loss_mask", np.ones(64, bool))
+    acted_on = {row.tobytes() for row in seen}
+    assert {row.tobytes() for row in drawn["obs"][present]} <= acted_on
+    assert len({row.tobytes() for row in drawn["obs"][present]}) > 30
     algorithm.update_from(buffer)
 
 

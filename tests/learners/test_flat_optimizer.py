@@ -28,25 +28,25 @@ def loss_of(module: nn.Module, seed: int) -> torch.Tensor:
     return (module(x) - 1.0).square().mean()
 
 
-def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+def assert_same(ours: nn.Module, expected: nn.Module) -> None:
     for name, value in ours.state_dict().items():
-        torch.testing.assert_close(value, theirs.state_dict()[name])
+        torch.testing.assert_close(value, expected.state_dict()[name])
 
 
 @pytest.mark.parametrize("max_norm", [None, 0.1])
 @pytest.mark.parametrize("make", [ADAM, FLAT_ADAM, partial(SGD, lr=0.1, momentum=0.9)])
 def test_flat_optimizer_equals_optimizer_of_each_tensor(make, max_norm):
-    ours, theirs = network(), network()
-    flat, apart = FlatOptimizer(ours.parameters(), make, max_norm=max_norm), make(list(theirs.parameters()))
+    ours, reference = network(), network()
+    flat, apart = FlatOptimizer(ours.parameters(), make, max_norm=max_norm), make(list(reference.parameters()))
     for seed in range(10):
         loss_of(ours, seed).backward()
         norm = flat.step()
         apart.zero_grad()
-        loss_of(theirs, seed).backward()
-        expected = nn.utils.clip_grad_norm_(theirs.parameters(), max_norm or float("inf"))
+        loss_of(reference, seed).backward()
+        expected = nn.utils.clip_grad_norm_(reference.parameters(), max_norm or float("inf"))
         apart.step()
         torch.testing.assert_close(norm, expected)
-    assert_same(ours, theirs)
+    assert_same(ours, reference)
 
 
 def _to_double_and_back(module: nn.Module) -> None:
@@ -65,26 +65,26 @@ def _to_double_and_back(module: nn.Module) -> None:
     ids=["no gradients", "weights loaded", "another dtype and back", "gradients of their own"],
 )
 def test_flat_optimizer_rebuilds_replaced_views(tear):
-    ours, theirs = network(), network()
-    flat, undisturbed = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(theirs.parameters(), ADAM)
+    ours, expected = network(), network()
+    flat, undisturbed = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(expected.parameters(), ADAM)
     for seed in range(6):
-        for module, optimizer in ((ours, flat), (theirs, undisturbed)):
+        for module, optimizer in ((ours, flat), (expected, undisturbed)):
             if module is ours and seed in (2, 4):
                 tear(module)
             loss_of(module, seed).backward()
             optimizer.step()
-    assert_same(ours, theirs)
+    assert_same(ours, expected)
 
 
 def test_gradients_accumulate_until_a_step():
-    ours, theirs = network(), network()
-    flat, once = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(theirs.parameters(), ADAM)
+    ours, expected = network(), network()
+    flat, once = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(expected.parameters(), ADAM)
     for seed in (0, 1):
         (loss_of(ours, seed) / 2).backward()
     flat.step()
-    ((loss_of(theirs, 0) + loss_of(theirs, 1)) / 2).backward()
+    ((loss_of(expected, 0) + loss_of(expected, 1)) / 2).backward()
     once.step()
-    assert_same(ours, theirs)
+    assert_same(ours, expected)
 
 
 def test_state_of_other_size_is_rejected():

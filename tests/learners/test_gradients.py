@@ -109,14 +109,14 @@ def assert_gradient(algorithm: Any, batch: dict[str, Any], slow: Tensor, optimiz
 
 def transitions(action_space: spaces.Space) -> list[tuple[Tensor, Any, float, Tensor, bool]]:
     """Return (observation, action, reward, next observation, is terminal) of every step."""
-    found = []
+    result = []
     for episode in episodes(action_space):
         obs = torch.tensor(episode.get_observations(), dtype=torch.float64)
         for t in range(len(episode)):
             ends = t == len(episode) - 1 and episode.is_terminated
             action = episode.get_actions(t)
-            found.append((obs[t], action, float(episode.get_rewards(t)), obs[t + 1], ends))
-    return found
+            result.append((obs[t], action, float(episode.get_rewards(t)), obs[t + 1], ends))
+    return result
 
 
 def q_policy() -> QPolicy:
@@ -203,13 +203,13 @@ def test_sac_gradients_equal_slow_formulas(conservatism):
         losses.append(((worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64)) - wanted) ** 2).sum())
     if conservatism is not None:
         with torch.no_grad():
-            own, density = drawn(now[:, None].expand(-1, 3, -1), noise)
-            evenly = torch.empty_like(own).uniform_(-1, 1, generator=noise)
+            sampled, density = drawn(now[:, None].expand(-1, 3, -1), noise)
+            evenly = torch.empty_like(sampled).uniform_(-1, 1, generator=noise)
         for i, (obs, action, *_) in enumerate(steps):
             promised = torch.zeros(2, dtype=torch.float64)
             for k in range(3):
                 promised = promised + worth(policy.critics, obs, evenly[i, k]).exp() * 4 / 6  # a density of 1 in 4
-                promised = promised + worth(policy.critics, obs, own[i, k]).exp() / density[i, k].exp() / 6
+                promised = promised + worth(policy.critics, obs, sampled[i, k]).exp() / density[i, k].exp() / 6
             gap = promised.log() - worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64))
             losses[i] = losses[i] + conservatism * gap.sum()
     assert_gradient(algorithm, batch, torch.stack(losses).mean(), "critic")
@@ -241,34 +241,34 @@ def lstm_steps(memory: Any, obs: Tensor) -> list[Tensor]:
     """Compute the outputs of an LSTM after each observation [T, k] from the formula, starting with zeros."""
     cell = memory.cell
     h, c = torch.zeros(2, cell.hidden_size, dtype=torch.float64)
-    said = []
+    outputs = []
     for seen in obs:
         features = torch.tanh(memory.encoder[0].weight @ seen + memory.encoder[0].bias)
         gates = cell.weight_ih_l0 @ features + cell.bias_ih_l0 + cell.weight_hh_l0 @ h + cell.bias_hh_l0
         into, forgets, new, out = gates.chunk(4)
         c = forgets.sigmoid() * c + into.sigmoid() * new.tanh()
         h = out.sigmoid() * c.tanh()
-        said.append(h)
-    return said
+        outputs.append(h)
+    return outputs
 
 
 def test_recurrent_bc_gradient_equals_unrolled_sequences():
     policy = LSTMPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,), state_size=6)
     blurred(policy)
     algorithm = BC(policy, BCConfig(max_seq_len=3, entropy_coefficient=0.1))
-    given = []
+    arguments = []
     for episode in episodes(THREE):  # with the states of whoever acted, which are of no use
         pack = EpisodePack.from_episodes([episode])
         states = {"state_out": {"of": np.ones((pack.num_steps, 2), np.float32)}}
-        given.append(pack.replace(extra_model_outputs=states)[0])
-    batch = doubles(algorithm.preprocess(given))
+        arguments.append(pack.replace(extra_model_outputs=states)[0])
+    batch = doubles(algorithm.preprocess(arguments))
     policy.double()
     losses = []
-    for episode in given:
+    for episode in arguments:
         obs = torch.tensor(episode.get_observations(), dtype=torch.float64)[:-1]
         for start in range(0, len(episode), 3):
-            for t, said in enumerate(lstm_steps(policy.actor_memory, obs[start : start + 3]), start):
-                categorical = torch.distributions.Categorical(logits=policy.actor.weight @ said + policy.actor.bias)
+            for t, outputs in enumerate(lstm_steps(policy.actor_memory, obs[start : start + 3]), start):
+                categorical = torch.distributions.Categorical(logits=policy.actor.weight @ outputs + policy.actor.bias)
                 action = torch.tensor(int(episode.get_actions(t)) - 2)
                 losses.append(-categorical.log_prob(action) - 0.1 * categorical.entropy())
     assert_gradient(algorithm, batch, torch.stack(losses).mean())

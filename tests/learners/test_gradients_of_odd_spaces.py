@@ -57,7 +57,7 @@ def slow_log_prob(space: spaces.Space, inputs: Tensor, action: Any, is_squashed:
     if isinstance(space, spaces.MultiDiscrete):
         counts, begins = space.nvec.ravel().tolist(), np.asarray(space.start).ravel()
         parts = zip(inputs.split(counts), np.ravel(action) - begins, strict=True)
-        return torch.stack([Categorical(logits=own).log_prob(torch.tensor(int(one))) for own, one in parts]).sum()
+        return torch.stack([Categorical(logits=logits).log_prob(torch.tensor(int(one))) for logits, one in parts]).sum()
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(logits=inputs).log_prob(torch.tensor(action, dtype=torch.float64)).sum()
     mean, log_std = inputs.chunk(2)

@@ -178,20 +178,20 @@ def test_run_killed_at_random_moments_equals_uninterrupted_run(name: str, tmp_pa
         assert timeless[0] == timeless[1]
 
 
-def assert_equal(one: Any, other: Any, where: str) -> None:
+def assert_equal(one: Any, other: Any, place: str) -> None:
     """Compare nested values, arrays and tensors."""
-    assert type(one) is type(other), where
+    assert type(one) is type(other), place
     if isinstance(one, dict):
-        assert one.keys() == other.keys(), where
+        assert one.keys() == other.keys(), place
         for key in one.keys() - {"prefixes"}:  # of the random ids of agents' episodes
-            assert_equal(one[key], other[key], f"{where}/{key}")
+            assert_equal(one[key], other[key], f"{place}/{key}")
     elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), where
+        assert len(one) == len(other), place
         for i, (left, right) in enumerate(zip(one, other, strict=True)):
-            assert_equal(left, right, f"{where}/{i}")
+            assert_equal(left, right, f"{place}/{i}")
     elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
+        assert torch.equal(one, other), place
     elif isinstance(one, np.ndarray):
-        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), where
+        assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), place
     else:
-        assert one == other or one != one, where
+        assert one == other or one != one, place

@@ -140,8 +140,8 @@ def test_ppo_with_views_learns_from_the_past(chain: list[Any], make_policy: Any,
         with torch.no_grad():
             logits = policy(batch)["action_dist_inputs"]
         logp = distribution_for(ACTIONS).log_prob(logits, batch["actions"])
-        there = batch.get("loss_mask", torch.ones(len(logp), dtype=torch.bool))
-        torch.testing.assert_close(logp[there], batch["action_logp"][there], rtol=0, atol=1e-5)
+        present = batch.get("loss_mask", torch.ones(len(logp), dtype=torch.bool))
+        torch.testing.assert_close(logp[present], batch["action_logp"][present], rtol=0, atol=1e-5)
         algorithm.learn(batch)
         if pack.rewards[pack.step_rows()].mean() > 0.9:
             return

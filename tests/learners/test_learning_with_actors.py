@@ -49,8 +49,8 @@ def test_ppo_learns_from_views_of_another_shape() -> None:
     pack = runner.sample(num_timesteps=64)
     assert PPO(actor).update(pack)["kl"] >= 0
     config = PPOConfig(num_epochs=1)
-    own = PPO(actor, config, pipeline=ppo_pipeline(actor, config))
-    assert own.update(pack)["kl"] >= 0
+    by_hand = PPO(actor, config, pipeline=ppo_pipeline(actor, config))
+    assert by_hand.update(pack)["kl"] >= 0
 
 
 @pytest.mark.parametrize(("make", "kind", "env"), [(DQN, QPolicy, CARTPOLE), (SAC, SACPolicy, PENDULUM)])

@@ -79,14 +79,14 @@ def test_ledger_diff_finds_a_swapped_episode(tmp_path: Path) -> None:
     episodes, others = episodes_of(0, lengths), episodes_of(1, lengths)
     whole = cloned(episodes, tmp_path / "whole")
     swapped = cloned([*episodes[:6], others[6], *episodes[7:]], tmp_path / "swapped")
-    found = difference(whole, swapped)
-    assert found is not None
-    assert (found.update, found.row, found.what) == (2, 2 + 7, "content")
-    assert "t=0 of episode 6" in found.first
+    result = difference(whole, swapped)
+    assert result is not None
+    assert (result.update, result.row, result.what) == (2, 2 + 7, "content")
+    assert "t=0 of episode 6" in result.first
     turned = [*episodes[:9], episodes[10], episodes[9], *episodes[11:]]
-    found = difference(whole, cloned(turned, tmp_path / "turned"))
-    assert found is not None
-    assert (found.update, found.row, found.what) == (3, 3, "content")
+    result = difference(whole, cloned(turned, tmp_path / "turned"))
+    assert result is not None
+    assert (result.update, result.row, result.what) == (3, 3, "content")
 
 
 def test_ledger_diff_separates_settings_and_weights(tmp_path: Path) -> None:

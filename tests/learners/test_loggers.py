@@ -86,13 +86,13 @@ def test_tensorboard_curves_have_tianshou_names(tmp_path: Path):
         logger.resume(20)
         logger.log("test", {"mean_return": 99.0}, 30)
         logger.log("update", {"loss": 0.5}, 30)
-    found = accumulators.EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in found.Scalars("test/returns_stat/mean")] == [
+    result = accumulators.EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in result.Scalars("test/returns_stat/mean")] == [
         (10, 10.0),
         (20, 20.0),
         (30, 99.0),
     ]
-    assert {"training/collect_speed", "training/env_step", "update/loss"} <= set(found.Tags()["scalars"])
+    assert {"training/collect_speed", "training/env_step", "update/loss"} <= set(result.Tags()["scalars"])
 
 
 def test_multi_logger_applies_separate_intervals(tmp_path: Path):
@@ -158,9 +158,9 @@ def test_multi_logger_raises_if_last_logger_fails():
 
 def test_curves_include_spread_of_returns_and_lengths():
     stats = CollectStats(4, 2.0, np.array([1.0, 3.0]), np.array([1, 3]))
-    found = curves_of("train", stats.as_dict(), 4)
+    result = curves_of("train", stats.as_dict(), 4)
     for kind in ("returns_stat", "lens_stat"):
-        shown = [found[f"training/{kind}/{name}"] for name in ("mean", "std", "min", "max")]
+        shown = [result[f"training/{kind}/{name}"] for name in ("mean", "std", "min", "max")]
         assert shown == [2.0, 1.0, 1.0, 3.0]
 
 

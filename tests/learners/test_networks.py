@@ -149,8 +149,8 @@ def test_weights_load_without_running_code(kind: Any) -> None:
     file.seek(0)
     other = kind(policy.observation_space, policy.action_space, generator=seeded(1), **SMALL[kind])
     other.load_state_dict(torch.load(file, weights_only=True))
-    for mine, theirs in zip(other.parameters(), policy.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+    for actual, expected in zip(other.parameters(), policy.parameters(), strict=True):
+        assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, MLPPolicy, QPolicy, LSTMQPolicy])
@@ -161,8 +161,8 @@ def test_weights_depend_on_generator_and_share_a_vector(kind: Any) -> None:
     for seed in (1, 2):
         torch.manual_seed(seed)
         policies.append(kind(seen, DONE["discrete"], generator=seeded(), **SMALL[kind]))
-    for mine, theirs in zip(*(policy.parameters() for policy in policies), strict=True):
-        assert torch.equal(mine, theirs)
+    for actual, expected in zip(*(policy.parameters() for policy in policies), strict=True):
+        assert torch.equal(actual, expected)
     vector = FlatOptimizer(policies[0].parameters(), lambda tensors: torch.optim.SGD(tensors, lr=0.1)).vector
     assert vector.numel() == sum(parameter.numel() for parameter in policies[1].parameters())
 
@@ -244,19 +244,19 @@ def test_masked_probabilities_are_of_legal_actions() -> None:
     mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]])
     inputs = distribution.masked(logits, mask)
     actions = distribution.sample(inputs)
-    found = torch.autograd.grad(distribution.log_prob(inputs, actions).sum(), logits, retain_graph=True)[0]
+    result = torch.autograd.grad(distribution.log_prob(inputs, actions).sum(), logits, retain_graph=True)[0]
     entropies = torch.autograd.grad(distribution.entropy(inputs).sum(), logits)[0]
     for row in range(6):
         legal = [a for a in range(4) if mask[row, a] or not mask[row].any()]
         assert int(actions[row]) in legal
-        own = logits[row].detach().clone().requires_grad_()
-        chances = own[legal].exp() / own[legal].exp().sum()
+        row_logits = logits[row].detach().clone().requires_grad_()
+        chances = row_logits[legal].exp() / row_logits[legal].exp().sum()
         log_prob = chances[legal.index(int(actions[row]))].log()
         torch.testing.assert_close(distribution.log_prob(inputs, actions)[row], log_prob)
-        torch.testing.assert_close(found[row], torch.autograd.grad(log_prob, own, retain_graph=True)[0])
+        torch.testing.assert_close(result[row], torch.autograd.grad(log_prob, row_logits, retain_graph=True)[0])
         entropy = -(chances * chances.log()).sum()
         torch.testing.assert_close(distribution.entropy(inputs)[row], entropy)
-        torch.testing.assert_close(entropies[row], torch.autograd.grad(entropy, own)[0], atol=1e-12, rtol=1e-9)
+        torch.testing.assert_close(entropies[row], torch.autograd.grad(entropy, row_logits)[0], atol=1e-12, rtol=1e-9)
 
 
 def test_multi_discrete_masks_apply_separately() -> None:
@@ -335,12 +335,12 @@ def test_autoregressive_log_probs_equal_products() -> None:
     choices, points = distribution.sample(features, seeded())
     parameters = list(distribution.parameters())
     choices, points = choices.detach(), points.detach()
-    found = distribution.log_prob(features, (choices, points))
+    result = distribution.log_prob(features, (choices, points))
     slow = [slow_log_prob(distribution, *row) for row in zip(features, choices.tolist(), points, strict=True)]
-    torch.testing.assert_close(found, torch.stack(slow), rtol=1e-10, atol=1e-10)
-    ours, theirs = (torch.autograd.grad(one, parameters) for one in (found.sum(), torch.stack(slow).sum()))
-    for mine, expected in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(result, torch.stack(slow), rtol=1e-10, atol=1e-10)
+    ours, reference = (torch.autograd.grad(one, parameters) for one in (result.sum(), torch.stack(slow).sum()))
+    for actual, expected in zip(ours, reference, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_autoregressive_samples_follow_probabilities() -> None:
@@ -378,10 +378,10 @@ def test_squashed_density_equals_transformed_normal() -> None:
     raw = actions.atanh()
     normal = -0.5 * ((raw - mean) / log_std.exp()) ** 2 - log_std - 0.5 * math.log(2 * math.pi)
     slow = (normal - (1 - actions**2).log()).sum(-1)
-    found = distribution.log_prob(inputs, actions)
-    torch.testing.assert_close(found, slow, rtol=1e-8, atol=1e-8)
-    ours, theirs = (torch.autograd.grad(one.sum(), inputs)[0] for one in (found, slow))
-    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+    result = distribution.log_prob(inputs, actions)
+    torch.testing.assert_close(result, slow, rtol=1e-8, atol=1e-8)
+    ours, expected = (torch.autograd.grad(one.sum(), inputs)[0] for one in (result, slow))
+    torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-8)
 
 
 def test_squashed_policy_starts_with_deviation_one() -> None:

@@ -198,11 +198,11 @@ def test_ppo_learns_with_each_network(toy: Any, make: Any, views: list[Any], goa
     runner = SingleAgentEnvRunner(env, actor, seed=0)
     config = PPOConfig(learning_rate=1e-2, num_epochs=4, minibatch_size=64, gamma=0.5, max_seq_len=4)
     algorithm = PPO(actor, config)
-    found = []
+    result = []
     for _ in range(40):
         pack = runner.sample(num_timesteps=NUM_ENVS * 16)
         algorithm.update(pack)
-        found.append(float(pack.rewards[pack.step_rows()].mean()))
-        if found[-1] > goal:
+        result.append(float(pack.rewards[pack.step_rows()].mean()))
+        if result[-1] > goal:
             return
-    pytest.fail(f"right in {found[-1]:.0%}: {[round(one, 2) for one in found]}")
+    pytest.fail(f"right in {result[-1]:.0%}: {[round(one, 2) for one in result]}")

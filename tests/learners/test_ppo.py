@@ -161,8 +161,8 @@ def test_restored_state_gives_equal_updates():
     assert restored.num_updates == 1
     for seed in (2, 3):
         assert ppo.update(bandit_episodes(seed=seed)) == restored.update(bandit_episodes(seed=seed))
-    ours, theirs = ppo.policy.state_dict(), restored.policy.state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, expected = ppo.policy.state_dict(), restored.policy.state_dict()
+    assert all(torch.equal(ours[name], expected[name]) for name in ours)
 
 
 def test_restored_state_shares_no_memory():
@@ -264,7 +264,7 @@ def test_infinite_loss_of_finite_batch_names_no_row():
         learner.policy.critic[0].weight.fill_(float("nan"))
     config = PPOConfig(gamma=0.0, lambda_=0.0)
     pipeline = ppo_pipeline(policy(), config)
-    learner.pipeline = lambda rl_module, **given: pipeline(rl_module=policy(), **given)
+    learner.pipeline = lambda rl_module, **arguments: pipeline(rl_module=policy(), **arguments)
     with pytest.raises(InvalidArgument, match="All columns of the batch are finite"):
         learner.update(bandit_episodes(2))
 

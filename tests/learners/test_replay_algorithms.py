@@ -187,18 +187,18 @@ def test_sac_actions_cover_the_bounds_of_the_space():
 @pytest.mark.parametrize("make", [dqn, sac])
 def test_restored_state_gives_equal_updates(make):
     continuous = make is sac
-    ours, theirs = make(0), make(5)
+    ours, expected = make(0), make(5)
     buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=continuous)
     for _ in range(4):
         ours.update_from(buffer, num_steps=3)
     file = io.BytesIO()
     torch.save({"algorithm": ours.state_dict()}, file)
     file.seek(0)
-    theirs.load_state_dict(torch.load(file, weights_only=True)["algorithm"])
+    expected.load_state_dict(torch.load(file, weights_only=True)["algorithm"])
     twin = deepcopy(buffer)
     for _ in range(3):
-        assert ours.update_from(buffer, num_steps=3) == theirs.update_from(twin, num_steps=3)
-    weights = theirs.state_dict()
+        assert ours.update_from(buffer, num_steps=3) == expected.update_from(twin, num_steps=3)
+    weights = expected.state_dict()
     for name, value in ours.state_dict().items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(value, weights[name]), name
@@ -276,8 +276,8 @@ def test_interrupted_update_leaves_no_gradients(make):
         assert all(parameter.requires_grad for parameter in algorithm.policy.parameters())
 
 
-def assert_same_weights(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
-    weights = theirs.state_dict()
+def assert_same_weights(ours: torch.nn.Module, expected: torch.nn.Module) -> None:
+    weights = expected.state_dict()
     assert all(torch.equal(v, weights[name]) for name, v in ours.state_dict().items() if isinstance(v, torch.Tensor))
 
 
@@ -330,8 +330,8 @@ def narrow_episodes(num: int = 20) -> list[SingleAgentEpisode]:
     for _ in range(num):
         actions = rng.uniform(-1, 0.2, (10, 1)).astype(np.float32)
         obs = rng.uniform(-1, 1, (11, 2)).astype(np.float32)
-        paid = 3 * actions[:, 0]
-        made.append(SingleAgentEpisode.from_arrays(obs, actions, paid, terminated=True, action_space=OF_POLICY))
+        rewards = 3 * actions[:, 0]
+        made.append(SingleAgentEpisode.from_arrays(obs, actions, rewards, terminated=True, action_space=OF_POLICY))
     return made
 
 

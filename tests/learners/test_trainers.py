@@ -304,9 +304,9 @@ def test_offline_trainer_of_data_set_resumes(algorithm: str, tmp_path: Path):
         kind = QPolicy if algorithm == "cql" else MLPPolicy
         policy: Any = kind(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
         learner = (CQL if algorithm == "cql" else BC)(policy, seed=seed)
-        what: dict[str, Any] = {"episodes": 5} if algorithm == "episodes" else {"steps": 16}
+        name: dict[str, Any] = {"episodes": 5} if algorithm == "episodes" else {"steps": 16}
         config = OfflineConfig(**SHORT | {"steps_per_epoch": 20, "max_epochs": max_epochs, "checkpoint_every": 1})
-        return OfflineTrainer(learner, dataset.sampler(**what, seed=seed), config, folder=tmp_path / "a")
+        return OfflineTrainer(learner, dataset.sampler(**name, seed=seed), config, folder=tmp_path / "a")
 
     trainer(0, 1).run()
     resumed = trainer(5, 2)
@@ -402,11 +402,11 @@ def test_checkpoint_with_flipped_bit_is_equal_or_rejected(tmp_path: Path):
     for at in range(0, len(whole), 11):
         damaged.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
         try:
-            found = load_checkpoint(damaged)
+            result = load_checkpoint(damaged)
         except (UnreadableData, StateMismatch):
             continue
-        assert found["numbers"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-        assert (found["weights"].tolist(), found["name"]) == ([1.0, 1.0, 1.0], "x")
+        assert result["numbers"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert (result["weights"].tolist(), result["name"]) == ([1.0, 1.0, 1.0], "x")
 
 
 def test_failed_checkpoint_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -479,8 +479,8 @@ class Talks(gym.Wrapper):
         return observation, {"seed": "none"}
 
     def step(self, action: Any) -> Any:
-        *told, _ = self.env.step(action)
-        return (*told, {"speed": 0.5, "log": {"words": ["a", 1]}, **({"rare": np.arange(3)} if action else {})})
+        *step, _ = self.env.step(action)
+        return (*step, {"speed": 0.5, "log": {"words": ["a", 1]}, **({"rare": np.arange(3)} if action else {})})
 
 
 def test_buffer_with_infos_is_part_of_checkpoint(tmp_path: Path):
@@ -511,8 +511,8 @@ def test_run_with_nan_loss_keeps_last_checkpoint(tmp_path: Path):
     trainer: Any = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
     sample = trainer.runner.sample
 
-    def spoiled(**how: Any) -> Any:
-        pack = sample(**how)
+    def spoiled(**kind: Any) -> Any:
+        pack = sample(**kind)
         return pack if trainer.num_epochs == 0 else pack.replace(rewards=np.full_like(pack.rewards, np.nan))
 
     trainer.runner.sample = spoiled
@@ -526,9 +526,9 @@ def test_run_with_nan_loss_keeps_last_checkpoint(tmp_path: Path):
 
 def test_runner_with_another_policy_is_rejected():
     policies = [MLPPolicy(*spaces_of(CARTPOLE)) for _ in range(2)]
-    for acting, said in ((policies[1], "another MLPPolicy"), (None, "no policy")):
+    for acting, message in ((policies[1], "another MLPPolicy"), (None, "no policy")):
         runner = SingleAgentEnvRunner(CARTPOLE, acting)
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             OnPolicyTrainer(PPO(policies[0]), runner)
 
 
@@ -551,10 +551,10 @@ def test_offline_trainer_skips_episodes_without_steps(most: int):
             OfflineTrainer(BC(policy), nothing, config).run()
 
 
-@pytest.mark.parametrize("odd", [iter(()), {"a": 1}, 3], ids=["an iterator", "a dict", "a number"])
-def test_offline_trainer_rejects_other_data(odd: Any):
+@pytest.mark.parametrize("unusual", [iter(()), {"a": 1}, 3], ids=["an iterator", "a dict", "a number"])
+def test_offline_trainer_rejects_other_data(unusual: Any):
     with pytest.raises(InvalidArgument, match="give a list of episodes, a pack, a data set"):
-        OfflineTrainer(BC(MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))), odd)
+        OfflineTrainer(BC(MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))), unusual)
 
 
 class Starts:

@@ -183,9 +183,9 @@ def test_missing_extra_column_is_named() -> None:
 @each_algorithm
 def test_minibatch_rows_are_traced_to_their_steps(make: Callable[[], Algorithm]) -> None:
     algorithm = make()
-    given = episodes(algorithm.policy.action_space)
-    by_id = {episode.id_: episode for episode in given}
-    minibatch = next(iter(algorithm.minibatches(algorithm.preprocess(given))))
+    arguments = episodes(algorithm.policy.action_space)
+    by_id = {episode.id_: episode for episode in arguments}
+    minibatch = next(iter(algorithm.minibatches(algorithm.preprocess(arguments))))
     origin: Any = minibatch.origin  # type: ignore[attr-defined]
     places = [(0,), (5,)] if origin.numbers.ndim == 1 else [(0, 0), (1, 2)]
     for place in places:

@@ -50,9 +50,9 @@ class Sized(ParallelEnv[str, np.ndarray, int]):
         assert all(action in self.action_space(agent) for agent, action in actions.items())
         self.t += 1
         row, over = self.observed(), dict.fromkeys(self.agents, self.t == 4)
-        paid, goes_on = dict.fromkeys(self.agents, 1.0), dict.fromkeys(self.agents, False)
+        rewards, goes_on = dict.fromkeys(self.agents, 1.0), dict.fromkeys(self.agents, False)
         self.agents = [] if self.t == 4 else self.agents
-        return row, paid, over, goes_on, {}
+        return row, rewards, over, goes_on, {}
 
 
 class First:
@@ -66,14 +66,18 @@ class First:
 def test_agents_have_the_spaces_of_their_episode(num_envs: int) -> None:
     Sized.num_made = 0
     with MultiAgentEnvRunner(Sized, num_envs=num_envs, seed=0) as runner:
-        found = runner.sample(num_episodes=6, random_actions=True)
+        result = runner.sample(num_episodes=6, random_actions=True)
         taken = [runner.sample(num_timesteps=3, random_actions=True) for _ in range(5)]
     sizes = set()
-    for episode in [*found, *(chunk for chunks in taken for chunk in chunks)]:
-        for own in episode.agent_episodes.values():
-            assert own.get_observations().shape[1:] == own.observation_space.shape == (own.action_space.n,)
-            assert own.get_actions().max(initial=0) < own.action_space.n
-            sizes.add(own.action_space.n)
+    for episode in [*result, *(chunk for chunks in taken for chunk in chunks)]:
+        for agent_episode in episode.agent_episodes.values():
+            assert (
+                agent_episode.get_observations().shape[1:]
+                == agent_episode.observation_space.shape
+                == (agent_episode.action_space.n,)
+            )
+            assert agent_episode.get_actions().max(initial=0) < agent_episode.action_space.n
+            sizes.add(agent_episode.action_space.n)
         assert episode.observation_space.keys() == episode.action_space.keys() == {"a", "b"}
     assert sizes == {2, 3, 5}
 
@@ -85,19 +89,30 @@ def test_random_actions_in_recreated_spaces_are_legal() -> None:
         episodes = runner.sample(num_episodes=4, random_actions=True)
     legal = 0
     for episode in episodes:
-        for own in episode.agent_episodes.values():
-            for t, action in enumerate(own.get_actions()):
-                legal += int(own.get_infos(t)["action_mask"][action])
-            assert not len(own) or own.get_observations().shape[1:] == own.observation_space.shape
-    assert legal == sum(len(own) for episode in episodes for own in episode.agent_episodes.values()) > 50
+        for agent_episode in episode.agent_episodes.values():
+            for t, action in enumerate(agent_episode.get_actions()):
+                legal += int(agent_episode.get_infos(t)["action_mask"][action])
+            assert (
+                not len(agent_episode)
+                or agent_episode.get_observations().shape[1:] == agent_episode.observation_space.shape
+            )
+    assert (
+        legal
+        == sum(len(agent_episode) for episode in episodes for agent_episode in episode.agent_episodes.values())
+        > 50
+    )
 
 
 def test_random_actions_in_recreated_spaces_depend_on_seed() -> None:
     def drawn() -> list[Any]:
         Sized.num_made = 0
         with MultiAgentEnvRunner(Sized, num_envs=2, seed=3) as runner:
-            found = runner.sample(num_episodes=6, random_actions=True)
-        return [own.get_actions().tolist() for episode in found for own in episode.agent_episodes.values()]
+            result = runner.sample(num_episodes=6, random_actions=True)
+        return [
+            agent_episode.get_actions().tolist()
+            for episode in result
+            for agent_episode in episode.agent_episodes.values()
+        ]
 
     first = drawn()
     assert first == drawn()
@@ -112,13 +127,15 @@ class Unlike(Sized):
 
 
 def test_agents_of_one_module_with_other_shapes_are_named() -> None:
-    told = r"module 'default_policy': agent 'b' observes arrays of shape \[3\], agent 'a' of \[2\]; map agents with"
-    with MultiAgentEnvRunner(Unlike, First()) as runner, pytest.raises(ShapeMismatch, match=told):
+    messages = r"module 'default_policy': agent 'b' observes arrays of shape \[3\], agent 'a' of \[2\]; map agents with"
+    with MultiAgentEnvRunner(Unlike, First()) as runner, pytest.raises(ShapeMismatch, match=messages):
         runner.sample(num_timesteps=2)
     policies = {"a": First(), "b": First()}
     with MultiAgentEnvRunner(Unlike, policies, agent_to_module_mapping_fn=lambda agent, _: agent) as runner:
         (episode,) = runner.sample(num_episodes=1)
-    assert {agent: own.observation_space.shape for agent, own in episode.agent_episodes.items()} == {
+    assert {
+        agent: agent_episode.observation_space.shape for agent, agent_episode in episode.agent_episodes.items()
+    } == {
         "a": (2,),
         "b": (3,),
     }

@@ -307,16 +307,16 @@ class Diary(Hook):
 
 def told_of(env: int, lengths: tuple[int, ...], diary: Diary) -> None:
     """Check that the hook's calls of an environment are in order: start, all steps, end."""
-    told = [one for one in diary.told if one[0] != "sampled" and one[1] == env]
-    while told:
-        kind, _, id_, _ = told.pop(0)
+    messages = [one for one in diary.told if one[0] != "sampled" and one[1] == env]
+    while messages:
+        kind, _, id_, _ = messages.pop(0)
         assert kind == "start"
         for t in range(1, lengths[env] + 1):
-            if not told:
+            if not messages:
                 return
-            assert told.pop(0) == ("step", env, id_, t, t == lengths[env])
-        if told:
-            assert told.pop(0) == ("end", env, id_, lengths[env])
+            assert messages.pop(0) == ("step", env, id_, t, t == lengths[env])
+        if messages:
+            assert messages.pop(0) == ("end", env, id_, lengths[env])
 
 
 @pytest.mark.parametrize("into_buffer", [False, True])

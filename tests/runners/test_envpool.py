@@ -62,14 +62,14 @@ def test_envpool_episodes_equal_plain_loop() -> None:
     env.step = lambda actions: rows.append(actions.copy()) or step(actions)  # type: ignore[method-assign,func-returns-value]
     pack = runner_of(env).sample(num_timesteps=400)
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=4, seed=0, num_threads=1)
-    told = [[[first]] for first in pool.reset()[0]]  # of each environment: observations, episode after episode
+    infos = [[[first]] for first in pool.reset()[0]]  # of each environment: observations, episode after episode
     ended = np.zeros(4, bool)
     for actions in rows:
         observations, _, terminateds, truncateds, _ = pool.step(actions)
-        for env_told, observation, begins in zip(told, observations, ended, strict=True):
+        for env_told, observation, begins in zip(infos, observations, ended, strict=True):
             env_told.append([observation]) if begins else env_told[-1].append(observation)
         ended = terminateds | truncateds
-    expected = [np.stack(one) for env_told in told for one in env_told if len(one) > 1]
+    expected = [np.stack(one) for rows in infos for one in rows if len(one) > 1]
     assert [e.get_observations().tolist() for e in pack] == [one.tolist() for one in expected]
 
 
@@ -147,10 +147,10 @@ def test_bare_envpool_names_the_adapter() -> None:
 
 def test_evaluate_makes_equal_envpool() -> None:
     runner = SingleAgentEnvRunner(cartpole(max_episode_steps=7, pool_kwargs={"num_threads": 1}), Under())
-    found = evaluate(runner, num_episodes=6, seed=0)
+    result = evaluate(runner, num_episodes=6, seed=0)
     assert isinstance(runner.for_evaluation(3).env, EnvPoolVectorEnv)
-    assert found.lengths.tolist() == [7] * 6
-    assert evaluate(runner, num_episodes=6, seed=0).episodes == found.episodes
+    assert result.lengths.tolist() == [7] * 6
+    assert evaluate(runner, num_episodes=6, seed=0).episodes == result.episodes
 
 
 class Under:

@@ -72,13 +72,13 @@ def filtered_runner(**options: Any) -> SingleAgentEnvRunner:
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_evaluate_does_not_favour_short_episodes(mode: AutoresetMode) -> None:
     env = SyncVectorEnv([partial(Counted, 2), partial(Counted, 30)], autoreset_mode=mode)
-    found = evaluate(env, lambda batch, explore=None: {"actions": np.zeros(2, int)}, num_episodes=6)
-    assert sorted(found.lengths.tolist()) == [2, 2, 2, 30, 30, 30]
-    assert found.returns.tolist() == found.lengths.tolist() == [float(len(episode)) for episode in found.episodes]
-    assert (found.num_episodes, found.mean_return, found.std_return, found.mean_length) == (6, 16.0, 14.0, 16.0)
-    assert all(episode.is_done and not episode.t_started for episode in found.episodes)
-    assert found.as_dict()["max_return"] == 30
-    assert repr(found) == "Evaluation(6 episodes, return 16 +- 14, length 16)"
+    result = evaluate(env, lambda batch, explore=None: {"actions": np.zeros(2, int)}, num_episodes=6)
+    assert sorted(result.lengths.tolist()) == [2, 2, 2, 30, 30, 30]
+    assert result.returns.tolist() == result.lengths.tolist() == [float(len(episode)) for episode in result.episodes]
+    assert (result.num_episodes, result.mean_return, result.std_return, result.mean_length) == (6, 16.0, 14.0, 16.0)
+    assert all(episode.is_done and not episode.t_started for episode in result.episodes)
+    assert result.as_dict()["max_return"] == 30
+    assert repr(result) == "Evaluation(6 episodes, return 16 +- 14, length 16)"
 
 
 def test_evaluate_does_not_change_training() -> None:
@@ -112,12 +112,12 @@ def test_evaluate_with_successive_seeds_shares_no_episode() -> None:
 def test_evaluate_uses_frozen_statistics() -> None:
     runner = filtered_runner()
     known = runner.env_to_module.get_state()["MeanStdFilter"]["own"][""]
-    found = evaluate(runner, num_episodes=2, seed=7)
+    result = evaluate(runner, num_episodes=2, seed=7)
     raw = gym.make("CartPole-v1").reset(seed=independent_seed(7))[0]
     expected = (raw - known["mean"]) / np.sqrt(known["squares"] / (known["count"] - 1))
-    assert np.allclose(found.episodes[0].get_observations(0), expected, atol=1e-5)
+    assert np.allclose(result.episodes[0].get_observations(0), expected, atol=1e-5)
     by_hand = evaluate("CartPole-v1", runner.actor, num_episodes=2, num_envs=2, seed=7)
-    assert by_hand.episodes == found.episodes
+    assert by_hand.episodes == result.episodes
     assert runner.env_to_module.get_state()["MeanStdFilter"]["own"][""]["count"] == known["count"]
 
 
@@ -135,8 +135,8 @@ def test_sample_without_exploration_leaves_statistics() -> None:
 
 def test_evaluate_restores_module_modes() -> None:
     class Normalized(MLPPolicy):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             self.norm, self.frozen = torch.nn.BatchNorm1d(4), torch.nn.Dropout()
             self.frozen.eval()
 
@@ -157,13 +157,13 @@ def test_evaluate_closes_only_environments_it_made() -> None:
     env = SyncVectorEnv([Counted] * 3)
     runner = SingleAgentEnvRunner(env, act)
     runner.sample(num_timesteps=3)
-    found = evaluate(runner, num_episodes=2)  # two environments are enough
-    assert (Counted.num_open, found.num_episodes) == (3, 2)
+    result = evaluate(runner, num_episodes=2)  # two environments are enough
+    assert (Counted.num_open, result.num_episodes) == (3, 2)
     assert [one.unwrapped.num_resets for one in env.envs] == [1, 1, 1]  # type: ignore[attr-defined]
     assert runner.sample(num_timesteps=3).t_started.tolist() == [1, 1, 1]
-    given = make_vector_env(Counted, 2)
-    evaluate(given, act, num_episodes=2)
-    assert not given.closed
+    arguments = make_vector_env(Counted, 2)
+    evaluate(arguments, act, num_episodes=2)
+    assert not arguments.closed
     assert Counted.num_open == 5
 
 
@@ -179,18 +179,18 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("given", MADE.values(), ids=MADE)
-def test_evaluate_makes_environments_like_the_runner(given: Any) -> None:
+@pytest.mark.parametrize("arguments", MADE.values(), ids=MADE)
+def test_evaluate_makes_environments_like_the_runner(arguments: Any) -> None:
     env = gym.make("CartPole-v1")
-    runner = SingleAgentEnvRunner(given(), MLPPolicy(env.observation_space, env.action_space))
+    runner = SingleAgentEnvRunner(arguments(), MLPPolicy(env.observation_space, env.action_space))
     mode = runner.autoreset_mode
-    found = evaluate(runner, num_episodes=2, seed=0)
-    assert evaluate(runner, num_episodes=2, seed=0).episodes == found.episodes
+    result = evaluate(runner, num_episodes=2, seed=0)
+    assert evaluate(runner, num_episodes=2, seed=0).episodes == result.episodes
     assert runner.for_evaluation().autoreset_mode is mode
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: RecordEpisodeStatistics(make_vector_env("CartPole-v1", 2)), "unknown how to make environments like"),
         (Counted, "unknown how to make environments like"),
@@ -198,9 +198,9 @@ def test_evaluate_makes_environments_like_the_runner(given: Any) -> None:
     ],
     ids=["wrapped", "one", "one as several"],
 )
-def test_evaluate_with_given_environment_raises_with_advice(make: Any, told: str) -> None:
+def test_evaluate_with_given_environment_raises_with_advice(make: Any, message: str) -> None:
     runner = SingleAgentEnvRunner(make(), lambda batch, explore=None: {})
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgument, match=message):
         evaluate(runner)
 
 
@@ -239,9 +239,9 @@ def test_evaluate_uses_its_own_views_and_hooks() -> None:
         return {"action_dist_inputs": torch.tensor([[0.0, 1.0]])}
 
     actor = Actor(policy, env_to_module=pipeline, module_to_env=module_to_env_pipeline(*SPACES))
-    found = evaluate(Counted, actor, num_episodes=1, hooks=[ends])
+    result = evaluate(Counted, actor, num_episodes=1, hooks=[ends])
     assert seen == [[[0, 0]], [[0, 1]], [[1, 2]]]
-    assert (ends.ended, found.episodes.actions.tolist()) == (1, [1, 1, 1])
+    assert (ends.ended, result.episodes.actions.tolist()) == (1, [1, 1, 1])
 
 
 class Uniform:
@@ -262,16 +262,16 @@ def test_evaluate_several_agents_works() -> None:
     )
     runner.sample(num_timesteps=6)
     before = str(runner.get_state())
-    found = evaluate(runner, num_episodes=3, seed=2)
+    result = evaluate(runner, num_episodes=3, seed=2)
     assert str(runner.get_state()) == before
-    assert found.lengths.tolist() == [4, 4, 4]
-    assert found.returns == pytest.approx([episode.get_return() for episode in found.episodes])
-    assert found.agent_returns.keys() == {"agent_0", "agent_1"}
-    assert len(found.module_returns["all"]) == 6
-    assert "mean_return/agent/agent_0" in found.as_dict()
+    assert result.lengths.tolist() == [4, 4, 4]
+    assert result.returns == pytest.approx([episode.get_return() for episode in result.episodes])
+    assert result.agent_returns.keys() == {"agent_0", "agent_1"}
+    assert len(result.module_returns["all"]) == 6
+    assert "mean_return/agent/agent_0" in result.as_dict()
     by_hand = evaluate(env, runner.actors, num_episodes=1, agent_to_module_mapping_fn=lambda *asked: "all", seed=2)
     assert np.array_equal(
-        by_hand.episodes[0].get_observations(0)["agent_0"], found.episodes[0].get_observations(0)["agent_0"]
+        by_hand.episodes[0].get_observations(0)["agent_0"], result.episodes[0].get_observations(0)["agent_0"]
     )
     alone = MultiAgentEnvRunner(env, Uniform())
     with pytest.raises(InvalidArgument, match="is one environment: give the runner a callable"):

@@ -54,7 +54,7 @@ class Scale(ObservationPreprocessor):
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "told"),
+    ("then", "now", "message"),
     [
         ([MeanStdFilter()], [], r"env_to_module had MeanStdFilter\(.*\), which is missing here"),
         ([], [MeanStdFilter()], r"env_to_module has MeanStdFilter\(.*clip_by_value=10.0.*\), which was not there"),
@@ -63,9 +63,11 @@ class Scale(ObservationPreprocessor):
     ],
     ids=["missing", "new", "other settings", "another order"],
 )
-def test_policy_in_other_pipelines_is_rejected(then: Any, now: Any, told: str) -> None:
+def test_policy_in_other_pipelines_is_rejected(then: Any, now: Any, message: str) -> None:
     policy = trained_in(*then)
-    with pytest.raises(StateMismatch, match=f"MLPPolicy was trained in other pipelines: {told}.*check_pipeline=False"):
+    with pytest.raises(
+        StateMismatch, match=f"MLPPolicy was trained in other pipelines: {message}.*check_pipeline=False"
+    ):
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline(*now))
     with pytest.raises(StateMismatch, match="was trained in other pipelines"):
         evaluate("CartPole-v1", Actor(policy, env_to_module=pipeline(*now)))
@@ -127,24 +129,24 @@ def test_fingerprint_survives_state_dict_copy_and_pickle(tmp_path: Any) -> None:
 def test_fingerprints_are_checked_per_module() -> None:
     make = partial(simple_spread_v3.parallel_env, N=2, max_cycles=3)
     env = make()
-    given = env.observation_space("agent_0"), env.action_space("agent_0")
-    policies = {"agent_0": MLPPolicy(*given), "agent_1": MLPPolicy(*given)}
+    arguments = env.observation_space("agent_0"), env.action_space("agent_0")
+    policies = {"agent_0": MLPPolicy(*arguments), "agent_1": MLPPolicy(*arguments)}
     mapping = lambda agent_id, episode: agent_id  # noqa: E731
     runner = MultiAgentEnvRunner(make, policies, agent_to_module_mapping_fn=mapping)
     runner.sample(num_timesteps=2)
     runner.sample(num_timesteps=2)
     evaluate(runner, num_episodes=1)
-    kinds = ({"agent_1": given[0]}, {"agent_1": given[1]})
+    kinds = ({"agent_1": arguments[0]}, {"agent_1": arguments[1]})
     filtered = multi_agent_env_to_module(*kinds, pieces=lambda: [MeanStdFilter()])
     other = MultiAgentEnvRunner(make, policies, agent_to_module_mapping_fn=mapping, env_to_module=filtered)
     with pytest.raises(StateMismatch, match="has MeanStdFilter"):
         other.sample(num_timesteps=1)
 
 
-@pytest.mark.parametrize("given", ["a ready pipeline", "the default one"])
-def test_policy_of_other_input_space_is_rejected_by_runner(given: str) -> None:
+@pytest.mark.parametrize("arguments", ["a ready pipeline", "the default one"])
+def test_policy_of_other_input_space_is_rejected_by_runner(arguments: str) -> None:
     policy = MLPPolicy(spaces.Box(-1, 1, (7,), np.float32), SPACES[1])
-    made = pipeline(MeanStdFilter()) if given == "a ready pipeline" else None
+    made = pipeline(MeanStdFilter()) if arguments == "a ready pipeline" else None
     with pytest.raises(InvalidArgument, match=r"MLPPolicy.forward does not fit what the module sees"):
         SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=made)
 
@@ -204,14 +206,14 @@ class Mapped(ObservationPreprocessor):
 
 @pytest.mark.parametrize(("one", "other"), LAMBDAS.values(), ids=LAMBDAS)
 def test_lambdas_are_compared_by_their_code(one: Any, other: Any) -> None:
-    told = settings_of(Mapped(one))["function"]
-    assert told != settings_of(Mapped(other))["function"]
+    messages = settings_of(Mapped(one))["function"]
+    assert messages != settings_of(Mapped(other))["function"]
     if isinstance(one, partial):
         return
     again = FunctionType(one.__code__, one.__globals__, "x", one.__defaults__, one.__closure__)
     again.__qualname__ = one.__qualname__
-    assert settings_of(Mapped(again))["function"] == told
-    assert " at 0x" not in told
+    assert settings_of(Mapped(again))["function"] == messages
+    assert " at 0x" not in messages
 
 
 def test_functions_are_compared_by_name_and_closure() -> None:
@@ -227,14 +229,14 @@ def one_of(*words: str) -> Any:
 
 def test_lambda_settings_are_equal_in_another_process() -> None:
     words = ("a", "b", "c", "d")
-    told = [settings_of(Mapped(function))["function"] for function in (scaled(2.0), one_of(*words))]
+    messages = [settings_of(Mapped(function))["function"] for function in (scaled(2.0), one_of(*words))]
     program = (
         "from tests.runners.test_fingerprints import Mapped, one_of, scaled, settings_of\n"
         f"print([settings_of(Mapped(function))['function'] for function in (scaled(2.0), one_of(*{words}))])"
     )
     command, env = [sys.executable, "-c", program], os.environ | {"PYTHONHASHSEED": "1"}  # sets have another order
-    there = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=env)
-    assert there.stdout.strip() == str(told)
+    present = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=env)
+    assert present.stdout.strip() == str(messages)
 
 
 def test_nan_settings_are_equal_in_another_process() -> None:

@@ -55,10 +55,10 @@ class Kept(VectorWrapper):
 def test_observations_of_wrappers_are_recorded(wrapper: Any) -> None:
     env = Kept(wrapper(cartpoles(AutoresetMode.NEXT_STEP)))  # with same-step autoreset Gymnasium refuses these two
     pack = sampled(env)
-    given = [row.tobytes() for row in np.concatenate(env.rows)]  # each belongs to one episode
+    arguments = [row.tobytes() for row in np.concatenate(env.rows)]  # each belongs to one episode
     recorded = [row.tobytes() for episode in pack for row in episode.get_observations()]
-    assert set(recorded) <= set(given)
-    assert len(given) - 3 <= len(recorded) <= len(given)  # the last resets have no step
+    assert set(recorded) <= set(arguments)
+    assert len(arguments) - 3 <= len(recorded) <= len(arguments)  # the last resets have no step
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -108,8 +108,8 @@ def test_last_infos_have_statistics_of_inner_wrappers(mode: AutoresetMode, into_
         infos = list(episode.get_infos())
         assert not any(infos[:-1])
         if episode.is_done:
-            told = infos[-1]["episode"]
-            assert (told["l"], told["r"]) == (len(episode), episode.get_return())
+            statistics = infos[-1]["episode"]
+            assert (statistics["l"], statistics["r"]) == (len(episode), episode.get_return())
         else:
             assert not infos[-1]
 
@@ -132,6 +132,6 @@ class TellsOfItself(gym.Wrapper):
 def test_info_named_episode_stays_at_its_step(mode: AutoresetMode) -> None:
     pack = sampled(make_vector_env(lambda: TellsOfItself(gym.make("CartPole-v1")), 3, autoreset_mode=mode))
     for episode in pack:
-        told = [info["episode"]["l"] for info in episode.get_infos()]
-        assert told == list(range(episode.t_started, episode.t + 1))
+        messages = [info["episode"]["l"] for info in episode.get_infos()]
+        assert messages == list(range(episode.t_started, episode.t + 1))
     assert pack.terminated.any()

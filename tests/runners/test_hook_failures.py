@@ -31,13 +31,13 @@ def test_take_returns_steps_before_a_failing_hook(error: type[BaseException], re
     expected = [whole.sample(num_timesteps=60, random_actions=True).observations for _ in range(3)]
     options |= {"hooks": [FailsOnce(error)], "returns_interrupted": returns_interrupted}
     runner = SingleAgentEnvRunner("CartPole-v1", **options)
-    found = [runner.sample(num_timesteps=60, random_actions=True).observations]
+    result = [runner.sample(num_timesteps=60, random_actions=True).observations]
     with pytest.raises(error):
         runner.sample(num_timesteps=60, random_actions=True)
     if not returns_interrupted:
-        found.append(runner.take().observations)
-    found.append(runner.sample(num_timesteps=60, random_actions=True).observations)
-    assert np.array_equal(np.concatenate(found), np.concatenate(expected))
+        result.append(runner.take().observations)
+    result.append(runner.sample(num_timesteps=60, random_actions=True).observations)
+    assert np.array_equal(np.concatenate(result), np.concatenate(expected))
 
 
 @pytest.mark.parametrize("returns_interrupted", [False, True])
@@ -47,6 +47,6 @@ def test_take_returns_multi_agent_steps_before_a_failing_hook(returns_interrupte
     runner.sample(num_timesteps=20, random_actions=True)
     with pytest.raises(RuntimeError):
         runner.sample(num_timesteps=20, random_actions=True)
-    found = [] if returns_interrupted else runner.take()
-    found += runner.sample(num_timesteps=20, random_actions=True)
-    assert sum(map(len, found)) == 40
+    result = [] if returns_interrupted else runner.take()
+    result += runner.sample(num_timesteps=20, random_actions=True)
+    assert sum(map(len, result)) == 40

@@ -41,9 +41,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("outputs", "told"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("outputs", "message"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("good_calls", [0, 4])
-def test_invalid_output_is_named_and_loses_no_step(outputs: Any, told: str, good_calls: int) -> None:
+def test_invalid_output_is_named_and_loses_no_step(outputs: Any, message: str, good_calls: int) -> None:
     calls = 0
 
     def policy(batch: Any, explore: bool | None = None) -> Any:
@@ -53,7 +53,7 @@ def test_invalid_output_is_named_and_loses_no_step(outputs: Any, told: str, good
         return right if calls <= good_calls else {**right, **outputs}
 
     runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N, seed=0)
-    with pytest.raises(Exception if good_calls else EpisodeError, match=None if good_calls else told):
+    with pytest.raises(Exception if good_calls else EpisodeError, match=None if good_calls else message):
         runner.sample(num_timesteps=60)
     if good_calls:
         assert runner.take().num_steps == N * good_calls

@@ -33,8 +33,8 @@ class Meeting:
         self.length, self.fails_at = length, fails_at
 
     def _observed(self) -> dict[str, np.ndarray]:
-        there = ["p0"] if self.t % 2 and self.t < self.length else AGENTS
-        return {agent: np.array([self.t + 100 * AGENTS.index(agent)], np.float32) for agent in there}
+        present = ["p0"] if self.t % 2 and self.t < self.length else AGENTS
+        return {agent: np.array([self.t + 100 * AGENTS.index(agent)], np.float32) for agent in present}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         self.t = 0
@@ -84,13 +84,13 @@ def test_preprocessor_sees_agent_episode_with_last_action() -> None:
     runner = MultiAgentEnvRunner(Meeting, Numbered(), env_to_module=pipelines, num_envs=2)
     expected = []
     for episode in runner.sample(num_episodes=4):
-        for agent_id, own in episode.agent_episodes.items():
-            actions = [None, *own.get_actions().tolist()]
-            times = own.get_observations()[:, 0].tolist()
+        for agent_id, agent_episode in episode.agent_episodes.items():
+            actions = [None, *agent_episode.get_actions().tolist()]
+            times = agent_episode.get_observations()[:, 0].tolist()
             expected += [
                 (agent_id, time, t, action) for t, (time, action) in enumerate(zip(times, actions, strict=True))
             ]
-    key = lambda told: tuple(map(str, told))  # noqa: E731
+    key = lambda messages: tuple(map(str, messages))  # noqa: E731
     assert sorted(asking.told, key=key) == sorted(expected, key=key)
 
 
@@ -110,11 +110,11 @@ def test_preprocessor_may_change_shapes_across_chunks(calls: list[int]) -> None:
     runner = MultiAgentEnvRunner(partial(Meeting, 9), Numbered(), env_to_module=pipelines)
     chunks = [chunk for num_timesteps in calls for chunk in runner.sample(num_timesteps=num_timesteps)]
     for chunk in chunks:
-        for own in chunk.agent_episodes.values():
-            seen = own.get_observations()
-            assert seen.shape == (len(own) + 1, 2)
+        for agent_episode in chunk.agent_episodes.values():
+            seen = agent_episode.get_observations()
+            assert seen.shape == (len(agent_episode) + 1, 2)
             assert np.array_equal(seen[:, 0], seen[:, 1])
-            assert own.observation_space.shape == (2,)
+            assert agent_episode.observation_space.shape == (2,)
 
 
 def test_agent_truncated_within_step_repeats_observation() -> None:
@@ -140,7 +140,7 @@ class Centered(MultiAgentObservationPreprocessor):
             assert isinstance(episode, MultiAgentEpisode)
             assert episode.get_observations(-1).keys() == observations.keys()
         mean = np.mean(list(observations.values()), axis=0)
-        return {agent: np.concatenate([own, mean]) for agent, own in observations.items()}
+        return {agent: np.concatenate([agent_episode, mean]) for agent, agent_episode in observations.items()}
 
 
 SEEN = spaces.Box(-999, 999, (2,), np.float32)
@@ -232,11 +232,11 @@ def test_joint_preprocessor_of_agent_episodes_raises() -> None:
 
 
 def test_agent_rewards_are_float32_by_default() -> None:
-    for dtype, found in ((np.float32, np.float32), (None, np.float64), (np.float64, np.float64)):
+    for dtype, result in ((np.float32, np.float32), (None, np.float64), (np.float64, np.float64)):
         runner = MultiAgentEnvRunner(Meeting, Numbered(), reward_dtype=dtype, len_lookback_buffer=2)
         for chunk in [*runner.sample(num_timesteps=3), *runner.sample(num_timesteps=3)]:
-            for own in chunk.agent_episodes.values():
-                assert own.get_rewards().dtype == found
+            for agent_episode in chunk.agent_episodes.values():
+                assert agent_episode.get_rewards().dtype == result
     assert MultiAgentEnvRunner(Meeting, Numbered()).sample(num_episodes=1)[0].get_return() == pytest.approx(2.0)
 
 
@@ -335,8 +335,8 @@ def test_custom_data_of_hooks_survives_cuts() -> None:
         def on_step(self, runner: Any) -> None:
             for episode in runner.episodes:
                 episode.custom_data["age"] = episode.env_t
-                for own in episode.agent_episodes.values():
-                    own.custom_data["steps"] = own.t
+                for agent_episode in episode.agent_episodes.values():
+                    agent_episode.custom_data["steps"] = agent_episode.t
 
         def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
             episode.custom_data["over"] = True
@@ -347,8 +347,8 @@ def test_custom_data_of_hooks_survives_cuts() -> None:
     for chunk in chunks:
         expected = {"age": chunk.env_t} | ({"over": True} if chunk.is_done else {})
         assert {key: value for key, value in chunk.custom_data.items() if key != "env"} == expected
-        for own in chunk.agent_episodes.values():
-            assert own.custom_data == {"steps": own.t}
+        for agent_episode in chunk.agent_episodes.values():
+            assert agent_episode.custom_data == {"steps": agent_episode.t}
 
 
 class Putting(Numbered):
@@ -382,15 +382,18 @@ def test_agent_with_pending_action_may_be_cut_anywhere(make: Any, policy: Any, l
     runner = MultiAgentEnvRunner(make, policy(), seed=0, len_lookback_buffer=lookback)
     own_steps = 0
     for num_timesteps in (1, 3, 2, 1, 1, 2, 5):
-        for how in ({"random_actions": True}, {}, {"explore": False}):
-            for chunk in runner.sample(num_timesteps=num_timesteps, **how):
+        for kind in ({"random_actions": True}, {}, {"explore": False}):
+            for chunk in runner.sample(num_timesteps=num_timesteps, **kind):
                 chunk.validate()
-                for own in chunk.agent_episodes.values():
-                    for t in range(len(own)):
-                        outputs = {key: own.get_extra_model_outputs(key, t) for key in own.extra_model_outputs}
+                for agent_episode in chunk.agent_episodes.values():
+                    for t in range(len(agent_episode)):
+                        outputs = {
+                            key: agent_episode.get_extra_model_outputs(key, t)
+                            for key in agent_episode.extra_model_outputs
+                        }
                         own_steps += bool(outputs)
                         if policy is Putting and outputs and outputs["state_out"]["count"] != 7:  # the policy's own
-                            assert outputs["seen"] in (own.get_observations(t)[0], 0)
+                            assert outputs["seen"] in (agent_episode.get_observations(t)[0], 0)
     assert own_steps
 
 
@@ -412,25 +415,25 @@ ODD_STEPS = {
 }
 
 
-@pytest.mark.parametrize(("given", "told"), ODD_STEPS.values(), ids=ODD_STEPS)
-def test_malformed_multi_agent_step_names_environment_and_step(given: Any, told: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), ODD_STEPS.values(), ids=ODD_STEPS)
+def test_malformed_multi_agent_step_names_environment_and_step(arguments: Any, message: str) -> None:
     class Odd(Meeting):
         def step(self, actions: Any) -> Any:
             step = super().step(actions)
-            return given if self.t == 3 else step
+            return arguments if self.t == 3 else step
 
     runner = MultiAgentEnvRunner(Odd, num_envs=2, seed=0)
-    with pytest.raises(WrongType, match=rf"\.step:? {told}") as caught:
+    with pytest.raises(WrongType, match=rf"\.step:? {message}") as caught:
         runner.sample(num_timesteps=30, random_actions=True)
     assert caught.value.__notes__ == ["environment 0, env step 3 of its episode"]
     assert [len(chunk) for chunk in runner.take()] == [2, 2]
 
 
-@pytest.mark.parametrize("given", [{"p0": 0}, None, ([0], {})])
-def test_malformed_multi_agent_reset_is_named(given: Any) -> None:
+@pytest.mark.parametrize("arguments", [{"p0": 0}, None, ([0], {})])
+def test_malformed_multi_agent_reset_is_named(arguments: Any) -> None:
     class Odd(Meeting):
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-            return given
+            return arguments
 
     with pytest.raises(WrongType, match=r"\.reset(:| returned)"):
         MultiAgentEnvRunner(Odd, seed=0).sample(num_timesteps=30, random_actions=True)

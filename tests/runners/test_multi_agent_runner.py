@@ -90,24 +90,30 @@ def test_turn_based_environment_episode_equals_plain_loop(make, chunk_size):
             env.step(step[agent])
         assert next(actions, None) is None
         assert episode.agent_ids == set(turns)
-        for agent, own in episode.agent_episodes.items():
+        for agent, agent_episode in episode.agent_episodes.items():
             observations, rewards, terminations, truncations = zip(*turns[agent], strict=True)
-            assert rows(own) == list(observations)
-            assert own.get_rewards().tolist() == list(rewards[1:])
-            assert (own.is_terminated, own.is_truncated) == (terminations[-1], truncations[-1])
-        assert episode.get_return() == sum(reward for own in turns.values() for _, reward, _, _ in own[1:])
+            assert rows(agent_episode) == list(observations)
+            assert agent_episode.get_rewards().tolist() == list(rewards[1:])
+            assert (agent_episode.is_terminated, agent_episode.is_truncated) == (terminations[-1], truncations[-1])
+        assert episode.get_return() == sum(
+            reward for agent_episode in turns.values() for _, reward, _, _ in agent_episode[1:]
+        )
 
 
-def rows(own: Any) -> list[Any]:
+def rows(agent_episode: Any) -> list[Any]:
     """Return an agent's observations as a list of plain values."""
-    return [plain(own.get_observations(i)) for i in range(len(own) + 1)]
+    return [plain(agent_episode.get_observations(i)) for i in range(len(agent_episode) + 1)]
 
 
 def test_agent_that_dies_early_ends_first():
     ends = set()
     for seed in range(3):
         episode = whole_episode(few_zombies, seed)
-        ends |= {episode.env_t - len(own) for own in episode.agent_episodes.values() if own.is_terminated}
+        ends |= {
+            episode.env_t - len(agent_episode)
+            for agent_episode in episode.agent_episodes.values()
+            if agent_episode.is_terminated
+        }
     assert len(ends) > 2
 
 
@@ -177,17 +183,22 @@ def test_random_steps_may_alternate_with_recurrent_policy():
     runner.sample(num_timesteps=4, random_actions=True)
     policies_chunks = runner.sample(num_timesteps=4)
     for chunk in policies_chunks:
-        for own in chunk.agent_episodes.values():
-            before = own.get_extra_model_outputs("state_out", -1, neg_index_as_lookback=True)
-            assert (own.lookback, before["count"].item()) == (1, 7)
-            assert own.get_extra_model_outputs("seen").ravel().tolist() == [8, 9]
-    batch = EpisodePack.from_episodes([own for chunk in policies_chunks for own in chunk.agent_episodes.values()])
+        for agent_episode in chunk.agent_episodes.values():
+            before = agent_episode.get_extra_model_outputs("state_out", -1, neg_index_as_lookback=True)
+            assert (agent_episode.lookback, before["count"].item()) == (1, 7)
+            assert agent_episode.get_extra_model_outputs("seen").ravel().tolist() == [8, 9]
+    batch = EpisodePack.from_episodes(
+        [agent_episode for chunk in policies_chunks for agent_episode in chunk.agent_episodes.values()]
+    )
     begun = learner_pipeline(gym.spaces.Box(0, 99, (2,)), gym.spaces.Discrete(3), policy=policy)(
         rl_module=policy, episodes=batch
     )
     assert begun["state_in"]["count"].ravel().tolist() == [7] * 4
     for chunk in runner.sample(num_timesteps=4, random_actions=True):
-        assert all(not own.extra_model_outputs and own.lookback for own in chunk.agent_episodes.values())
+        assert all(
+            not agent_episode.extra_model_outputs and agent_episode.lookback
+            for agent_episode in chunk.agent_episodes.values()
+        )
     assert runner.sample(num_timesteps=4)[0].agent_episodes["p0"].get_extra_model_outputs("seen")[0].item() == 8
 
 
@@ -212,9 +223,13 @@ def test_outputs_of_each_module_are_recorded():
             "p2": "even",
             "p3": "odd",
         }
-        for own in episode.agent_episodes.values():
-            np.testing.assert_array_equal(own.get_extra_model_outputs("vf_preds"), own.get_observations()[:-1, 0])
-            assert own.get_extra_model_outputs("action_logp") == pytest.approx(np.full(len(own), -np.log(3)), abs=1e-5)
+        for agent_episode in episode.agent_episodes.values():
+            np.testing.assert_array_equal(
+                agent_episode.get_extra_model_outputs("vf_preds"), agent_episode.get_observations()[:-1, 0]
+            )
+            assert agent_episode.get_extra_model_outputs("action_logp") == pytest.approx(
+                np.full(len(agent_episode), -np.log(3)), abs=1e-5
+            )
     assert runner.stats.module_steps == {"even": 12, "odd": 8}
     assert runner.stats.module_returns == {"even": [4, 2, 4, 2], "odd": [3, 1, 3, 1]}
     assert runner.stats.agent_returns == {"p0": [4, 4], "p1": [3, 3], "p2": [2, 2], "p3": [1, 1]}
@@ -268,10 +283,10 @@ def test_chunk_lookback_includes_waiting_agents():
     class InTurns(Countdown):
         def step(self, actions):
             self.t += 1
-            (acted,) = actions
-            observed = self._observed(["p0" if acted == "p1" else "p1"])
+            (acting,) = actions
+            observed = self._observed(["p0" if acting == "p1" else "p1"])
             over = {"__all__": self.t == 12}
-            return observed, {acted: 1.0}, over, {}, {}
+            return observed, {acting: 1.0}, over, {}, {}
 
         def reset(self, *, seed=None, options=None):
             super().reset()
@@ -281,10 +296,10 @@ def test_chunk_lookback_includes_waiting_agents():
         runner = MultiAgentEnvRunner(InTurns, Counting(), seed=0)
         for _ in range(12 // size):
             (chunk,) = runner.sample(num_timesteps=size)[:1]
-            for own in chunk.agent_episodes.values():
-                if own.t_started and len(own):
-                    before = own.get_extra_model_outputs("seen", -1, neg_index_as_lookback=True)
-                    assert before == own.t_started
+            for agent_episode in chunk.agent_episodes.values():
+                if agent_episode.t_started and len(agent_episode):
+                    before = agent_episode.get_extra_model_outputs("seen", -1, neg_index_as_lookback=True)
+                    assert before == agent_episode.t_started
 
 
 def test_module_filter_may_be_per_agent():
@@ -341,27 +356,27 @@ def test_hooks_see_steps_and_whole_episodes():
 
 
 def test_hooks_are_called_for_start_steps_and_end():
-    told = []
+    messages = []
 
     class Watcher(Hook):
         def on_episode_start(self, runner, env, episode):
-            told.append("start")
+            messages.append("start")
             episode.custom_data["seen"] = env
 
         def on_step(self, runner):
-            told.append("step")
+            messages.append("step")
 
         def on_episode_end(self, runner, env, episode):
-            told.append("end")
+            messages.append("end")
             assert runner.episodes[env] is episode
 
         def on_sample_end(self, runner, sampled):
             assert all(chunk.custom_data == {"seen": 0} for chunk in sampled)
-            told.append("sampled")
+            messages.append("sampled")
 
     MultiAgentEnvRunner(Countdown, Uniform(), hooks=[Watcher()], seed=0).sample(num_episodes=2)
-    once = ["start", *["step"] * (told.index("end") - 1), "end"]
-    assert told == [*once, *once, "sampled"]
+    once = ["start", *["step"] * (messages.index("end") - 1), "end"]
+    assert messages == [*once, *once, "sampled"]
 
 
 def test_equal_seeds_give_equal_episodes():

@@ -80,9 +80,9 @@ class Meeting:
         return {agent: line.reset()[0] for agent, line in self.lines.items()}, {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        told = {agent: self.lines[agent].step(actions[agent]) for agent in self.agents}
-        self.agents = [agent for agent in self.agents if not told[agent][2]]
-        return tuple({agent: step[i] for agent, step in told.items()} for i in range(5))
+        messages = {agent: self.lines[agent].step(actions[agent]) for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not messages[agent][2]]
+        return tuple({agent: step[i] for agent, step in messages.items()} for i in range(5))
 
     def close(self) -> None:
         """Do nothing, since no resource is open."""
@@ -138,9 +138,9 @@ class Odd:
         if kind == "keeps":
             self.kept.append((batch, outputs))
         if kind == "writes":
-            for kept, given in self.kept:
+            for kept, arguments in self.kept:
                 kept["obs"].fill_(-7)
-                given["time"].fill_(-7)
+                arguments["time"].fill_(-7)
             batch["obs"].fill_(-5)
         if kind == "a column more in the batch":
             batch["new"] = "column"
@@ -168,11 +168,13 @@ def check(episodes: Any, lenient: bool) -> int:
 
 def parts(episodes: Any) -> list[Any]:
     """Return the single-agent episodes with steps of multi-agent episodes."""
-    return [own for episode in episodes for own in episode.agent_episodes.values() if len(own)]
+    return [
+        agent_episode for episode in episodes for agent_episode in episode.agent_episodes.values() if len(agent_episode)
+    ]
 
 
 kinds = st.lists(st.sampled_from(GOOD), max_size=9).flatmap(
-    lambda good: st.lists(st.sampled_from(ODD), max_size=2).map(lambda odd: [*good, *odd])
+    lambda good: st.lists(st.sampled_from(ODD), max_size=2).map(lambda invalid: [*good, *invalid])
 )
 
 
@@ -183,7 +185,7 @@ def test_any_policy_is_recorded_right_or_loses_no_step(
     mode: AutoresetMode, kinds: list[str], seed: int, into_buffer: bool
 ) -> None:
     envs = SyncVectorEnv([lambda i=i: Line(i) for i in range(N)], autoreset_mode=mode)
-    odd = any(kind in ODD for kind in kinds)
+    unusual = any(kind in ODD for kind in kinds)
     policy = Odd(kinds, seed)
     runner = SingleAgentEnvRunner(envs, policy, seed=seed)
     buffer = EpisodeReplayBuffer(1000)
@@ -193,12 +195,12 @@ def test_any_policy_is_recorded_right_or_loses_no_step(
             if into_buffer:
                 runner.sample_into(buffer, num_timesteps=12)
             else:
-                good_steps += check(runner.sample(num_timesteps=12), odd)
+                good_steps += check(runner.sample(num_timesteps=12), unusual)
         except Exception as error:
-            if not odd or not str(error):
+            if not unusual or not str(error):
                 raise
             failed = True
-            good_steps += 0 if into_buffer else check(runner.take(), odd)
+            good_steps += 0 if into_buffer else check(runner.take(), unusual)
     if into_buffer:
         assert check(list(buffer.iter_episodes()), True) == len(buffer)
     elif not failed:
@@ -209,14 +211,14 @@ def test_any_policy_is_recorded_right_or_loses_no_step(
 @given(kinds=kinds, seed=st.integers(0, 2**16))
 @settings(max_examples=15)
 def test_any_multi_agent_policy_is_right_or_loses_no_step(kinds: list[str], seed: int) -> None:
-    odd = any(kind in ODD for kind in kinds)
+    unusual = any(kind in ODD for kind in kinds)
     runner = MultiAgentEnvRunner(Meeting, Odd(kinds, seed), num_envs=2, seed=seed)
     steps = 0
     for _ in range(4):
         try:
-            steps += check(parts(runner.sample(num_timesteps=8)), odd)
+            steps += check(parts(runner.sample(num_timesteps=8)), unusual)
         except Exception as error:
-            if not odd or not str(error):
+            if not unusual or not str(error):
                 raise
-            steps += check(parts(runner.take()), odd)
-    assert steps or odd
+            steps += check(parts(runner.take()), unusual)
+    assert steps or unusual

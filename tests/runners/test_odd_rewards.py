@@ -56,9 +56,9 @@ class Two:
         return {agent: part.reset()[0] for agent, part in self.parts.items()}, {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        told = {agent: self.parts[agent].step(actions[agent]) for agent in self.agents}
-        self.agents = [agent for agent in self.agents if not told[agent][2]]
-        return tuple({agent: step[i] for agent, step in told.items()} for i in range(5))
+        messages = {agent: self.parts[agent].step(actions[agent]) for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not messages[agent][2]]
+        return tuple({agent: step[i] for agent, step in messages.items()} for i in range(5))
 
     def close(self) -> None:
         """Do nothing, since no resource is open."""
@@ -72,9 +72,11 @@ def runner_of(reward: Any, policy: Any = None) -> SingleAgentEnvRunner:
 def test_nan_reward_is_recorded_and_named_by_learner(reward: Any) -> None:
     policy = MLPPolicy(Paying.observation_space, Paying.action_space)
     pack = runner_of(reward, policy).sample(num_timesteps=12)
-    odd = [episode for episode in pack if np.isnan(episode.get_rewards()).any()]
-    assert [np.isnan(episode.get_rewards()).tolist() for episode in odd] == [[False, False, True, False, False, False]]
-    with pytest.raises(InvalidArgument, match=rf"rewards\[\d+\] \(episode {odd[0].id_}, step 2\)"):
+    unusual = [episode for episode in pack if np.isnan(episode.get_rewards()).any()]
+    assert [np.isnan(episode.get_rewards()).tolist() for episode in unusual] == [
+        [False, False, True, False, False, False]
+    ]
+    with pytest.raises(InvalidArgument, match=rf"rewards\[\d+\] \(episode {unusual[0].id_}, step 2\)"):
         PPO(policy).update(pack)
 
 

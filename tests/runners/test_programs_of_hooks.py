@@ -139,11 +139,11 @@ class Program(Hook):
 
     def _acts_on(self, episode: Any) -> None:
         """Compare the custom data with the expected data, and write the same value to both."""
-        told = self.account.setdefault(episode.id_, {})
-        assert episode.custom_data == told
+        messages = self.account.setdefault(episode.id_, {})
+        assert episode.custom_data == messages
         self.num_written += 1
         kind, number = self.rng.integers(5), self.num_written
-        for data in (episode.custom_data, told):
+        for data in (episode.custom_data, messages):
             if kind == 0:
                 data["newest"] = number
             elif kind == 1:
@@ -169,12 +169,14 @@ class Program(Hook):
         assert chunk.custom_data == expected
 
 
-def places(own: Any, agent: int) -> list[tuple[Place, int]]:
+def places(agent_episode: Any, agent: int) -> list[tuple[Place, int]]:
     """Return the steps of an episode with their actions, and check that no step is missing."""
-    seen, actions = own.get_observations().astype(int).tolist(), own.get_actions().tolist()
-    assert [t for *_, t in seen] == list(range(own.t_started, own.t_started + len(own) + 1))
+    seen, actions = agent_episode.get_observations().astype(int).tolist(), agent_episode.get_actions().tolist()
+    assert [t for *_, t in seen] == list(
+        range(agent_episode.t_started, agent_episode.t_started + len(agent_episode) + 1)
+    )
     assert len({(number, episode) for number, episode, _ in seen}) == 1
-    assert own.get_rewards().tolist() == [float(t) for *_, t in seen[1:]]
+    assert agent_episode.get_rewards().tolist() == [float(t) for *_, t in seen[1:]]
     return [((*place, agent), action) for place, action in zip(map(tuple, seen[:-1]), actions, strict=True)]
 
 
@@ -257,8 +259,8 @@ def test_multi_agent_hook_programs_lose_no_step(into_buffer: bool, seed: int) ->
 
     def receive(sampled: Any) -> None:
         for chunk in sampled:
-            for agent, own in chunk.agent_episodes.items():
-                steps.extend(places(own, agent))
+            for agent, agent_episode in chunk.agent_episodes.items():
+                steps.extend(places(agent_episode, agent))
             hook.check_data(chunk, chunk.env_t_started)
             chunks.append((chunk, deepcopy(chunk.custom_data)))
         if into_buffer:

@@ -80,11 +80,11 @@ class Misbehaving:
         if self.rng.random() < 0.1:
             return self.rng.choice([None, [], (outputs,), iter(()), torch.zeros(N), "outputs", {}])
         name = self.rng.choice([*outputs, "more"])
-        own = outputs.get(name, np.ones(N))
-        if isinstance(own, dict) and self.rng.random() < 0.7:
-            key = self.rng.choice(list(own))
-            return {**outputs, name: {**own, key: self.odd(own[key])}}
-        return {**outputs, name: self.odd(own)}
+        output = outputs.get(name, np.ones(N))
+        if isinstance(output, dict) and self.rng.random() < 0.7:
+            key = self.rng.choice(list(output))
+            return {**outputs, name: {**output, key: self.odd(output[key])}}
+        return {**outputs, name: self.odd(output)}
 
     def odd(self, column: Any) -> Any:
         """Return a value similar to the column, of another layout, dtype, shape or type."""
@@ -131,18 +131,18 @@ def copied(value: Any) -> Any:
     return np.array(value) if isinstance(value, (np.ndarray, list)) else value
 
 
-def check_recorded(found: Any, said: list[Any], row: int) -> None:
+def check_recorded(result: Any, outputs: list[Any], row: int) -> None:
     """Check that the recorded items are the items of this row in the policy's outputs, in order."""
-    if isinstance(found, dict):
-        for key, part in found.items():
-            check_recorded(part, [own[key] for own in said], row)
+    if isinstance(result, dict):
+        for key, part in result.items():
+            check_recorded(part, [output[key] for output in outputs], row)
         return
-    for item, own in zip(found, said, strict=True):
-        assert item.shape == np.shape(own[row])
+    for item, output in zip(result, outputs, strict=True):
+        assert item.shape == np.shape(output[row])
         if np.asarray(item).dtype.kind in "US":
-            assert item.tolist() == own[row].tolist()
+            assert item.tolist() == output[row].tolist()
         else:
-            assert np.array_equal(item, np.asarray(own[row]).astype(item.dtype), equal_nan=True)
+            assert np.array_equal(item, np.asarray(output[row]).astype(item.dtype), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ACTIONS)
@@ -168,12 +168,12 @@ def outcome_of(runner: SingleAgentEnvRunner, policy: Misbehaving) -> str:
         pack, outcome = runner.take(), "told"
     ages = [0] * N
     for episode, env in zip(pack, runner._recorder.taken_envs.tolist(), strict=True):
-        said = policy.said[ages[env] : ages[env] + len(episode)]
+        outputs = policy.said[ages[env] : ages[env] + len(episode)]
         ages[env] += len(episode)
         assert episode.get_observations()[1:, 0].tolist() == list(range(episode.t_started + 1, episode.t + 1))
-        check_recorded(episode.get_actions(), [own["actions"] for own in said], env)
+        check_recorded(episode.get_actions(), [output["actions"] for output in outputs], env)
         for key in episode.extra_model_outputs:
-            check_recorded(episode.get_extra_model_outputs(key), [own[key] for own in said], env)
+            check_recorded(episode.get_extra_model_outputs(key), [output[key] for output in outputs], env)
     assert len(set(ages)) == 1
     assert ages[0] <= len(policy.said)
     return outcome

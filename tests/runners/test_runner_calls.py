@@ -61,13 +61,13 @@ def test_hook_sampling_with_multi_agent_runner_raises(name: str, call: str) -> N
 
 
 def test_hook_may_evaluate() -> None:
-    found: list[Any] = []
-    hook = Calling("on_step", lambda runner: found.append(evaluate(runner, num_episodes=2, seed=0)))
+    result: list[Any] = []
+    hook = Calling("on_step", lambda runner: result.append(evaluate(runner, num_episodes=2, seed=0)))
     policy = Still()
     assert cartpoles(policy=policy, hooks=[hook]).sample(num_timesteps=8) == cartpoles(policy=policy).sample(
         num_timesteps=8
     )
-    assert found[0].num_episodes == 2
+    assert result[0].num_episodes == 2
 
 
 class Still:

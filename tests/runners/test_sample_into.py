@@ -38,8 +38,8 @@ class Walk(gym.Env):
     def step(self, action: int) -> Any:
         self.left -= 1
         self.place = self.place + np.float32([action, -action, 1])
-        done, how = self.left == 0, bool(self.np_random.integers(2))
-        return self.place, float(self.place.sum()), done and how, done and not how, {"left": self.left}
+        done, kind = self.left == 0, bool(self.np_random.integers(2))
+        return self.place, float(self.place.sum()), done and kind, done and not kind, {"left": self.left}
 
 
 class Halting:
@@ -357,18 +357,18 @@ def test_replay_recorder_episodes_equal_pack_recorder_episodes(mode: AutoresetMo
         for recorder in (packs, straight):
             recorder.step(row[0], actions, *row[1:], state)
         assert [all_of(e) for e in straight.ended_episodes()] == [all_of(e) for e in packs.ended()]
-        for found, expected in zip(straight.newest, packs.newest, strict=True):
-            assert found.tolist() == expected.tolist()
+        for result, expected in zip(straight.newest, packs.newest, strict=True):
+            assert result.tolist() == expected.tolist()
         if mode is AutoresetMode.DISABLED and done.any():
             observations, infos = envs.reset(options={"reset_mask": done})
             for recorder in (packs, straight):
                 recorder.reset(observations, infos, done)
         assert [all_of(e) for e in straight.episodes] == [all_of(e) for e in packs.episodes]
         for track, k in (("observations", 1), ("observations", 3), ("actions", 2), ("state", 1)):
-            found, valid = straight.episodes.recent(track, k)
+            result, valid = straight.episodes.recent(track, k)
             expected, expected_valid = packs.episodes.recent(track, k)
             if valid.any():
-                assert (found.tolist(), valid.tolist()) == (expected.tolist(), expected_valid.tolist())
+                assert (result.tolist(), valid.tolist()) == (expected.tolist(), expected_valid.tolist())
         starts = np.flatnonzero(straight.ages == 0)
         seen |= {(env, len(seen)): straight.episodes[env].id_ for env in starts.tolist()}
         assert all(straight.episodes[env].id_ == straight.episodes[env].id_ for env in range(3))

@@ -43,19 +43,19 @@ class Odd(gym.Env):
         )
 
 
-def same(ours: Any, theirs: Any) -> bool:
+def same(ours: Any, expected: Any) -> bool:
     """Return True if two nested values are equal, also inside object arrays."""
-    if type(ours) is not type(theirs):
+    if type(ours) is not type(expected):
         return False
     if isinstance(ours, dict):
-        return ours.keys() == theirs.keys() and all(same(value, theirs[key]) for key, value in ours.items())
+        return ours.keys() == expected.keys() and all(same(value, expected[key]) for key, value in ours.items())
     if isinstance(ours, (tuple, list)):
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+        return len(ours) == len(expected) and all(map(same, ours, expected))
     if isinstance(ours, np.ndarray) and ours.dtype == object:
-        return ours.shape == theirs.shape and all(map(same, ours.ravel().tolist(), theirs.ravel().tolist()))
+        return ours.shape == expected.shape and all(map(same, ours.ravel().tolist(), expected.ravel().tolist()))
     if isinstance(ours, np.ndarray):
-        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
-    return ours == theirs
+        return ours.dtype == expected.dtype and np.array_equal(ours, expected)
+    return ours == expected
 
 
 BOX = spaces.Box(-1, 1, (2, 3), np.float32)
@@ -78,8 +78,8 @@ def test_serial_rows_equal_sync_vector_env_rows(space, action_space, mode, num_e
         kept.append((rows[1], rows[0]))
         actions = pair[0].action_space.sample()
         rows = [env.step(actions) for env in pair]
-    for ours, theirs in kept:  # later rows have not written into earlier ones
-        assert same(ours, theirs)
+    for ours, expected in kept:  # later rows have not written into earlier ones
+        assert same(ours, expected)
 
 
 def test_serial_reset_by_mask_equals_sync_vector_env():

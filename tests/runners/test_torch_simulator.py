@@ -42,7 +42,7 @@ class Watched(TorchCartPole):
 
     def episodes(self) -> list[tuple[Any, ...]]:
         """Return observations, rewards and both flags of each episode, environment by environment."""
-        told = []
+        extras = []
         for env in range(self.num_envs):
             observations, rewards = [], []
             for before, after, reward, ended, late in self.happened:
@@ -50,9 +50,9 @@ class Watched(TorchCartPole):
                 rewards.append(reward[env])
                 if ended[env] or after is self.happened[-1][1]:
                     flags = (bool(ended[env] and not late[env]), bool(late[env]))
-                    told.append((np.stack([*observations, after[env]]), np.stack(rewards), *flags))
+                    extras.append((np.stack([*observations, after[env]]), np.stack(rewards), *flags))
                     observations, rewards = [], []
-        return told
+        return extras
 
 
 def adapted(simulator: Any, **kwargs: Any) -> TorchVectorEnv:
@@ -67,10 +67,10 @@ def runner_of(env: TorchVectorEnv) -> SingleAgentEnvRunner:
 def test_simulator_episodes_equal_its_log(device: str) -> None:
     simulator = Watched(16, device, limit=15)
     pack = runner_of(adapted(simulator)).sample(num_timesteps=16 * 50)
-    told = simulator.episodes()
-    assert len(pack) == len(told)
+    extras = simulator.episodes()
+    assert len(pack) == len(extras)
     assert {episode.ending.name for episode in pack} == {"TERMINATED", "TRUNCATED", "OPEN"}
-    for episode, (observations, rewards, terminated, truncated) in zip(pack, told, strict=True):
+    for episode, (observations, rewards, terminated, truncated) in zip(pack, extras, strict=True):
         assert np.array_equal(episode.get_observations(), observations)
         assert np.array_equal(episode.get_rewards(), rewards)
         assert (episode.is_terminated, episode.is_truncated) == (terminated, truncated)
@@ -88,11 +88,11 @@ def test_fill_rollout_equals_log_of_simulator(device: str) -> None:
         assert torch.allclose(rollout["value"].flatten(), values, atol=1e-5)
         chunks.append(rollout_to_episodes(add_advantages(buffer.get(flatten=False), gamma=0.9, lambda_=1.0), edge))
     whole = EpisodePack.concat(chunks)
-    told = {observations.tobytes(): tuple(flags) for observations, _, *flags in simulator.episodes()}
+    extras = {observations.tobytes(): tuple(flags) for observations, _, *flags in simulator.episodes()}
     begun_and_ended = [episode for episode in whole if episode.is_done and not episode.t_started]
     assert {episode.ending.name for episode in begun_and_ended} == {"TERMINATED", "TRUNCATED"}
     for episode in begun_and_ended:
-        flags = told[episode.get_observations().tobytes()]
+        flags = extras[episode.get_observations().tobytes()]
         assert flags == (episode.is_terminated, episode.is_truncated)
 
 

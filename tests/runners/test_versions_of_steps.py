@@ -114,10 +114,10 @@ def test_pending_action_has_the_version_that_acted() -> None:
             update(runner, both)
     steps = 0
     for chunk in chunks:
-        for own in chunk.agent_episodes.values():
-            made = np.asarray(own.get_extra_model_outputs("version"))
-            assert own.get_policy_versions().tolist() == made.tolist()
-            steps += len(own)
+        for agent_episode in chunk.agent_episodes.values():
+            made = np.asarray(agent_episode.get_extra_model_outputs("version"))
+            assert agent_episode.get_policy_versions().tolist() == made.tolist()
+            steps += len(agent_episode)
     assert steps > 60
 
 
@@ -131,7 +131,10 @@ def test_modules_have_separate_policy_versions() -> None:
         (episode,) = runner.sample(num_episodes=1)
         with pytest.raises(InvalidArgument, match=r"policy_version=1\.5"):
             runner.policy_version = {"m": 1.5}
-    assert {agent: own.policy_versions for agent, own in episode.agent_episodes.items()} == {"a": (4, 4), "b": (9, 9)}
+    assert {agent: agent_episode.policy_versions for agent, agent_episode in episode.agent_episodes.items()} == {
+        "a": (4, 4),
+        "b": (9, 9),
+    }
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
