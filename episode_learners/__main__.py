@@ -26,7 +26,7 @@ ALGORITHM_NAMES = ("ppo", "recurrent-ppo", "impala", "grpo", "dqn", "r2d2", "sac
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status is 2 if the arguments are wrong."""
+    """Run a command. The exit status is 2 if the arguments are wrong."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
     import gymnasium as gym

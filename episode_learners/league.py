@@ -89,7 +89,7 @@ class League:
         self.ratings[other] -= self.elo_step * (points - expected)
 
     def payoff_matrix(self) -> tuple[list[str], np.ndarray]:
-        """Return the players, and the mean points [n, n] of each row's player against each column's; NaN if none."""
+        """Return the players, and the mean points [n, n] of each row's player against each column's. NaN: no games."""
         names = list(self.ratings)
         matrix = np.full((len(names), len(names)), np.nan)
         for (player, other), (points, games) in self.results.items():
@@ -166,7 +166,7 @@ class League:
         trainer.begin_new_episodes()
 
     def _win_rate_against(self, player: str) -> float:
-        """Return the mean points of the learners against a player; 0.5 before the first game."""
+        """Return the mean points of the learners against a player, or 0.5 before the first game."""
         counts = [self.results[str(one), player] for one in self.learners if (str(one), player) in self.results]
         points, games = (sum(count[i] for count in counts) for i in range(2))
         return points / games if games else 0.5

@@ -343,7 +343,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.policy_version = version
 
     def take(self) -> EpisodePack:
-        """Return steps of calls of `sample` that failed or were interrupted; the pack may be empty.
+        """Return steps of calls of `sample` that failed or were interrupted. The pack may be empty.
 
         It also works if the runner is closed or its environments died. Steps are returned once.
 

@@ -137,12 +137,12 @@ class FlatOptimizer:
 
     @property
     def base_learning_rate(self) -> float:
-        """Learning rate that a schedule scales; without a schedule, the learning rate."""
+        """Learning rate that a schedule scales. Without a schedule it is the learning rate."""
         group = self.optimizer.param_groups[0]
         return float(group.get("initial_lr", group["lr"]))
 
     def set_base_learning_rate(self, rate: float) -> None:
-        """Change the base learning rate; the learning rate changes by the same factor."""
+        """Change the base learning rate. The learning rate changes by the same factor."""
         group = self.optimizer.param_groups[0]
         group["lr"] *= rate / self.base_learning_rate
         if "initial_lr" in group:

@@ -72,7 +72,7 @@ class GRPOConfig(EpochConfig):
 
 
 class GRPO(Algorithm):
-    """Policy gradient whose advantages are returns relative to the mean return of the episode's group; no critic.
+    """Policy gradient without a critic. Advantages are returns relative to the mean return of a group of episodes.
 
     A group has episodes with the same start. `group_of(episode)` returns the key of an episode's group; by default
     each `group_size` successive episodes form a group. All episodes must be complete. The paper divides advantages by

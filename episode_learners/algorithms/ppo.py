@@ -324,7 +324,7 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip:
 
 
 def _value_loss(values: Tensor, batch: Mapping[str, Any], clip: float | None) -> Tensor:
-    """Return the mean squared error of values [B]; with `clip`, of the worse of the value and the clipped value."""
+    """Return the mean squared error of values [B]. With `clip`, the larger error of value and clipped value counts."""
     targets = batch[Columns.VALUE_TARGETS]
     if clip is None:
         return functional.mse_loss(values, targets)

@@ -97,7 +97,7 @@ class QPolicy(Policy):
         return self.epsilon if is_plain else 0.0
 
     def epsilon_greedy(self, values: Tensor) -> Tensor:
-        """Return the epsilon-greedy log-probabilities [B, n] of Q-values [B, n]; illegal actions have probability 0."""
+        """Return epsilon-greedy log-probabilities [B, n] of Q-values [B, n]. Illegal actions have probability 0."""
         if self.has_mask:
             legal = values > -inf
             chances = legal * (self.epsilon / legal.sum(-1, keepdim=True))

@@ -297,7 +297,7 @@ class Trainer(ABC, Generic[Config]):
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
     def resume(self, allow: Iterable[str] = ()) -> bool:
-        """Continue from the newest readable checkpoint of the folder; return False if there are no checkpoints.
+        """Continue from the newest readable checkpoint of the folder. Return False if there are no checkpoints.
 
         A resumed run must have the settings of the run that wrote the checkpoint:
 

@@ -156,8 +156,7 @@ class TorchVectorEnv(VectorEnv):
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
-        """Return the last observations [k, ...] of ended environments `envs` [k]; None if earlier ones may replace
-        them.
+        """Return the last observations [k, ...] of ended environments `envs` [k], or None if earlier ones replace them.
 
         Raises:
             TrackMismatch: they are missing, and `missing_final_observation` is "raise".
