@@ -36,7 +36,7 @@ from episode_runners.seeds import independent_seed
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.storage.ledger import Ledger
 
-__all__ = ["Trainer", "bytes_of", "check_acts"]
+__all__ = ["Trainer", "bytes_of", "check_acts", "evaluate_elsewhere"]
 
 _KEPT = 2  # checkpoints: the newest, and the one before it
 
@@ -384,9 +384,13 @@ def bytes_of(values: Any) -> np.ndarray:
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int) -> Evaluation:
-    """Evaluate a runner's policy or policies in another environment, with the runner's pipelines."""
-    options: Any = {"num_episodes": num_episodes, "seed": seed, "num_envs": runner.num_envs}
+def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int, num_envs: int | None = None) -> Evaluation:
+    """Evaluate a runner's policy or policies in another environment, with the runner's pipelines.
+
+    Args:
+        num_envs: number of environments; by default that of the runner.
+    """
+    options: Any = {"num_episodes": num_episodes, "seed": seed, "num_envs": num_envs or runner.num_envs}
     if isinstance(runner, MultiAgentEnvRunner):
         acting, mapping_fn = {**(runner.policies or {}), **runner.actors}, runner.agent_to_module_mapping_fn
         return evaluate(env, acting, agent_to_module_mapping_fn=mapping_fn, **options)

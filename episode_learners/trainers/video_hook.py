@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
-from episode_runners import evaluate
+from episode_learners.trainers.trainer import evaluate_elsewhere
 from episode_runners.seeds import independent_seed
 from episodes.inspect import video
 from episodes.single_agent import SingleAgentEpisode
@@ -19,6 +19,8 @@ __all__ = ["VideoHook"]
 
 class VideoHook:
     """Trainer hook that records one episode of the policy as a video after each `every`-th test (extra `video`).
+
+    With several agents, all policies of the runner act.
 
     Args:
         make_env: function that makes the environment with `render_mode="rgb_array"`, such as
@@ -31,7 +33,7 @@ class VideoHook:
 
     def __init__(
         self,
-        make_env: Callable[[], gym.Env],
+        make_env: Callable[[], Any],
         folder: str | Path,
         *,
         every: int = 1,
@@ -47,35 +49,25 @@ class VideoHook:
         if trainer.num_tests % self.every:
             return
         frames: list[np.ndarray] = []
-        env = _Filmed(self.make_env(), frames, self.max_frames)
-        try:
-            seed = independent_seed(trainer.config.test_seed, trainer.num_tests)
-            evaluate(env, trainer.runner.actor, num_episodes=1, seed=seed)
-        finally:
-            env.close()
+        seed = independent_seed(trainer.config.test_seed, trainer.num_tests)
+        evaluate_elsewhere(trainer.runner, partial(self._filmed, frames), num_episodes=1, seed=seed, num_envs=1)
         count = len(frames) - 1
         filmed = SingleAgentEpisode.from_arrays(np.stack(frames), np.zeros(count, np.int64), np.zeros(count))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.paths.append(video(filmed, self.folder / f"step-{trainer.num_steps:09d}.mp4", fps=self.fps))
 
+    def _filmed(self, frames: list[np.ndarray]) -> Any:
+        """Return a new environment that appends a frame to a list after each reset and step."""
+        env = self.make_env()
 
-class _Filmed(gym.Wrapper):
-    """Environment that appends a frame to a list after each reset and step."""
+        def filming(call: Callable[..., Any]) -> Callable[..., Any]:
+            def call_and_film(*arguments: Any, **options: Any) -> Any:
+                returned = call(*arguments, **options)
+                if len(frames) < self.max_frames:
+                    frames.append(np.asarray(env.render(), np.uint8))
+                return returned
 
-    def __init__(self, env: gym.Env, frames: list[np.ndarray], max_frames: int) -> None:
-        super().__init__(env)
-        self.frames, self.max_frames = frames, max_frames
+            return call_and_film
 
-    def reset(self, **options: Any) -> Any:
-        returned = self.env.reset(**options)
-        self._film()
-        return returned
-
-    def step(self, action: Any) -> Any:
-        returned = self.env.step(action)
-        self._film()
-        return returned
-
-    def _film(self) -> None:
-        if len(self.frames) < self.max_frames:
-            self.frames.append(np.asarray(self.env.render(), np.uint8))
+        env.reset, env.step = filming(env.reset), filming(env.step)
+        return env

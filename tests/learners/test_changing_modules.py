@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from connectors import Actor
 from connectors.env_to_module import MeanStdFilter
 from episode_learners import PPO, MLPPolicy, MultiAgentAlgorithm
 from episode_learners.loggers import CSVLogger, Logger
-from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
+from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer, VideoHook
 from episode_learners.trainers.run_settings import settings_of
 from episode_runners import MultiAgentEnvRunner
 from episodes.errors import InvalidArgument, UnknownKey
@@ -167,6 +168,22 @@ def test_run_continues_after_a_stop_function_that_raises(tmp_path: Path):
         assert trainer.num_epochs == 2
         assert trainer.run().num_epochs == 4
         assert [float(row["mean_return"]) for row in logger.rows("test")] == scores
+
+
+class Pictures(Targets):
+    """`Targets` with frames that show the time."""
+
+    def render(self) -> np.ndarray:
+        return np.full((16, 16, 3), 20 * self.t, np.uint8)
+
+
+def test_video_hook_films_several_agents(tmp_path: Path):
+    pytest.importorskip("imageio")
+    hook = VideoHook(Pictures, tmp_path, fps=5.0)
+    trainer = on_policy(config={"max_epochs": 2}, hooks=[hook])
+    trainer.run()
+    assert [path.name for path in hook.paths] == ["step-000000064.mp4", "step-000000128.mp4"]
+    assert all(path.stat().st_size > 0 for path in hook.paths)
 
 
 def test_logger_that_raises_ends_the_run_with_its_error():
