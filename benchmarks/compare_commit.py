@@ -41,7 +41,7 @@ class CannotMeasure(Exception):
 
 
 class Tree:
-    """Worker process that runs the benchmarks of a folder with the library there."""
+    """Worker process that runs the benchmarks of a folder with the library of this folder."""
 
     def __init__(self, folder: Path, max_size: int | None) -> None:
         command = [sys.executable, str(ROOT / "benchmarks" / "worker.py"), json.dumps(max_size), str(folder)]

@@ -16,7 +16,7 @@ STEPS = 12  # in one measurement
 
 
 def gradient_steps(num_processes: int, minibatch: int) -> Callable[[Size], Counted]:
-    """CPU seconds of a process per gradient step, if each process has an equal part of the minibatch."""
+    """Measure the CPU seconds of a process per gradient step, with an equal part of the minibatch per process."""
 
     def prepare(size: Size) -> Counted:
         from torch import multiprocessing

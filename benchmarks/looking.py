@@ -173,7 +173,7 @@ class Watcher:
         self.process.send_signal(signal.SIGCONT)
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of the process."""
+        """Return the CPU seconds of the process."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""RLlib's PPO with `install(config)`, beside RLlib's PPO alone; CPU seconds."""
+"""CPU seconds of RLlib's PPO with `install(config)`, compared to RLlib's PPO alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Prepare = Callable[[Size], Timed]
 
 
 def algorithm(kind: str, installed: bool, num_steps: int) -> Any:
-    """An algorithm of RLlib in this process that has trained twice: "CartPole", "two agents" or "LSTM"."""
+    """Return RLlib's PPO after two training iterations, on "CartPole", "two agents" or with an "LSTM"."""
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
@@ -41,15 +41,16 @@ def algorithm(kind: str, installed: bool, num_steps: int) -> Any:
 
 
 def sampling(size: Size, *, kind: str, installed: bool) -> Timed:
-    """One `sample` of the env runner; per env step."""
+    """Time one `sample` of the env runner, per env step."""
     count = size(STEPS)
     runner = algorithm(kind, installed, count).env_runner
     return Timed(lambda: runner.sample(num_timesteps=count), count, clock=cpu_seconds)
 
 
 def learner_pipeline(size: Size, *, kind: str, installed: bool) -> Timed:
-    """From the episodes of one `sample` to a train batch; per step. RLlib's pipeline changes episodes: each call gets
-    copies, made off the clock.
+    """Time the conversion of the episodes of one `sample` to a train batch, per step.
+
+    RLlib's pipeline changes episodes. So each call gets copies, which are not timed.
     """
     import copy
 
@@ -57,26 +58,26 @@ def learner_pipeline(size: Size, *, kind: str, installed: bool) -> Timed:
     made = algorithm(kind, installed, count)
     learner, episodes = made.learner_group._learner, made.env_runner.sample(num_timesteps=count)
 
-    def run(given: list[Any]) -> object:
+    def run(copies: list[Any]) -> object:
         connector, module = learner._learner_connector, learner.module
-        return connector(rl_module=module, batch={}, episodes=given, shared_data={}, metrics=learner.metrics)
+        return connector(rl_module=module, batch={}, episodes=copies, shared_data={}, metrics=learner.metrics)
 
     return Timed(run, count, fresh=lambda: copy.deepcopy(episodes), clock=cpu_seconds)
 
 
 def training(size: Size, *, kind: str, installed: bool) -> Timed:
-    """One `train()` of the algorithm; per env step."""
+    """Time one `train()` of the algorithm, per env step."""
     count = size(STEPS)
     return Timed(algorithm(kind, installed, count).train, count, clock=cpu_seconds)
 
 
 def figure(name: str, prepare: Callable[..., Timed], kind: str, limit: float) -> Figure:
-    """A row: the process time with `install` is at most `limit` times that of RLlib alone."""
-    ours, theirs = (partial(prepare, kind=kind, installed=installed) for installed in (True, False))
+    """Compare the process time with `install` to RLlib alone, at most `limit` times as much."""
+    ours, rllib_side = (partial(prepare, kind=kind, installed=installed) for installed in (True, False))
     return Figure(
         f"rllib/{name}, {kind}",
         Side("installed", ours, RLLIB),
-        Side("RLlib", theirs, RLLIB),
+        Side("RLlib", rllib_side, RLLIB),
         at_most(limit),
         "steps/s",
     )

@@ -38,7 +38,7 @@ def pieces_of(rng: np.random.Generator, length: int) -> np.ndarray:
 
 
 def ready_pieces(pack: Any) -> list[np.ndarray]:
-    """Return the observations and actions of a pack in turn, each in memory of its own."""
+    """Return copies of the observations and actions of a pack, alternating."""
     return [
         piece.copy()
         for episode in pack
@@ -86,7 +86,7 @@ def one_concatenation(length: int) -> Callable[[Size], Timed]:
 
 
 def sample_per_turn(length: int) -> Callable[[Size], Timed]:
-    """Ids and mask of the layout with one sample for each turn, which repeats all tokens before the turn."""
+    """Time token ids and mask with one sample for each turn, which repeats all tokens before the turn."""
 
     def prepare(size: Size) -> Timed:
         samples = samples_per_turn(conversations(size, length))
@@ -127,13 +127,13 @@ def num_tokens_per_turn(length: int) -> Callable[[Size], Counted]:
 
 
 def recording_arrays(size: Size) -> Timed:
-    """Turns of 100 sampled tokens and 60 tokens of a reply."""
+    """Time recording of turns with 100 sampled tokens and 60 tokens of a reply."""
     ids, reply, logp = np.arange(SAMPLED, dtype=np.int32), np.arange(REPLY, dtype=np.int32), np.zeros(SAMPLED, "f4")
     return _recording(size, lambda talk, t: talk.turn(ids, reply, 1.0, logp=logp))
 
 
 def recording_prompts(size: Size) -> Timed:
-    """The same turns, told by whole prompts of up to 3,260 tokens."""
+    """Time recording of the same turns from whole prompts of up to 3,260 tokens."""
     ids, reply, logp = np.arange(SAMPLED, dtype=np.int32), np.arange(REPLY, dtype=np.int32), np.zeros(SAMPLED, "f4")
     tokens = np.concatenate([reply, *[ids, reply] * RECORDED_TURNS])
     prompts = [tokens[: REPLY + (SAMPLED + REPLY) * (t + 1)].copy() for t in range(RECORDED_TURNS)]

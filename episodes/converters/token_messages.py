@@ -93,7 +93,7 @@ def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[d
 def from_messages(
     conversations: Iterable[Mapping[str, Any]], *, outputs: Mapping[str, Any] | None = None
 ) -> list[SingleAgentEpisode]:
-    """Return the episodes of conversations as `to_messages` returns them.
+    """Convert conversations in the format of `to_messages` to episodes.
 
     A turn is an assistant message and the messages before the next one. "content" is not read.
 

@@ -59,7 +59,7 @@ def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[
 
 
 def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
-    """Return the episodes of what a `rollout_func` of TRL returned. Each run of sampled tokens is a turn.
+    """Convert the columns that a `rollout_func` of TRL returned to episodes. Each run of sampled tokens is a turn.
 
     Without "env_mask", all completion tokens are sampled. The last turn has the whole reward.
 
@@ -113,7 +113,7 @@ def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, lis
 
 
 def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
-    """Return the episodes of a `GeneratorOutput` of SkyRL, one per entry. A single reward is that of the last turn.
+    """Convert a `GeneratorOutput` of SkyRL to episodes, one per entry. A single reward belongs to the last turn.
 
     Raises:
         TrackMismatch: masks, rewards or log-probabilities have another length than the response.
@@ -178,7 +178,7 @@ def to_prime_rl(
 
 
 def from_prime_rl(rows: Iterable[Mapping[str, Any]]) -> list[SingleAgentEpisode]:
-    """Return the episodes of training samples of prime-rl, one per sample. The last turn has the whole reward.
+    """Convert training samples of prime-rl to episodes, one per sample. The last turn has the whole reward.
 
     Raises:
         TrackMismatch: a mask or log-probabilities have another length than the completion.
@@ -250,7 +250,7 @@ def to_verl(
 
 
 def from_verl(data: Any) -> list[SingleAgentEpisode]:
-    """Return the episodes of a `DataProto` of verl, or of what `to_verl` returned, one per row.
+    """Convert a `DataProto` of verl, or the result of `to_verl`, to episodes, one per row.
 
     Rewards are "token_level_scores" or "rm_scores", and log-probabilities "rollout_log_probs" or "old_log_probs".
 

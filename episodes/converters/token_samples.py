@@ -25,7 +25,7 @@ KINDS = {"observations": "i4", "actions": "i4", LOGP: "f4"}
 
 @dataclass(slots=True)
 class TokenSample:
-    """One sequence of an episode, split before its first sampled token.
+    """Token sequence of an episode, split before its first sampled token.
 
     Attributes:
         prompt_ids: tokens before the first sampled one, [P].
@@ -121,7 +121,7 @@ def _rewards_at_last_tokens(pack: EpisodePack, sampled: np.ndarray) -> np.ndarra
 
 def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, report: LossReport) -> None:
     counts = np.bincount(sequences.episodes, minlength=len(pack))
-    others = [key for key in pack.extra_model_outputs if key not in (LOGP, LEARNED)]
+    lost_outputs = [key for key in pack.extra_model_outputs if key not in (LOGP, LEARNED)]
     custom = pack.custom_data or [{}] * len(pack)
     offsets, observed = pack.offsets, pack.observations.lengths
     for i, id_ in enumerate(pack.ids.tolist()):
@@ -139,7 +139,7 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
             report.add("last observations", "tokens after the last turn are left out", id_)
         if LEARNED in pack.extra_model_outputs and not pack.extra_model_outputs[LEARNED][steps].flat.all():
             report.add("sampled tokens that are not learned from", "the mask has no other value for replies", id_)
-        for key in others:
+        for key in lost_outputs:
             report.add(f"extra_model_outputs[{key!r}]", f"{name} has no place for it", id_)
         if set(custom[i]) - {GROUP}:
             report.add("custom_data", f"{name} has no place for it", id_)
@@ -169,7 +169,7 @@ def _last_sampled(sample: TokenSample) -> int:
 
 
 def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpisode]:
-    """Return the episodes of samples: each run of learned tokens is a turn, and the run after it the reply.
+    """Convert token samples to episodes: each run of learned tokens is a turn, the next run is the reply.
 
     Raises:
         TrackMismatch: mask or log-probabilities have another length than the completion.
@@ -188,15 +188,15 @@ def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpiso
         prompt = np.asarray(sample.prompt_ids, np.int32)
         if runs and not mask[0]:
             prompt = np.append(prompt, np.asarray(sample.completion_ids[runs.pop(0)], np.int32))
-        acted, replied = runs[::2], [*runs[1::2], slice(num, num)][: len(runs[::2])]
+        turns, replied = runs[::2], [*runs[1::2], slice(num, num)][: len(runs[::2])]
         observations = [prompt, *(sample.completion_ids[run] for run in replied)]
-        rewards = [float(np.sum(sample.rewards[a.start : b.stop])) for a, b in zip(acted, replied, strict=True)]
+        rewards = [float(np.sum(sample.rewards[a.start : b.stop])) for a, b in zip(turns, replied, strict=True)]
         episodes.append(
             SingleAgentEpisode.from_arrays(
                 _ragged(observations, np.int32),
-                _ragged([sample.completion_ids[run] for run in acted], np.int32),
+                _ragged([sample.completion_ids[run] for run in turns], np.int32),
                 np.array(rewards),
-                extra_model_outputs={LOGP: _ragged([sample.logps[run] for run in acted], np.float32)},
+                extra_model_outputs={LOGP: _ragged([sample.logps[run] for run in turns], np.float32)},
                 id_=sample.id_,
                 custom_data=None if sample.group is None else {GROUP: sample.group},
                 terminated=not sample.is_truncated,

@@ -644,7 +644,7 @@ class MultiAgentEpisode(MultiAgentGetters):
 
 
 def _declared_by_agent(ragged: Any, label: str) -> dict[Any, Any]:
-    """Return the plain kinds of the ragged tracks by agent. Errors are those of `SingleAgentEpisode`."""
+    """Return dtype and value shape of the ragged time series of each agent, as plain values."""
     if ragged is not None and not _is_mapping(ragged):
         raise WrongType(f"{label}: ragged={ragged!r}; give a dict from agent to a dict")
     by_agent = (ragged or NOTHING).items()

@@ -78,7 +78,7 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
 
 
 def _evict_cut_episodes(ring: LinkedRing) -> None:
-    """Evict the rest of episodes that lost their beginning: tokens mean nothing without those before."""
+    """Evict all steps of token episodes whose first steps were evicted, since tokens depend on earlier tokens."""
     while len(ring) and ring.links.t.item(slot := ring.tail % ring.capacity):
         last = ring.table.last[ring.links.entry[slot]]
         ring.evict_before(int(ring.slot_numbers(np.array([last]))[0]) + 1)
@@ -115,19 +115,19 @@ def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
         ChunkMismatch: a chunk begins later, and the steps before it are not stored.
         InvalidArgument: an episode has more steps than the ring.
     """
-    entries, seen = ring.table.find(ids), set()
+    entries, earlier_ids = ring.table.find(ids), set()
     for id_, entry, t_started, length in zip(ids, entries, pack.t_started.tolist(), pack.lengths.tolist(), strict=True):
         if length > ring.capacity:
             raise InvalidArgument(
                 f"episode {id_} has {length} steps and ragged tracks, and is stored whole or not at all; make a buffer "
                 f"with a larger capacity than {ring.capacity}"
             )
-        if t_started and length and entry < 0 and id_ not in seen:
+        if t_started and length and entry < 0 and id_ not in earlier_ids:
             raise ChunkMismatch(
                 f"episode {id_}: a chunk that begins at t={t_started}, without the steps before it; episodes with "
                 "ragged tracks are stored from their beginning on: add all their chunks, or join them"
             )
-        seen.add(id_)
+        earlier_ids.add(id_)
 
 
 def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:

@@ -61,7 +61,7 @@ _PACK_STEPS = 1 << 16
 
 
 class ChunkSample(NamedTuple):
-    """Parts of stored episodes.
+    """Sampled parts of stored episodes, as a pack with step indices and weights.
 
     Attributes:
         pack: the chunks.

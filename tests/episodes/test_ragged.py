@@ -101,7 +101,7 @@ def test_ragged_is_no_array() -> None:
 
 @st.composite
 def conversations(draw: st.DrawFn, min_steps: int = 0) -> tuple[dict[str, list[Any]], SingleAgentEpisode]:
-    """Draw lists of items, and the growing episode of them."""
+    """Draw lists of items, and a growing episode with these items."""
     steps = draw(st.integers(min_steps, 5))
     turns = st.lists(st.integers(0, 50), max_size=4)
     items: dict[str, list[Any]] = {

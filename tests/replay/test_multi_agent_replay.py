@@ -358,7 +358,7 @@ def test_multi_agent_buffer_counts_env_steps() -> None:
 
 
 def test_agents_may_change_their_modules_between_episodes() -> None:
-    """Each module has the steps of the agents that it acted for, as in a buffer of these episodes alone."""
+    """Check that each module has exactly the steps of the agents for which it acted."""
     buffer, sides = (
         MultiAgentEpisodeReplayBuffer(100, seed=0),
         (("main", "other"), ("other", "main"), ("main", "third")),

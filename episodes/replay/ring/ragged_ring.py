@@ -74,7 +74,7 @@ class RaggedRing:
         self._contents = values, starts, tail, head + len(flat)
 
     def _make_room(self, slots: np.ndarray, num: int) -> None:
-        """Make room for `num` values of new items at positions that are overwritten."""
+        """Free or allocate memory for `num` values of new items."""
         values, starts, tail, head = self._contents
         if head + num - tail <= len(values):
             return
@@ -83,12 +83,12 @@ class RaggedRing:
         live = np.flatnonzero(is_live)
         tail = int(starts[live].min(initial=head))
         if head + num - tail > len(values):  # also if values are scattered
-            kept = self.take(live)
-            total = len(kept.flat)
+            items = self.take(live)
+            total = len(items.flat)
             values = np.zeros((max(len(values), 2 * (total + num)), *values.shape[1:]), values.dtype)
-            values[:total] = kept.flat
+            values[:total] = items.flat
             starts = starts.copy()
-            starts[live] = kept.offsets[:-1]
+            starts[live] = items.offsets[:-1]
             tail, head = 0, total
         self._contents = values, starts, tail, head
 

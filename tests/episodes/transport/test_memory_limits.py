@@ -46,7 +46,7 @@ def pack_of(number: int, nbytes: int = 1000, version: int | None = None) -> Epis
 
 
 def connected(receiver: EpisodeReceiver) -> socket.socket:
-    """Return a TCP socket after ZeroMQ's handshake as a DEALER (ZMTP 3.0, no security)."""
+    """Return a TCP socket after the handshake of ZeroMQ's DEALER (ZMTP 3.0) without encryption."""
     port = int(receiver.address.rsplit(":", 1)[1])
     raw = socket.create_connection(("127.0.0.1", port))
     raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32))

@@ -227,7 +227,7 @@ def test_encode_invalid_value_names_it() -> None:
 
 
 def ragged_pack() -> EpisodePack:
-    """Return a pack with ragged observations, actions and outputs, of which one has lengths of its own."""
+    """Return a pack with ragged observations, actions and outputs. One output has other lengths than the actions."""
     lengths = np.array([3, 0, 2, 1])
     actions = Ragged.from_lengths(np.arange(6, dtype=np.int32), lengths)
     return EpisodePack(
