@@ -79,10 +79,10 @@ class TokenRecorder:
         return talk
 
     def end(self, talk: Conversation) -> None:
-        """Add a conversation that has ended to its group.
+        """Add a conversation that has ended to its group. Of a conversation that was cut, this is the last chunk.
 
         Raises:
-            EpisodeStateError: it has not ended, is not of this recorder, or was cut into chunks.
+            EpisodeStateError: it has not ended, or is not open in this recorder.
         """
         self._check_open(talk)
         episode = talk.episode

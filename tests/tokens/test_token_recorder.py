@@ -7,7 +7,9 @@ import gc
 import random
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 
+import psutil
 import pytest
 
 from episodes.errors import EpisodeStateError, InvalidArgument
@@ -78,32 +80,45 @@ def test_token_recorder_of_thousand_conversations_returns_complete_groups() -> N
     assert counts["failed"] > 200
 
 
-@pytest.mark.slow
-def test_token_recorder_of_fifty_thousand_conversations_holds_flat_memory() -> None:
-    async def rounds(recorder: TokenRecorder, first: int, num: int) -> None:
-        rng = random.Random(first)
-        for start in range(first, first + num, 250):
-            tasks = [play(recorder, group, rng, 0.02, 0.0) for group in range(start, start + 250) for _ in range(4)]
-            await asyncio.gather(*tasks, return_exceptions=True)
-            recorder.take()
-            for group in recorder.missing():
-                recorder.drop_group(group)
+async def play_rounds(recorder: TokenRecorder, first: int, num_groups: int, at_once: int) -> None:
+    """Play groups of four with failures, and drop the incomplete ones."""
+    rng = random.Random(first)
+    for start in range(first, first + num_groups, at_once):
+        groups = range(start, min(start + at_once, first + num_groups))
+        tasks = [play(recorder, group, rng, 0.02, 0.0) for group in groups for _ in range(4)]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        recorder.take()
+        for group in recorder.missing():
+            recorder.drop_group(group)
 
-    async def measure() -> tuple[int, int]:
+
+def growth(measure: Callable[[], int], num_before: int, num_groups: int, at_once: int) -> int:
+    """Return how much `measure()` grows while groups are played, after `num_before` other groups."""
+
+    async def main() -> int:
         recorder = TokenRecorder(group_size=4)
-        await rounds(recorder, 0, 500)
+        await play_rounds(recorder, 0, num_before, at_once)
         gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        await rounds(recorder, 500, 12_000)
+        before = measure()
+        await play_rounds(recorder, num_before, num_groups, at_once)
         gc.collect()
-        return before, tracemalloc.get_traced_memory()[0]
+        return measure() - before
 
+    return asyncio.run(main())
+
+
+def test_token_recorder_of_many_conversations_holds_flat_memory() -> None:
     tracemalloc.start()
     try:
-        before, after = asyncio.run(measure())
+        assert growth(lambda: tracemalloc.get_traced_memory()[0], 50, 150, 25) < 60_000  # bytes
     finally:
         tracemalloc.stop()
-    assert after - before < 200_000  # bytes, after 48,000 more conversations
+
+
+@pytest.mark.slow
+def test_token_recorder_of_fifty_thousand_conversations_holds_flat_memory() -> None:
+    process = psutil.Process()
+    assert growth(lambda: process.memory_info().rss, 500, 12_000, 250) < 10_000_000  # 200 bytes per conversation
 
 
 def test_token_recorder_cancelled_conversation_leaves_its_group_incomplete() -> None:
