@@ -38,7 +38,7 @@ class Actor:
     """A policy with its pipelines: everything that is needed to act, evaluate, learn, save and export.
 
     Runners, algorithms, `evaluate` and `compute_action` take an actor in place of a policy. They then use its
-    pipelines, with their statistics.
+    pipelines, with their statistics. Two runners of one actor share its statistics and its random numbers.
 
     Args:
         policy: a policy; or a class or `functools.partial` that makes one of the space that it sees and the action

@@ -87,10 +87,10 @@ def test_served_module_of_several_agents_has_equal_returns(tmp_path: Path) -> No
     for _ in range(3):
         algorithm.update(runner.sample(num_timesteps=400))
     export(runner.actors["all"], tmp_path / "all.onnx")
-    expected = evaluate(make_env(), runner.actors, num_episodes=5, seed=3, **options).returns
+    expected = evaluate(make_env(), runner.actors, num_episodes=NUM_EPISODES, seed=3, **options).returns
     policies = {agent: ServedPolicy(tmp_path / "all.onnx") for agent in env.possible_agents}
     returns = []
-    for episode in range(5):
+    for episode in range(NUM_EPISODES):
         observations, _ = env.reset(seed=None if episode else independent_seed(3))
         total, first = 0.0, True
         while observations and env.agents:
