@@ -102,9 +102,9 @@ class TrackRing:
     def __init__(self, name: str, size: int, data: Any) -> None:
         self.name = name
         self.size = size
-        self.plain = type(data) is not RaggedRing and nested.is_leaf(data)
-        self.data = data
-        self.items = as_scalars(data) if self.plain else None
+        self.plain = nested.is_leaf(data) and type(data) is not RaggedRing
+        self.data: Any = data
+        self.items = as_scalars(self.data) if self.plain else None
         one_each = self.items is None or self.items is data
         self.item = None if one_each else np.dtype((data.dtype, data.shape[1:]))
 
@@ -174,7 +174,7 @@ class TrackRing:
         """Return a copy of the rows [first, stop) in a ring array of another size."""
 
         def copy_leaf(old: Any) -> Any:
-            new = allocator.empty(size, old)
+            new: Any = allocator.empty(size, old)
             for number, count in contiguous_ranges(first, stop, self.size, size):
                 a, b = number % self.size, number % size
                 if type(new) is RaggedRing:
