@@ -177,7 +177,7 @@ class TrackRing:
             new: Any = allocator.empty(size, old)
             for number, count in contiguous_ranges(first, stop, self.size, size):
                 a, b = number % self.size, number % size
-                if type(new) is RaggedRing:
+                if type(old) is RaggedRing:
                     new.write(b, old[a : a + count])
                     continue
                 new[b : b + count] = old[a : a + count]
