@@ -393,8 +393,27 @@ def objects(values: Any) -> np.ndarray | None:
     return None if values is None or list(values).count(None) == len(values) else _object_array(values)
 
 
-_MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects, Kind.TEXT: objects}
-_MAKE[Kind.VERSIONS] = VersionColumn.of
+def texts(values: Any) -> np.ndarray | None:
+    """Return a column of texts or None, or None if every value is None. `WrongType` for values that are no UTF-8."""
+    column = objects(values)
+    for value in () if column is None else column.tolist():
+        if value is not None and not is_utf8(value):
+            raise WrongType(f"acting_pipeline={value!r}; give a text of Unicode characters, or None")
+    return column
+
+
+def is_utf8(value: Any) -> bool:
+    """Return True for a text that files and messages can hold, which is one without lone surrogates."""
+    if type(value) is not str:
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+_MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects}
+_MAKE |= {Kind.VERSIONS: VersionColumn.of, Kind.TEXT: texts}
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     column: _MAKE[kind] for column, kind in zip(PackFacts._fields, FACTS.values(), strict=False)
 }

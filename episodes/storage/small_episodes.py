@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.facts.facts import EpisodeFacts
+from episodes.facts.facts import EpisodeFacts, is_utf8
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks
@@ -81,21 +81,13 @@ def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:
     if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:
         return None
     facts, tracks = episode.facts, episode.tracks
-    for id_ in (facts.id_, facts.agent_id, facts.module_id, facts.multi_agent_episode_id):
-        if id_ is not None and not (type(id_) is str and (id_.isascii() or _is_utf8(id_))):
+    ids = (facts.id_, facts.agent_id, facts.module_id, facts.multi_agent_episode_id)
+    for text in (*ids, facts.acting_pipeline):
+        if text is not None and not is_utf8(text):
             return None
     if facts.id_ is None or not tracks.rewards.total or tracks.infos.whole().holds_objects:
         return None
     return tracks.arrays()
-
-
-def _is_utf8(text: str) -> bool:
-    """Return True if a text can be encoded as UTF-8, that is, has no lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:

@@ -21,10 +21,10 @@ from connectors.sections import as_piece
 from episode_learners import BC, DQN, GRPO, IMPALA, PPO, MLPPolicy, MultiAgentAlgorithm, QPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, SingleAgentEpisode
-from episodes.errors import StateMismatch, UnreadableData
+from episodes.errors import StateMismatch, UnreadableData, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.transport import wire
+from episodes.transport import EpisodeReceiver, EpisodeSender, wire
 
 CARTPOLE = gym.make("CartPole-v1")
 SPACES: Any = (CARTPOLE.observation_space, CARTPOLE.action_space)
@@ -200,6 +200,23 @@ def test_joined_chunks_of_two_pipelines_are_rejected_by_both() -> None:
     for pieces in ([], [scaled]):
         with pytest.raises(StateMismatch, match="acted through"):
             PPO(actor(*pieces)).update([first])
+
+
+@pytest.mark.parametrize("text", [3, b"{}", "\ud800", ["{}"]])
+def test_acting_pipeline_that_files_cannot_hold_is_rejected(text: Any, tmp_path: Path) -> None:
+    episodes = list(sampled(num_episodes=3))
+    episodes[1].acting_pipeline = text
+    with EpisodeWriter(tmp_path) as writer, EpisodeReceiver() as receiver, EpisodeSender(receiver.address) as sender:
+        for store in (writer.add, sender.send, EpisodePack.from_episodes):
+            store([episodes[0]])
+            with pytest.raises(WrongType, match="acting_pipeline="):
+                store([episodes[1]])
+            store([episodes[2]])
+        received = [receiver.recv(60) for _ in range(2)]
+        sender.close(timeout=0)
+    expected = [episodes[0].id_, episodes[2].id_]
+    assert [id_ for pack in received if pack is not None for id_ in pack.ids.tolist()] == expected
+    assert [episode.id_ for episode in EpisodeDataset(tmp_path)] == expected
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", "3", '{"views": 3}', '{"views": [["a"]]}', '{"views": [["a", 3]]}'])
