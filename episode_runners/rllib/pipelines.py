@@ -120,7 +120,7 @@ class MultiAgentEnvToModuleInRLlib(MultiAgentPipelineInRLlib):
         return MultiAgentEnvToModule({}, joint=joint_pieces(connectors))
 
     def _make_module_pipeline(self) -> Any:
-        pieces = module_pieces(users_connectors(self.replaced))
+        pieces = module_pieces(users_connectors(self.replaced), by_agent=True)
         return env_to_module_pipeline(pieces=pieces, device=self.device)
 
 

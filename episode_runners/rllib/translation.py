@@ -75,25 +75,23 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
     """Preprocessor that calls a `SingleAgentObservationPreprocessor` of RLlib.
 
     Args:
-        connector: the preprocessor of RLlib.
+        connector: the preprocessor of RLlib, which has its spaces.
+        by_agent: whether these are `Dict` spaces by agent. RLlib's have them if there are several agents.
     """
 
-    def __init__(self, connector: RLlibPreprocessor) -> None:
-        self.connector = connector
+    def __init__(self, connector: RLlibPreprocessor, by_agent: bool) -> None:
+        self.connector, self.by_agent = connector, by_agent
         super().__init__(name=type(connector).__name__)
-
-    def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, also those of RLlib's preprocessor."""
-        self.connector.input_action_space = action_space
-        if observation_space is not None:
-            self.connector.input_observation_space = observation_space
-        super().set_input_spaces(observation_space, action_space)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
         """Return the space that RLlib's preprocessor declares."""
-        return self.connector.recompute_output_observation_space(input_observation_space, input_action_space)
+        recompute = self.connector.recompute_output_observation_space
+        if not self.by_agent:
+            return recompute(input_observation_space, input_action_space)
+        spaces = (gym.spaces.Dict({"agent": space}) for space in (input_observation_space, input_action_space))
+        return recompute(*spaces)["agent"]  # type: ignore[index]
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
         """Return the observation that RLlib's preprocessor makes."""
@@ -162,8 +160,12 @@ def users_connectors(pipeline: Any) -> list[Any]:
     return [connector for connector in pipeline.connectors if not _is_default(connector)]
 
 
-def translated(connector: Any) -> Connector:
+def translated(connector: Any, by_agent: bool = False) -> Connector:
     """Return the connector of this library for one of RLlib's or of the user's.
+
+    Args:
+        connector: the connector of RLlib.
+        by_agent: whether its spaces are `Dict` spaces by agent.
 
     Raises:
         InvalidArgument: a connector of RLlib that has no translation.
@@ -179,7 +181,7 @@ def translated(connector: Any) -> Connector:
             )
         return kind(**{key: arguments[key] for key in names if key in arguments})
     if isinstance(connector, RLlibPreprocessor):
-        return PreprocessorOfRLlib(connector)
+        return PreprocessorOfRLlib(connector, by_agent)
     if isinstance(connector, RLlibMultiAgentPreprocessor):
         return JointPreprocessorOfRLlib(connector)
     if _is_rllibs(connector):
@@ -208,9 +210,9 @@ def joint_pieces(connectors: Iterable[Any]) -> list[Any]:
     return [translated(connector) for connector in connectors if is_joint(connector)]
 
 
-def module_pieces(connectors: Iterable[Any]) -> list[Connector]:
-    """Return new translations of the connectors that see one agent at a time."""
-    return [translated(connector) for connector in connectors if not is_joint(connector)]
+def module_pieces(connectors: Iterable[Any], by_agent: bool = False) -> list[Connector]:
+    """Return new translations of the connectors that see one agent at a time. See `translated`."""
+    return [translated(connector, by_agent) for connector in connectors if not is_joint(connector)]
 
 
 def views_of(pieces: Iterable[Connector]) -> list[Connector]:

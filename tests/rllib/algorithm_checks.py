@@ -140,6 +140,24 @@ def test_env_to_module_connectors_are_translated(name: str) -> None:
     algorithm.stop()
 
 
+class Halves(SingleAgentObservationPreprocessor):
+    """Half of each agent's observation. RLlib passes spaces by agent."""
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
+        return spaces.Dict({agent: spaces.Box(-9, 99, (2,), np.float32) for agent in input_observation_space})
+
+    def preprocess(self, observation: Any, episode: Any) -> np.ndarray:
+        return 0.5 * observation
+
+
+def test_preprocessor_changes_the_observations_of_each_agent() -> None:
+    config = install(multi_agent(ppo())).env_runners(env_to_module_connector=lambda *args: Halves())
+    algorithm, _ = train(config, 1)
+    (episode, *_) = algorithm.env_runner.sample(num_timesteps=30)
+    np.testing.assert_array_equal(episode.agent_episodes["a"].get_observations()[:4, 0] % 1, [0.0, 0.5, 0.0, 0.5])
+    assert algorithm.get_module("p").observation_space == spaces.Box(-9, 99, (2,), np.float32)
+
+
 def test_connector_without_translation_raises() -> None:
     config = install(ppo()).env_runners(env_to_module_connector=lambda *args: WriteObservationsToEpisodes())
     with pytest.raises(InvalidArgument, match="RLlib's connector WriteObservationsToEpisodes has no translation"):
