@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import ray
@@ -20,7 +19,7 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 
 from episode_runners.rllib import install
-from tests.rllib.rllib_envs import Scripted, ScriptedAgents, multi_agent, ppo
+from tests.rllib.rllib_envs import Scripted, ScriptedAgents, SlowCartPole, multi_agent, ppo
 
 pytestmark = pytest.mark.slow
 
@@ -66,24 +65,14 @@ def test_one_remote_learner_trains_a_recurrent_module() -> None:
     assert lifetime_steps(install(ppo(use_lstm=True, max_seq_len=10)).learners(num_learners=1))[-1] >= 1200
 
 
-class Slow(gym.Wrapper):
-    """CartPole that takes a millisecond for a step."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(gym.make("CartPole-v1"))
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.001)
-        return self.env.step(action)
-
-
 def test_killed_runner_is_replaced_and_no_step_counts_twice() -> None:
-    config = install(ppo(Slow)).env_runners(num_env_runners=2).fault_tolerance(restart_failed_env_runners=True)
+    config = install(ppo(SlowCartPole)).env_runners(num_env_runners=2).fault_tolerance(restart_failed_env_runners=True)
     algorithm = config.build_algo()
     algorithm.train()
     group = algorithm.env_runner_group
     before = algorithm.train()["num_env_steps_sampled_lifetime"]
-    group.foreach_env_runner_async(lambda runner: (time.sleep(0.2), os._exit(1)), remote_worker_ids=[1])
+    kill = lambda runner: threading.Timer(0.3, os._exit, [1]).start()  # noqa: E731
+    group.foreach_env_runner(kill, remote_worker_ids=[1], local_env_runner=False)
     steps = [before]
     for _ in range(5):
         result = algorithm.train()

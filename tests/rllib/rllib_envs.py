@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -63,6 +64,17 @@ class ScriptedAgents(MultiAgentEnv):
         agents = self.agents if terminated or self.script.t % 2 == 0 else ["a"]
         rewards = dict.fromkeys(agents, reward)
         return dict.fromkeys(agents, observation), rewards, {"__all__": terminated}, {"__all__": False}, {}
+
+
+class SlowCartPole(gym.Wrapper):
+    """CartPole that takes 5 ms for a step, so that a call of `sample` takes a second."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.005)
+        return self.env.step(action)
 
 
 def ppo(env: Any = "CartPole-v1", *, num_envs: int = 4, **model: Any) -> PPOConfig:
