@@ -15,6 +15,7 @@ from episodes import SingleAgentEpisode
 from episodes.command import main
 from episodes.command.app import app
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.tokens import Conversation
 
 
 def run(*words: object) -> Result:
@@ -103,3 +104,20 @@ def test_report_writes_one_page(data: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "3 episodes" in result.output
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:
+    talk = Conversation("a", outputs={})
+    talk.begin([1, 2])
+    talk.turn([3], [4], 0.5)
+    talk.turn([5], reward=1.0, terminated=True)
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add([talk.episode])
+    lines = run("show", tmp_path / "data", "--decode", "json:dumps").output.splitlines()
+    assert lines[-4:] == [
+        "prompt   0  [1][2]",
+        "model    0  [3]  [reward 0.5]",
+        "reply    1  [4]",
+        "model    1  [5]  [reward 1]",
+    ]
+    assert "give MODULE:NAME" in run("show", tmp_path / "data", "--decode", "json:nothing").output

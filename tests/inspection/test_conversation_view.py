@@ -12,6 +12,7 @@ from episodes import SingleAgentEpisode
 from episodes.errors import TrackMismatch
 from episodes.inspect import view_conversation
 from episodes.inspect.html import single_agent_episode
+from episodes.inspect.html_report import episode_data
 from episodes.tokens import Conversation
 
 
@@ -65,6 +66,8 @@ def test_conversation_view_is_part_of_the_view_of_an_episode() -> None:
     fixed = SingleAgentEpisode("f")
     fixed.add_env_reset(np.zeros(2))
     assert "ep-talk ep-" not in single_agent_episode(fixed)
+    assert "model 0" in Checked(episode_data(talk().episode.to_numpy())["conversation"]).words
+    assert episode_data(fixed.to_numpy())["conversation"] == ""
     with pytest.raises(TrackMismatch, match="are no ragged tokens"):
         view_conversation(fixed)
     with pytest.raises(TrackMismatch, match="are no ragged tokens"):
