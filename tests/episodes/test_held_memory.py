@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episodes import EpisodePack
+from episodes.tracks.ragged import Ragged
 from episodes.tracks.retained_memory import retained_nbytes
 from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 from tests.strategies import episodes
@@ -40,7 +41,9 @@ def pickled_apart(pack: EpisodePack) -> EpisodePack:
 
 
 def all_arrays(pack: EpisodePack) -> list[np.ndarray]:
-    return [*pack.tracks.values(), *pack.infos.arrays(), pack.lengths, pack.lookbacks, pack.ids, pack.t_started]
+    tracks: list[Any] = [*pack.tracks.values()]
+    tracks = [part for track in tracks for part in ([track.flat, track.bounds] if type(track) is Ragged else [track])]
+    return [*tracks, *pack.infos.arrays(), pack.lengths, pack.lookbacks, pack.ids, pack.t_started]
 
 
 def test_retained_nbytes_counts_shared_buffer_once() -> None:
