@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,12 @@ class WatchedRun:
         pack = self.runner.sample(num_timesteps=self.num_steps)
         self.log(self.ppo.update(pack))
 
+    def close(self) -> None:
+        """Close the environments and the files, and remove the folder."""
+        self.runner.close()
+        self.logger.close()
+        shutil.rmtree(self.folder)
+
 
 class Watcher:
     """The other process. It is stopped but for the rounds of the watched side."""
@@ -177,6 +184,12 @@ class Watcher:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()  # type: ignore[union-attr]
+
 
 def watching(is_watched: bool) -> Callable[[Size], Timed]:
     """Samples 8,192 steps and learns from them, with or without a process that requests the curves of the run.
@@ -196,7 +209,8 @@ def watching(is_watched: bool) -> Callable[[Size], Timed]:
             finally:
                 watcher.pause()
 
-        weakref.finalize(epoch, watcher.process.kill)
+        weakref.finalize(epoch, run.close)
+        weakref.finalize(epoch, watcher.close)
         return Timed(epoch, items=run.num_steps, clock=lambda: cpu_seconds() + watcher.cpu_seconds())
 
     return prepare
