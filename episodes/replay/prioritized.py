@@ -115,7 +115,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = head
 
     def _position_ranges(self, number: int, stop: int) -> list[tuple[int, int]]:
-        """Return the ring positions of the steps [number, stop) as one or two non-empty ranges."""
+        """Return the ring positions of the steps with indices [number, stop), as one or two (start, stop) ranges."""
         first = number % self.capacity
         last = first + stop - number
         if last <= self.capacity:
@@ -123,7 +123,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return [(first, self.capacity), (0, last - self.capacity)]
 
     def _scaled_priority(self, priorities: Any) -> Any:
-        """Return p ** alpha for priorities p, bounded below by a tiny constant so that sums are not zero."""
+        """Return p ** alpha for priorities p, at least a tiny constant so that no sum of priorities is zero."""
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
@@ -197,7 +197,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return numbers, values, self._scaled_priority(values) if is_safe else self._finite_shares(values)
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
-        """Set priorities that `checked_priorities` has validated, and ignore evicted steps."""
+        """Set priorities that `checked_priorities` has validated. Steps that are no longer stored are ignored."""
         tail = self.get_ring().tail
         if numbers.size and numbers.min() < tail:
             is_stored = numbers >= tail

@@ -63,7 +63,7 @@ class MappedFiles:
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def expect(self, names: Sequence[str]) -> None:
-        """Let the next calls of `array` map the existing files `names` in this order.
+        """Announce that the next calls of `array` reopen the existing files `names`, in this order.
 
         Raises:
             UnreadableData: a name is not that of an array file, or occurs twice.
@@ -76,13 +76,13 @@ class MappedFiles:
         self._reopened = list(names)
 
     def finish_expected(self) -> None:
-        """Stop mapping the files that `expect` announced. Raise `UnreadableData` if a file was never mapped."""
+        """Return to creating new files. Raise `UnreadableData` if a file announced by `expect` was not reopened."""
         left, self._reopened = self._reopened, None
         if left:
             raise UnreadableData(f"{self.folder}: the state names {len(left)} files that the buffer has no arrays for")
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array mapped from a new file, or from the next file announced by `expect`.
+        """Return an array mapped from a new file, or after `expect` from the next announced file.
 
         Raises:
             OSError: the file cannot be created, for example because the disk is full.
@@ -136,7 +136,7 @@ class MappedFiles:
             self.remove(set(self.names).difference(names))
 
     def remove_unused(self) -> None:
-        """Delete array files left by a killed process."""
+        """Delete array files in the directory that this buffer does not use, such as those of a killed process."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
                 file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Small fields of each step next to each other in memory, so that sampling a step reads one cache line.
+"""Small arrays of a replay ring, interleaved step by step, so that sampling a step reads one CPU cache line.
 
     record of a step    | observation before | after | reward | flags | action | next | t |   up to 64 bytes
 
@@ -20,7 +20,7 @@ Fields = Mapping[str, np.ndarray]
 
 
 class StepRecords:
-    """Array of `size` fixed-size step records, and one record of zeros at the end for padding.
+    """Array of `size` records, each with all small fields of a step, and a record of zeros at the end for padding.
 
     Args:
         size: number of steps.
@@ -48,7 +48,7 @@ class StepRecords:
             start = stop
 
     def field(self, name: str) -> np.ndarray:
-        """Return one field of all records, [size + 1, ...], a strided view."""
+        """Return one field of all records, such as the rewards, as a strided view [size + 1, ...]."""
         return self._arrays[name]
 
     def word(self, name: str, following: Sequence[str]) -> np.ndarray | None:
@@ -75,7 +75,7 @@ def is_small(items: object) -> bool:
 
 
 def fits_in_a_line(needed: Fields) -> bool:
-    """Return True if a record with these fields fits into one cache line."""
+    """Return whether a step record with these fields fits into one CPU cache line."""
     return _size(needed) <= CACHE_LINE
 
 
@@ -90,6 +90,6 @@ def _width(needed: Fields) -> int:
 
 
 def _by_alignment(field: tuple[str, np.ndarray]) -> int:
-    """Return the sort key of a record field that places the strictest alignment first."""
+    """Return a sort key for a record's (name, array) fields that places the strictest memory alignment first."""
     nbytes = item_bytes(field[1])
     return -(nbytes & -nbytes)

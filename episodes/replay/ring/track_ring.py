@@ -31,7 +31,7 @@ UNCHECKED: Any = "clip"
 
 
 class Allocator:
-    """Allocator of ring arrays, in memory or in the memory-mapped files of a directory.
+    """Creator of ring arrays, in memory or as memory-mapped files in a directory.
 
     Args:
         files: where mapped files are created; None for arrays in memory.
@@ -41,7 +41,7 @@ class Allocator:
         self.files = files
 
     def empty(self, size: int, item: Any) -> Any:
-        """Allocate an array [size + 1, ...] with the dtype and item shape of `item` [k, ...]. The last row is zeros.
+        """Allocate an array [size + 1, ...] of the dtype and item shape of `item` [k, ...]. The last row is zeros.
 
         For ragged items it is a `RaggedRing`.
         """
@@ -76,7 +76,7 @@ class Allocator:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialized array that begins at a cache line."""
+    """Return an uninitialized array whose memory begins at the start of a CPU cache line."""
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -110,12 +110,12 @@ class TrackRing:
 
     @staticmethod
     def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
-        """Allocate a ring array for items with the dtypes and shapes of `items`, nested arrays [k, ...]."""
+        """Allocate a ring array of `size` items with the dtypes and shapes of `items`, nested arrays [k, ...]."""
         return TrackRing(name, size, nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items))
 
     @property
     def is_ragged(self) -> bool:
-        """Whether a leaf is a `RaggedRing`."""
+        """Whether items have different lengths, so that an array is a `RaggedRing`."""
         return not self.plain and any(type(leaf) is RaggedRing for leaf in nested.leaves(self.data))
 
     @property
@@ -171,7 +171,7 @@ class TrackRing:
         return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
-        """Return a copy of the rows [first, stop) in a ring array of another size."""
+        """Return a ring array with another size that contains copies of the items with numbers [first, stop)."""
 
         def copy_leaf(old: Any) -> Any:
             new = allocator.empty(size, old)
@@ -192,7 +192,7 @@ class TrackRing:
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:
-    """Return an array [n, ...] of small items as a view [n] with one element per item, or None."""
+    """Return a view [n] of small items [n, ...] with one element per item, or None if items are too large."""
     if data.ndim == 1:
         return data
     nbytes = data.itemsize * math.prod(data.shape[1:])
@@ -202,7 +202,7 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
 
 
 def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
-    """Return the items `items[rows]` [k, ...], or `items` unchanged without `rows`."""
+    """Return `items[rows]` [k, ...], or all `items` if `rows` is None."""
     if rows is None:
         return items
     if isinstance(rows, slice) or type(items) is Ragged:
@@ -232,7 +232,7 @@ def put(ring: Any, size: int, start: int, items: Any) -> None:
 
 
 def positions(number: int, count: int, size: int) -> np.ndarray:
-    """Return the ring positions [count] of the rows with numbers from `number` on."""
+    """Return the ring positions [count] of consecutive items, the first with number `number`."""
     start = number % size
     result = np.arange(start, start + count)
     if start + count > size:
@@ -241,7 +241,7 @@ def positions(number: int, count: int, size: int) -> np.ndarray:
 
 
 def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
-    """Return the row numbers at ring positions, where `head` is the number of the next row."""
+    """Return the numbers (running counts) of the items at ring positions, if the next item has number `head`."""
     if head <= size:
         return positions.astype(np.int64)
     start = head % size
@@ -249,7 +249,7 @@ def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
 
 
 def contiguous_ranges(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
-    """Split row numbers [first, stop) into (number, count) ranges that do not wrap around in rings of all `sizes`."""
+    """Split the item numbers [first, stop) into (number, count) ranges that wrap around in no ring of these `sizes`."""
     while first < stop:
         count = min(stop - first, *(size - first % size for size in sizes))
         yield first, count
