@@ -401,7 +401,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return batch
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ring positions of `n` random steps, int64 [n], and their importance weights, float32 [n]."""
+        """Return the ring positions of `n` random steps, int64 [n], and importance weights of 1, float32 [n]."""
         tail = self._ring.tail
         size = self._ring.head - tail
         if not size:
@@ -412,7 +412,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return slots, ones(n, np.float32)
 
     def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ring positions of `n` random steps with `t` divisible by `period`, and their weights, [n] each."""
+        """Return ring positions [n] of random sequence starts (steps with `t` divisible by `period`), and weights."""
         if not len(self._ring):
             raise self.empty_error()
         begins = self._grids.setdefault(period, SequenceGrid(period)).stored_starts(self._ring)
@@ -724,7 +724,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the validated random generator, spaces and counts of a buffer state, by attribute name."""
+        """Validate the random generator, spaces and sample count of a buffer state, and return them by attribute."""
         generator = deepcopy(self.generator)
         generator.bit_generator.state = state["generator"]
         observation_space, action_space = state["spaces"]
@@ -767,7 +767,7 @@ class EpisodeReplayBuffer(SampleCounts):
         save(ring, ring.resume_point, self._rest_of_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the contents for copying and pickling. A copy is stored in memory, without files.
+        """Return the buffer's contents for copying and pickling. Copies are in memory, without memory-mapped files.
 
         Recorders continue with the original buffer.
         """

@@ -1,4 +1,4 @@
-"""Limit on the ratio of sampled to added steps, and counts of both."""
+"""Limit on the ratio of sampled steps to added steps, and the counts of both in a replay buffer."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class SamplesPerInsert:
             raise InvalidArgument(f"{self}: give a finite ratio > 0, min_size >= 1 and slack >= 0")
 
     def num_allowed(self, num_added: int, num_sampled: int) -> float:
-        """Return the number of steps that may still be sampled at this ratio."""
+        """Return how many more steps the ratio allows to sample, given the counts so far. Negative: too many."""
         return self.ratio * max(num_added - self.min_size, 0) - num_sampled
 
     def may_sample(self, n: int, *, size: int, num_added: int, num_sampled: int) -> bool:
-        """Return True if `n` steps may be sampled from a buffer with `size` stored steps."""
+        """Return True if the ratio and the minimum size allow to sample `n` steps from a buffer of `size` steps."""
         return size >= self.min_size and self.num_allowed(num_added, num_sampled) >= n
 
     def may_add(self, *, num_added: int, num_sampled: int) -> bool:
-        """Return True if steps may be added to a buffer with these counts."""
+        """Return True if the ratio allows to add steps, that is, if sampling is not too far behind."""
         return self.num_allowed(num_added, num_sampled) <= self.slack
 
 
@@ -72,7 +72,7 @@ class SampleCounts:
 
     @property
     def num_evicted(self) -> int:
-        """Number of steps evicted so far."""
+        """Number of added steps that are no longer stored."""
         return self.num_added - len(self)
 
     @property

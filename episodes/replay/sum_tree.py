@@ -41,7 +41,7 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Sum of all leaves."""
+        """Sum of all leaf values."""
         return float(self._begins[-1])
 
     @property
@@ -69,7 +69,7 @@ class SumTree:
         return self._levels[0].take(leaves)
 
     def leaves(self) -> np.ndarray:
-        """Return a copy of all leaf values, float64 [size]."""
+        """Return a copy of the values of all leaves, float64 [size]."""
         return self._levels[0][: self.size].copy()
 
     def get_state(self) -> list[np.ndarray]:
@@ -77,7 +77,7 @@ class SumTree:
         return [level.copy() for level in self._levels]
 
     def set_state(self, state: list[np.ndarray]) -> None:
-        """Restore the state of a tree of the same size."""
+        """Restore the levels of a tree of the same size from the arrays that `get_state` returned."""
         if [level.shape for level in state] != [level.shape for level in self._levels]:
             raise ValueError("a sum tree of another size")
         self._levels = [level.copy() for level in state]

@@ -1,4 +1,4 @@
-"""List the Arrow files (shards) of a data set from its directory, its writers' manifests, and its commits.
+"""Find the current Arrow files (shards) of a data set from its directory listing, manifests and commit files.
 
     NAME.manifest         one for each writer: a line when a shard of it begins and when it ends
     commit-000001.json    one for each compaction, merge or repair: the shards it made, and those that they replace
@@ -35,7 +35,7 @@ Place = tuple[str, int]  # a made shard, and the row in it
 
 
 def checked_name(name: Any, source: str) -> str:
-    """Return a writer's or shard's name read from a file. Raise `UnreadableData` if it could be a path."""
+    """Return a writer or shard name that a file contains. Raise `UnreadableData` if it is not a plain file name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UnreadableData(f"{source}: {name!r} is no name of a writer or shard")
     return name
@@ -107,7 +107,7 @@ class Manifest:
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Append a line with a shard's state and number of episodes to the manifest file.
+        """Append a line to the manifest file with a shard's state (open or finished) and number of episodes.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.
@@ -124,7 +124,7 @@ class Manifest:
             sync(path)
 
     def _write(self, path: Path) -> None:
-        """Write the whole manifest file, and lock the file."""
+        """Write the whole manifest file, and hold a lock on it until `release`."""
 
         def make_text(is_locked: bool) -> str:
             self.lock = is_locked
@@ -165,7 +165,7 @@ class Manifest:
         return {"shard": shard, **self.shards[shard]}
 
     def is_abandoned(self, directory: Path) -> bool:
-        """Return True if the writer process has certainly ended, as its manifest file is no longer locked."""
+        """Return True if the manifest's writer has certainly ended, since it no longer locks the manifest file."""
         if self.lock:
             return not is_locked(self.path(directory))
         return self.host == socket.gethostname() and process_start_id(self.pid) != self.started
@@ -173,7 +173,7 @@ class Manifest:
 
 @lru_cache(maxsize=1)
 def _own_start(pid: int) -> str:
-    """Return `process_start_id` of the current process.
+    """Return the id of the current process's start, see `process_start_id`.
 
     The argument keeps a forked process from using its parent's cached value.
     """
@@ -181,7 +181,7 @@ def _own_start(pid: int) -> str:
 
 
 def process_start_id(pid: int) -> str:
-    """Return an opaque string that identifies the start of a process, or "" if there is no such process."""
+    """Return a string that identifies a process and when it started, or "" if no such process exists."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -197,7 +197,7 @@ def process_start_id(pid: int) -> str:
 
 @dataclass(slots=True)
 class Commit:
-    """Replacement of some Arrow files of a data set by new ones, stored as one JSON file.
+    """Atomic replacement of some Arrow files of a data set by new ones, stored as one JSON file.
 
     Attributes:
         made: the new shards by name, with `order`, `episodes`, and `data_set` if it was merged from that data set.
@@ -228,7 +228,7 @@ class Commit:
         return commit
 
     def put(self, directory: Path, number: int) -> None:
-        """Write the commit file with this number, which makes the replacement of files effective.
+        """Write the commit file with this number, from which on the new Arrow files count instead of the old ones.
 
         Raises:
             FileExistsError: another process wrote a commit with this number.
@@ -278,7 +278,7 @@ class Catalog:
         return catalog
 
     def _read(self, name: str, take: Any) -> None:
-        """Read a manifest or commit file and pass its bytes to `take`, or record a problem if the file is damaged."""
+        """Read a manifest or commit file and call `take` with its bytes. A damaged file is added to `problems`."""
         try:
             take(read_file(self.directory / name), str(self.directory / name))
         except FileNotFoundError:  # it was removed meanwhile, with its shards
@@ -324,7 +324,7 @@ class Catalog:
         self.problems += [f"{self.directory}: shard {name} is lost; its writer made it" for name in self.lost]
 
     def place(self, name: str) -> Place | None:
-        """Return the shard that now stores the rows of shard `name`, and the index of their first row, or None."""
+        """Return (shard, first episode) of where the episodes of shard `name` are now, or None if they were removed."""
         row = 0
         while name in self.replaced:
             target = self.replaced[name]
@@ -344,7 +344,7 @@ def _commit_number(name: str) -> int:
 
 
 def _newest_commit(names: Iterable[str]) -> int:
-    """Return the highest commit number among the file names, damaged files included, or 0."""
+    """Return the highest number of a commit file among the file names, or 0 without commit files."""
     return max(0, 0, *map(_commit_number, names))
 
 
@@ -354,7 +354,7 @@ def list_names(directory: Path) -> list[str]:
 
 
 def newest_commit(directory: Path) -> int:
-    """Return the highest commit number in a directory at present, or 0."""
+    """Return the highest number of a commit file that is in a directory now, or 0 without commit files."""
     return _newest_commit(list_names(directory))
 
 

@@ -68,7 +68,7 @@ def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str
 
 
 def condition(text: str) -> Callable[[Table], np.ndarray]:
-    """Compile a condition on episode columns into a function from a table to a mask, bool [n].
+    """Compile a condition on episode columns, such as "length > 10", into a function: table -> mask, bool [n].
 
     Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`.
 
@@ -95,13 +95,13 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
 
 
 class _Named(NamedTuple):
-    """Table of episodes, with the column that each name in a parsed condition refers to."""
+    """Table of episodes in which a parsed condition looks up its column names."""
 
     table: Table
     columns: dict[str, str]
 
     def column(self, name: str) -> np.ndarray:
-        """Return the column for a name in the condition. Raise `InvalidArgument` if there is no such column."""
+        """Return the column to which a name in the condition refers. Raise `InvalidArgument` if there is none."""
         column = self.columns.get(name, name)
         if column not in self.table:
             raise InvalidArgument(f"there is no column {column!r}; there are {', '.join(self.table)}")
@@ -109,7 +109,7 @@ class _Named(NamedTuple):
 
 
 def _with_names(text: str) -> tuple[str, dict[str, str]]:
-    """Replace column names that are not Python names by generated names, and return the text and the mapping.
+    """Replace names such as `custom_data/x` in a condition by Python names, and return text and replacements.
 
     They are `return`, and `custom_data/KEY`, whose key is in quotes if it is no Python name.
     """
@@ -157,7 +157,7 @@ _COMBINE = {
 
 
 def _value(node: Any, table: _Named) -> Any:
-    """Evaluate a parsed condition, and return an array [n] or a scalar."""
+    """Evaluate a node of a parsed condition on a table of n episodes, and return an array [n] or a scalar."""
     of = _COMBINE.get(type(getattr(node, "op", None)))
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):

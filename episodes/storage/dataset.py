@@ -106,7 +106,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read all Arrow files of the data set, or only the files that now store the rows of the shards `known`."""
+        """Read all Arrow files of the data set, or only those that now contain the episodes of the shards `known`."""
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -137,7 +137,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             self._opened = self._numbers = _numbers_of(known, catalog, self._shards)
 
     def _put(self, shard: ShardRead, verify: bool) -> list[str]:
-        """Add the record batches of one Arrow file, and return its problems as texts."""
+        """Add the episodes of one Arrow file to this sequence, and return the file's problems as texts."""
         file, source = shard.file, str(shard.file.path)
         self._shards.append((file.name, shard.num_episodes))
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
@@ -182,7 +182,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return map(self.__getitem__, range(len(self)))
 
     def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode:
-        """Return steps `start` to `stop` of the episode at `index`, like `dataset[index][start:stop]`.
+        """Return steps `start` to `stop` of the episode number `index`, like `dataset[index][start:stop]`.
 
         Of compressed tracks, only the blocks with these steps are decompressed.
         """
@@ -190,7 +190,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return batch.episode(row, slice(start, stop))
 
     def _place(self, index: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores the episode at `index`, and the row of the episode."""
+        """Return the record batch that stores the episode number `index`, and the episode's row in it."""
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -206,7 +206,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     # --- many episodes -----------------------------------------------------------------------------------------
 
     def pack(self, indices: Any = None) -> EpisodePack:
-        """Return episodes as one pack.
+        """Return the episodes with these indices (default: all) concatenated in one pack.
 
         Consecutive episodes of one record batch are views of it, unless tracks are compressed. Other episodes are
         copied once.
@@ -233,7 +233,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             yield self._pack(numbers[start:stop])
 
     def select(self, which: Callable[[Table], Any] | Any) -> Self:
-        """Return a data set of the episodes that a condition selects.
+        """Return a data set of the episodes that `which` selects: a function of the metadata, a mask or indices.
 
         Args:
             which: a function from `metadata` to a mask, such as `lambda rows: rows["episode_return"] > 100`; or a mask
@@ -339,7 +339,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return EpisodePack.concat([self._pack(numbers[start:stop]) for start, stop in runs])
 
     def _runs(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """Split episode numbers into ranges that are stored in one record batch each, and return the ranges."""
+        """Return the (start, stop) ranges of the array `numbers` whose episodes are in the same record batch."""
         if not len(numbers):
             return []
         of = np.searchsorted(self._starts, numbers, side="right")
@@ -504,7 +504,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self.metadata["length"]
 
     def shard_locations(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
-        """Return the shards (name, number of episodes), and for each episode its shard and row, int64 [n] each."""
+        """Return the shards (name, number of episodes), and each episode's shard index and row, int64 [n] each."""
         return self._shards, *_shards_and_rows(self._shards, self._all_numbers())
 
     @cached_property
@@ -578,7 +578,7 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read all Arrow files, or only the files that now store the rows of the shards `known`.
+    """Read all Arrow files of a data set, or only those that now contain the episodes of the shards `known`.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing or was missing in the listing before too.
@@ -608,7 +608,7 @@ def _read_all(
 
 
 def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each episode's Arrow file in `shards`, and its row in the file, int64 [n] each."""
+    """Return for each episode the index of its Arrow file in `shards`, and its row in the file, int64 [n] each."""
     sizes = np.array([num for _, num in shards], np.int64)
     ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, numbers, side="right")
@@ -616,7 +616,7 @@ def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tupl
 
 
 def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, shards: list[tuple[str, int]]) -> np.ndarray | None:
-    """Return the numbers that the episodes of the shards `known` have among all episodes, or None for all."""
+    """Return which of all episodes belong to the shards `known`, as episode numbers, or None if all do."""
     starts = dict(zip([name for name, _ in shards], np.cumsum([0, *(num for _, num in shards)]).tolist(), strict=False))
     sizes, parts = dict(shards), []
     for name, num in known:

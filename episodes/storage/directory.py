@@ -18,7 +18,7 @@ class Files(Protocol):
 
     @property
     def path(self) -> Path | str:
-        """Path or URL of the data set, as passed by the user."""
+        """Path or URL of the data set, as given by the user."""
         ...
 
     @property
@@ -36,15 +36,15 @@ class Files(Protocol):
         ...
 
     def has_new_commit(self, catalog: Catalog) -> bool:
-        """Return True if Arrow files may have been replaced since `catalog` was created."""
+        """Return True if other processes have replaced Arrow files since `catalog` was read."""
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read the given Arrow files, with None for each file that was renamed or replaced meanwhile."""
+        """Read the given Arrow files. The result is None for files that another process has renamed or replaced."""
         ...
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the record batches of one Arrow file that was read."""
+        """Return the batches of episodes in one Arrow file, given what `read` returned for the file."""
         ...
 
 

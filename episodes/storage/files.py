@@ -90,7 +90,7 @@ def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
 
 
 def _map(descriptor: int, size: int) -> np.ndarray:
-    """Map a file privately, and return its bytes, uint8 [size]."""
+    """Map an open file into memory, and return its bytes, uint8 [size]. Writes to them do not change the file."""
     libc = _libc()
     if libc is None:
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), np.uint8)
@@ -106,7 +106,7 @@ def _map(descriptor: int, size: int) -> np.ndarray:
 
 
 class _Mapping:
-    """Memory-mapped file that is unmapped when the last array that views it is freed.
+    """Memory-mapped file that is unmapped when the last array using its memory is freed.
 
     Python's own `mmap` keeps a file descriptor for each mapping, so a process could not map more than 1,000 files.
     """
@@ -187,13 +187,13 @@ def append(path: Path, text: str) -> None:
 
 
 def _draft_of(path: Path) -> str:
-    """Return a unique name for a temporary file in the directory of `path`."""
+    """Return a unique name for a temporary file next to `path`."""
     folder, name = os.path.split(os.fspath(path))
     return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
 def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
-    """Open a file with the `os.open` flags `flags`, and write the text.
+    """Create or open a file with the `os.open` flags `flags`, and write the whole text.
 
     Python's file objects would make three times as many system calls.
     """
@@ -292,7 +292,7 @@ def draft_beside(target: Path) -> Iterator[Path]:
 
 
 def sync(file: Path) -> None:
-    """Flush a file, and its name in its directory, to disk (fsync)."""
+    """Flush a file and its directory entry to disk (fsync), so that both survive a crash of the machine."""
     _sync(file)
     _sync(file.parent)
 

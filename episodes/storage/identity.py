@@ -15,7 +15,7 @@ from episodes.storage.shards import ShardRead
 
 
 def foreign_parts(path: Path | str, header: Header, catalog: Catalog, shards: Sequence[ShardRead]) -> list[str]:
-    """Return texts about Arrow files and manifests that belong to another data set."""
+    """Return texts about Arrow files and manifests in a data set directory that belong to another data set."""
     if header.id is None:
         return []
     foreign = [read.file.name for read in shards if not _belongs(read, header.id, catalog)]

@@ -71,7 +71,7 @@ class RecordEpisodes(gym.Wrapper):
         self._num_steps = 0  # of the current chunk
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment, and start a new episode. An ongoing episode is written as a cut chunk."""
+        """Reset the environment and begin to record a new episode. An unfinished episode is written as a cut chunk."""
         self._write_rest()
         observation, infos = self.env.reset(seed=seed, options=options)
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
@@ -187,7 +187,7 @@ def _chunk_steps(chunk_steps: int | None, space: spaces.Space, num_envs: int) ->
 
 
 def _item_bytes(space: Any) -> int:
-    """Return the approximate size in bytes of one item of a Gymnasium space."""
+    """Return the approximate memory size in bytes of one element of a Gymnasium space."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         return sum(map(_item_bytes, parts.values() if isinstance(parts, dict) else parts)) or 1
@@ -196,7 +196,7 @@ def _item_bytes(space: Any) -> int:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of a value whose memory the environment or policy may reuse."""
+    """Return a copy of an observation or action, since environments and policies may reuse its memory."""
     if type(value) is np.ndarray:
         return value.copy()
     if type(value) is dict:

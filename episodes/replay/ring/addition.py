@@ -90,7 +90,7 @@ class StagedSource(Protocol):
     """Interface of a recorder whose newest steps are kept in memory and not yet written to the replay ring."""
 
     def build_addition(self, ring: Any) -> tuple[Addition, Any]:
-        """Return the addition that writes all staged steps, and the state to pass to `proceed` after the write."""
+        """Return the planned writes of all steps not yet in the ring, and the argument for `proceed` after them."""
         ...
 
     def proceed(self, continuation: Any) -> None:

@@ -129,7 +129,7 @@ class _PathColumn:
         return exact
 
     def _fits(self, column: TypedColumn) -> bool:
-        """Return True if `column` has the dtype and shape of this ring column, with strings of any length."""
+        """Return whether new info values have this column's dtype and shape. String arrays are widened if needed."""
         dtype, other_dtype = self.values.dtype, column.values.dtype
         if column.holds_objects or column.plain != self.plain or column.values.shape[1:] != self.values.shape[1:]:
             return False

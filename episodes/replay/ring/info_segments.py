@@ -41,7 +41,7 @@ class InfoSegments:
         self.starts.append(start)
 
     def drop_before(self, row: int) -> None:
-        """Free the infos of observations with numbers below `row`."""
+        """Free each group of infos whose observations all have numbers below `row`."""
         while self._dropped < len(self.starts) and self._stop(self._dropped) <= row:
             self.parts[self._dropped] = EmptyInfos(0)
             self._dropped += 1

@@ -146,7 +146,7 @@ class LinkedRing:
         self.keep_log(None if self.log is None else self.log.size)
 
     def keep_log(self, size: int | None) -> None:
-        """Start a log of the episodes and times of the newest `size` steps, evicted steps included."""
+        """Start to log the episodes and times of the newest `size` steps, evicted ones included. None: stop."""
         self.log = StepLog(size) if size else None
         if self.log is not None:
             slots = positions(self.tail, len(self), self.capacity)
@@ -472,7 +472,7 @@ class LinkedRing:
                 flags[(start + steps) % self.capacity] = True
 
     def copy_observations_into_records(self) -> None:
-        """Copy the observations before and after each stored step into the record of the step, if there is space."""
+        """Copy each step's two observations into its record, for fast sampling, if the records have space for them."""
         if self.beside is not None:
             slots = positions(self.tail, len(self), self.capacity)
             for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):
@@ -481,7 +481,7 @@ class LinkedRing:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
-        """Return the step numbers at the ring positions `slots`."""
+        """Return the numbers (running counts) of the steps at the ring positions `slots`, in the same shape."""
         return numbers_at(slots, self.head, self.capacity)
 
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
@@ -493,7 +493,7 @@ class LinkedRing:
         return self.links.t[self.table.last.take(entries)] + 1
 
     def have_ended(self, entries: np.ndarray) -> np.ndarray:
-        """Return True for each table entry whose episode was terminated or truncated."""
+        """Return whether each episode, given by rows `entries` [n] of the table, has ended, bool [n]."""
         last = self.table.last.take(entries)
         return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
 

@@ -131,7 +131,7 @@ class MappedFiles:
                 self.names.remove(name)
 
     def remove_all_but(self, names: Iterable[str]) -> None:
-        """Delete all files that are in use, except `names`. Files announced by `expect` stay."""
+        """Delete all files in use except `names`. Nothing is deleted while files announced by `expect` are reopened."""
         if self._reopened is None:
             self.remove(set(self.names).difference(names))
 

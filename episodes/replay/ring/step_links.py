@@ -56,7 +56,7 @@ class StepLinks:
         self.arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
 
     def pad_with(self, row: int) -> None:
-        """Set the observation of the padding position `capacity` to the observation at position `row`."""
+        """Set both observations of the padding step (at position `capacity`) to the observation position `row`."""
         self.row[self.capacity] = self.next_row[self.capacity] = row
 
     def append(self, start: int, links: np.ndarray) -> None:

@@ -65,7 +65,7 @@ class StepLog:
         return head if self._first is None else max(self._first, head - self.size)
 
     def find(self, numbers: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Look up steps in the log: return a mask of known steps [n], their episodes' serial numbers, and their times.
+        """Return which step indices `numbers` [n] are in the log, and serial numbers and times of the found steps.
 
         The newest step is `head` - 1.
         """
@@ -74,6 +74,6 @@ class StepLog:
         return known, self._serials[at], self._t[at]
 
     def key_of(self, serial: int, table: EpisodeTable) -> EpisodeKey:
-        """Return the episode id and agent of the episode with this serial number."""
+        """Return episode id and agent of the episode with a serial number, from the log or from the episode table."""
         named = self._named.get(serial) or table.names.id_of(serial)
         return EpisodeKey(named) if isinstance(named, str) else named

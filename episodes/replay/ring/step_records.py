@@ -52,7 +52,7 @@ class StepRecords:
         return self._arrays[name]
 
     def word(self, name: str, following: Sequence[str]) -> np.ndarray | None:
-        """Return a 4-byte field and the `following` flags as one uint64 array [size + 1], or None if not adjacent.
+        """Return a 4-byte field and the flags after it as a uint64 array [size + 1], or None if not adjacent.
 
         Writing a 4-byte value to it sets the `following` fields to zero.
         """

@@ -148,7 +148,7 @@ class TrackRing:
             )
 
     def write(self, number: int, items: Any, rows: Any = None) -> None:
-        """Write `items[rows]` (or all items) at the ring positions of the row numbers `number`, `number + 1`, ..."""
+        """Write `items[rows]` (all if `rows` is None) as consecutive items with the numbers `number`, ..."""
         start = number % self.size
         if self.plain:
             if rows is not None:

@@ -1,4 +1,4 @@
-"""Log of the data that each update of a training run used, row by row, for comparing runs.
+"""Log of the data on which each update of a training run was computed, row by row, for comparing runs.
 
     update | module | weights | settings | named        | episode [n] | t [n] | content [n]
     1      |        | 9a3f..  | 77c1..   | ["5f0c", ..] | 0 0 1 ..    | 0 1 0 | hashes of the rows
@@ -43,7 +43,7 @@ def schema() -> Any:
 
 
 class _Note(NamedTuple):
-    """Record of one training update, one row of a ledger file."""
+    """Record of one training update with its batch, as a ledger file stores it."""
 
     update: int
     module: str
@@ -56,7 +56,7 @@ class _Note(NamedTuple):
 
 
 class Ledger:
-    """Log of the batch rows that each update of a training run used. It may be shared by threads.
+    """Log of the batches with which a training run updated its networks. It may be shared by threads.
 
     The directory is created with the first note. `flush` makes notes survive a killed process. A ledger that is dropped
     without `close` loses only notes that were not flushed, with a `ResourceWarning`.
@@ -169,7 +169,7 @@ class Ledger:
                 self.close()
 
     def close(self) -> None:
-        """Write queued records, and finish the file. Later records start another file."""
+        """Write queued records and finish the ledger's file. Records added later start another file."""
         with self._lock:
             if self._waiting:
                 self.flush()
@@ -201,7 +201,7 @@ def _text(value: Any) -> str:
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
-    """Return the step index of each row [B], or of sequences [B, W] the first step that is not padding."""
+    """Return the step index of each batch row [B]. For sequences [B, W] it is that of the first real step."""
     if numbers.ndim == 1 or not numbers.size:
         return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]

@@ -97,7 +97,7 @@ class RemoteDirectory:
             raise ConnectionError(f"{self.url}/{name}: {num_bytes} of {size} bytes came")
 
     def make(self) -> None:
-        """Create the remote directory, if the file system has directories."""
+        """Create the remote directory, if the file system has directories (object stores have none)."""
         protocol = self.system.protocol
         if _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             with self.reached():
