@@ -66,7 +66,7 @@ class CompressedTrack:
 
     @staticmethod
     def of(column: Any, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
-        """Return the array stored in a `compressed_column`. Raise `UnreadableData` if blocks and rows do not match."""
+        """Return the array stored in a `compressed_column`. Raise `UnreadableData` if its blocks are inconsistent."""
         data, bounds, lists = documents_of(column, name)
         num_blocks = int((-(-np.diff(offsets) // num_rows)).sum())
         if num_blocks != len(bounds) - 1:

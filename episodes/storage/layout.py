@@ -100,7 +100,7 @@ class Layout:
         return _schema_of(json.dumps(value).encode(), _row_names())
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
-        """Return a pack of episodes as an Arrow record batch. It shares the pack's memory unless `copies` is True."""
+        """Return a pack's episodes as an Arrow record batch. Memory is shared with the pack unless `copies` is True."""
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
             array: Any = pack.tracks[path]

@@ -46,7 +46,7 @@ COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
 
 
 class _Addition(NamedTuple):
-    """Arrow record batch that a writer is about to queue or write, with its schema."""
+    """Arrow record batch that a writer is about to queue or write, with its schema and size."""
 
     header: Header
     layout: Layout
@@ -176,7 +176,7 @@ class EpisodeWriter:
         self._small.accept_like(episodes)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
-        """Return the pack converted to an Arrow record batch. The writer itself is not changed."""
+        """Convert a pack to an Arrow record batch that fits the data set. The writer itself is not changed."""
         header, pack, tracks = self._fitted(pack)
         pack, tracks = with_common_text_width(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
@@ -293,7 +293,7 @@ class EpisodeWriter:
         return replace(header, tracks=observation_fields(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
-        """Describe the nesting of the pack's arrays, with the stored order of keys if only the order differs."""
+        """Return how the pack's arrays are nested, as JSON. Keys in another order than in the data set are accepted."""
         if header.knows_steps and not self._header.knows_steps:
             return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
@@ -321,7 +321,7 @@ class EpisodeWriter:
     # --- files -------------------------------------------------------------------------------------------------
 
     def _put_header(self, header: Header) -> None:
-        """Write `episodes.json` if it is missing or lacks the tracks.
+        """Write `episodes.json` if it does not exist yet or does not know all arrays.
 
         Raises:
             InvalidArgument, TrackMismatch: another writer has written a header that differs.
@@ -331,14 +331,14 @@ class EpisodeWriter:
             self._manifest.data_set = self._header.id
 
     def _begin_if_other(self, addition: _Addition) -> None:
-        """Finish the current file and start another one if the addition has another Arrow schema."""
+        """Finish the current file if the new record batch has another schema, since a file has only one."""
         if addition.layout != self._layout:
             self._commit()
             self._seal()
             self._layout, self._schema = addition.layout, addition.schema
 
     def _pack_small(self) -> None:
-        """Convert the queued small episodes to one record batch, and queue or write that."""
+        """Convert the queued small episodes to one record batch, and then queue or write that batch."""
         pack = self._small.pack()
         if pack is not None:
             addition = self._prepare(pack)
@@ -360,7 +360,7 @@ class EpisodeWriter:
             self._commit()
 
     def _commit(self) -> None:
-        """Write all queued record batches as one. After an error all stay queued."""
+        """Write all queued record batches as a single one. After an error they stay queued."""
         if not self._waiting:
             return
         if len(self._waiting) == 1:
@@ -389,7 +389,7 @@ class EpisodeWriter:
             self._seal()
 
     def _check_directory(self) -> None:
-        """Raise `UnreadableData` if the directory no longer contains the data set of this writer."""
+        """Raise `UnreadableData` if the directory was moved, removed or replaced since this writer was created."""
         header = read_header(self.path)
         if header is None or header.id != self._header.id:
             raise UnreadableData(
@@ -398,7 +398,7 @@ class EpisodeWriter:
             )
 
     def _seal(self) -> None:
-        """Finish the current Arrow file. If that fails, it stays unfinished with all its record batches."""
+        """Finish the current Arrow file. If that fails, the file stays readable as an unfinished one."""
         shard, self._shard = self._shard, None
         if shard is not None:
             try:

@@ -65,7 +65,7 @@ _PLAIN_RUN, _PLAIN_RUNS = 4096, 64  # steps in a run, and runs that are mixed, w
 
 
 class StoredEpisodes(Protocol):
-    """Interface of a data set that a `Sampler` uses, implemented by `EpisodeDataset`."""
+    """Interface of the data sets from which a `Sampler` can sample."""
 
     @property
     def path(self) -> Path | str: ...
@@ -159,7 +159,7 @@ class Sampler:
         return ShuffledOrder(num, self.seed) if self.order == "shuffled" else UniformOrder(num, self.seed)
 
     def _blocks(self) -> Order:
-        """Return an order over runs of steps whose decompressed data fit into the memory pool."""
+        """Return the order "blocks": only so many compressed blocks are mixed at a time as fit into the memory pool."""
         if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
@@ -185,7 +185,7 @@ class Sampler:
 
     @property
     def num_left(self) -> int:
-        """Number of batches left in this epoch, or in a whole epoch if this one has ended."""
+        """Number of batches left in this epoch. At an epoch's end, that of a whole epoch."""
         return -(-self._ahead.left // self.what.size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -215,7 +215,7 @@ class Sampler:
         return batch if self.collate is None else self.collate(batch)
 
     def _chunks(self, kind: ChunkBatches, steps: LocatedSteps) -> EpisodePack:
-        """Return the chunks that begin at sampled steps as a pack."""
+        """Return the parts of episodes that begin at the given steps as a pack of chunks."""
         pairs = zip(steps.episodes.tolist(), steps.numbers.tolist(), strict=True)
         windows = [self._tracks.window(chunk, position, kind.length, kind.lookback) for chunk, position in pairs]
         return EpisodePack.from_episodes(windows)
@@ -256,13 +256,13 @@ class Sampler:
     def _checked_keys(
         self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
     ) -> Sequence[str]:
-        """Validate the arguments of `sample` and `at`, and return the names of the columns to be read."""
+        """Validate the arguments of `sample` and `at`, and return the names of the columns that the batch will have."""
         check_n_step(n_step)
         check_fraction("gamma", gamma)
         return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
 
     def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
-        """Return the `n_step` of `num` transitions: one int for all, or a random int for each, int64 [num]."""
+        """Return how many steps the n-step returns of `num` transitions cover: an int, or random ints, int64 [num]."""
         return self._random_steps(n_step, start, num) if isinstance(n_step, tuple) else int(n_step)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
@@ -320,7 +320,7 @@ class Sampler:
         return self._with_padding(batch, padded) if padded.any() else batch
 
     def _with_padding(self, batch: Batch, padded: np.ndarray) -> Batch:
-        """Return the batch with default values in the rows `padded`, bool [n], such as zeros and index -1."""
+        """Return the batch with the rows `padded`, bool [n], set to padding: zeros, empty infos and index -1."""
         columns = batch.to_dict()
         for key, column in columns.items():
             fill: Any = {
@@ -377,7 +377,7 @@ class Sampler:
     # --- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, seed, options and files of the sampler as plain values, for a checkpoint."""
+        """Return the sampler's position, seed, options and files as plain values, for a checkpoint."""
         return {
             "seed": self.seed,
             "position": self._ahead.position,
@@ -466,7 +466,7 @@ class Sampler:
         return sampler
 
     def with_origin(self, batch: Batch) -> Batch:
-        """Return a batch sampled in another process with an `origin` that is readable in this process."""
+        """Return a batch that another process sampled with an `origin` that this process can read."""
         return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Shards = list[tuple[str, int]]
 
 
 class Searchable(Protocol):
-    """Interface of a data set that a `Selection` uses."""
+    """Interface of the data sets that a `Selection` can refer to."""
 
     @property
     def lengths(self) -> np.ndarray: ...
@@ -62,7 +62,7 @@ class Selection(Generic[Data]):
 
     @property
     def numbers(self) -> np.ndarray:
-        """Episode number of each row of the result, int64 [k].
+        """Episode number of each row of the query's result, int64 [k].
 
         Raises:
             InvalidArgument: the query selects neither steps nor episodes.
@@ -88,7 +88,7 @@ class Selection(Generic[Data]):
         return self.dataset.select(np.unique(self.numbers))
 
     def to_pandas(self) -> Any:
-        """Return the table as a `pandas.DataFrame`.
+        """Return the query's result as a `pandas.DataFrame`.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -97,7 +97,7 @@ class Selection(Generic[Data]):
         return as_pandas(self._table)
 
     def to_polars(self) -> Any:
-        """Return the table as a `polars.DataFrame`.
+        """Return the query's result as a `polars.DataFrame`.
 
         Raises:
             MissingExtra: polars is not installed.
@@ -190,7 +190,7 @@ class SavedSelection:
     def found_in(
         self, dataset: Searchable, place_of: Callable[[str], Place | None]
     ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-        """Return the episode numbers and times of the saved steps in a data set, and its changes as texts.
+        """Return episode numbers and times of the saved steps in a data set, and texts about data changed since then.
 
         Args:
             dataset: to search.
@@ -222,7 +222,7 @@ _ROWS = 1 << 40  # more than any shard has
 
 
 def _changes(earlier: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
-    """Return texts about Arrow files that were removed or have grown since a selection was saved."""
+    """Return texts about Arrow files that have disappeared, or have new episodes, since a selection was saved."""
     sizes, known, words = dict(shards), Counter[str](), []
     for (name, num), place in zip(earlier, places, strict=True):
         if place is None or place[0] not in sizes:

@@ -1,4 +1,4 @@
-"""Mergeable histogram of many numbers, from which quantiles are estimated.
+"""Histogram of many numbers from which quantiles are estimated, and which can be merged with others.
 
 A number's bin is its leading bits: sign, exponent and 7 bits of the mantissa. So counting needs no other numbers,
 merged sketches are exact sums, and quantiles have a relative error of at most 1/256. It is the histogram of DDSketch
@@ -42,13 +42,13 @@ class Sketch:
         return Sketch((used + lowest).astype(np.int32), counts[used])
 
     def merged(self, sketch: Sketch) -> Sketch:
-        """Return the histogram of the numbers of both histograms."""
+        """Return one histogram of the numbers in this histogram and in another."""
         bins, place = np.unique(np.concatenate([self.bins, sketch.bins]), return_inverse=True)
         counts = np.bincount(place, np.concatenate([self.counts, sketch.counts]), len(bins))
         return Sketch(bins, counts.astype(np.int64))
 
     def quantile(self, share: float) -> np.float64:
-        """Estimate the quantile for a share in [0, 1], with a relative error of at most 1/256.
+        """Return an estimate of the quantile `share` in [0, 1], with a relative error of at most 1/256.
 
         The quantile of no numbers is NaN.
         """
@@ -74,7 +74,7 @@ _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 
 
 def _middle(bin_: np.int32) -> np.float64:
-    """Return the number in the middle of a histogram bin. Bins of zero and infinity return these."""
+    """Return the number in the middle of a histogram bin, or exactly 0 or infinity for the bins of these numbers."""
     low, high = (np.int64(abs(int(bin_)) + magnitude << _SHIFT).view(np.float64) for magnitude in (0, 1))
     middle = (low + high) / 2 if low and np.isfinite(high) else low
     return -middle if bin_ < 0 else middle
