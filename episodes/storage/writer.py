@@ -275,7 +275,7 @@ class EpisodeWriter:
         return EpisodePack.from_episodes(episodes)
 
     def _fitted(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
-        """Return the header, pack and array schemas with which a pack will be written.
+        """Return header, pack and array schemas as they will be after writing, or raise an error if the pack misfits.
 
         Raises:
             TrackMismatch, InvalidArgument: the pack does not fit into the data set.
@@ -407,7 +407,7 @@ class EpisodeWriter:
                 self._tell(shard, is_open=False)
 
     def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
-        """Record the file's state in the writer's manifest. If that fails, `close` tries again."""
+        """Record in the writer's manifest whether a file is open, and its length. If that fails, `close` retries."""
         try:
             if self._manifest.is_damaged:
                 self._check_directory()
@@ -418,7 +418,7 @@ class EpisodeWriter:
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
-    """Return a pack of episodes without steps, with empty action, reward and extra output arrays."""
+    """Return a pack of episodes without steps, with empty arrays of actions, rewards and extra outputs added."""
     empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
     columns = assemble(header.structure, pack.tracks | empty)
     return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})

@@ -1,4 +1,4 @@
-"""Header and kinds of the messages between senders and receivers.
+"""Header and kinds of the messages that senders and receivers of episodes exchange.
 
     offset   size  field
     0        4     b"REps"
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
 
 class Head(NamedTuple):
-    """Header of a message: kind, sender, message number, schema, time and policy versions."""
+    """Header of a message: kind, sender id, message number, schema id, time of sending and policy versions."""
 
     kind: int
     num_parts: int
@@ -63,7 +63,7 @@ class Head(NamedTuple):
 
 
 def read_head(data: bytes | memoryview) -> Head | str:
-    """Decode the message header at the beginning of `data`, or return the reason why it is invalid, a text."""
+    """Return the message header at the beginning of `data`, or a text with the reason why it is invalid."""
     if len(data) < SIZE:
         return "no header"
     values = _HEAD.unpack_from(data)

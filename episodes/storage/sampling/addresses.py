@@ -73,7 +73,7 @@ class MappedColumn:
         return items if self._is_each else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return windows of W successive items [B, W, *shape] from the memory offsets `units` [B], zero-padded."""
+        """Return B windows of W successive items [B, W, *shape] from the offsets `units` [B], padded with zeros."""
         shape = (*grid.there.shape, *self.shape)
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)

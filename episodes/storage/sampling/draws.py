@@ -79,7 +79,7 @@ class StepDraw(_Draw):
         return _take(self.tracks, place, units, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes are terminated, and whether truncated, at the last steps, bool [n] each."""
+        """Return whether the episodes are terminated and truncated at the last n-step steps, bool [n] each."""
         if self.last is not self.numbers:
             return self.steps.endings_at(self.last)
         terminated, truncated = self.steps.endings()
@@ -105,7 +105,7 @@ class StepDraw(_Draw):
         return self.numbers, self.last, self.episodes
 
     def laid_out(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` [n, ...] unchanged. `WindowDraw` arranges them in windows."""
+        """Return `values` [n, ...] of the sampled steps unchanged. The same method of `WindowDraw` forms windows."""
         return values
 
 

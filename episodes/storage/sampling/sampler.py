@@ -446,7 +446,7 @@ class Sampler:
             return len(self._tracks.table) - before
 
     def _is_all_of(self, dataset: StoredEpisodes) -> bool:
-        """Return True if `dataset` contains no new episodes, even if its files were compacted."""
+        """Return True if `dataset` has no episodes that the sampler lacks, even if its files were compacted."""
         known = self.dataset.snapshot()
         if known == dataset.snapshot():
             return True

@@ -1,4 +1,4 @@
-"""Index of the steps of many stored episodes: memory locations, episode bounds and times."""
+"""Index of all steps of a data set: the chunk and episode that each step belongs to, and where it is in memory."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class LocatedSteps:
         return values
 
     def units(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the memory offset of column `place` at each step, or with `after` at the next item, int64 [n]."""
+        """Return the memory offset of each step's item in array number `place`, or of the item after it, int64 [n]."""
         if self._whole is not None:
             return self._whole.units(place, after=after)[self._own]
         units = self._units.get((place, after))
@@ -208,7 +208,7 @@ class LocatedSteps:
         return self._endings
 
     def endings_at(self, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes terminate, and whether they are truncated, at positions `last`, bool [n] each."""
+        """Return whether episodes are terminated, and whether truncated, at the positions `last`, bool [n] each."""
         endings = np.zeros((2, len(last)), bool)
         ended = (self.known(END) == last + 1).nonzero()[0]
         flags = self._table.known[FLAGS].take(self.episodes[ended])

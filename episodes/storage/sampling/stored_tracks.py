@@ -144,7 +144,7 @@ class StoredTracks:
         return result
 
     def _known(self) -> np.ndarray:
-        """Return the index entries of all chunks of all record batches, see `step_index`."""
+        """Return the facts about all chunks (length, ending, ...) for the `StepIndex`, int64 [number of facts, n]."""
         parts = [
             _known(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
             for at, batch in enumerate(self.batches)
@@ -161,7 +161,7 @@ class StoredTracks:
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return a mask [n] of the chunks that lack the array at `path`, and the default item, or None."""
+        """Return which chunks lack the array at `path`, bool [n], and their default item, or None if none does."""
         lacks = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacks):
             return None
@@ -194,7 +194,7 @@ class StoredTracks:
 
     @cached_property
     def _version_runs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Run-length encoded policy versions: the first step index and the version of each run, int64 [k] each."""
+        """Policy versions of all steps, run-length encoded: first step and version of each run, int64 [k] each."""
         parts = [batch.whole.facts.policy_versions for batch in self.batches]
         column = VersionColumn.concat(parts, [len(batch) for batch in self.batches])
         column = None if column is None else column[self.numbers]

@@ -18,7 +18,7 @@ _SHIFT = 52 - 7  # bits of a float64 that a bin does not look at
 
 @dataclass(frozen=True)
 class Sketch:
-    """Histogram of numbers with bins by their leading bits."""
+    """Histogram of numbers with bins of constant relative width, given by the leading bits of a float."""
 
     bins: np.ndarray  # [k] int32, in the order of the numbers
     counts: np.ndarray  # [k] int64
