@@ -259,7 +259,7 @@ class EpisodeReplayBuffer(SampleCounts):
         len_lookback_buffer: int = 0,
         keys: Collection[str] | None = None,
     ) -> ReplayRecorder:
-        """Return a recorder that writes vector environment steps into this buffer without building episodes first.
+        """Return a recorder that writes the steps of a vector environment directly into this buffer.
 
         Args:
             num_envs: number of environments N, at most half the capacity.
@@ -618,7 +618,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
-        """Write all stored steps to a data set on disk, or only new steps if called again.
+        """Write all stored steps to a data set on disk. Further calls write only the steps added in between.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
         continues. Steps that are evicted between two calls are in neither. The buffer itself does not change.
@@ -681,7 +681,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the state of the random generator as a dict of plain values and array copies."""
+        """Return all steps and the random generator's state as a dict of plain values and array copies."""
         return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
@@ -693,7 +693,7 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
+        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.
@@ -752,7 +752,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def flush(self) -> None:
-        """Save the state of a memory-mapped buffer, so that a new process can resume the buffer.
+        """Save all that is not in the memory-mapped files, so that a new process can resume the buffer.
 
         The tracks are in the mapped files already. The rest takes a few milliseconds to write, longer with many infos.
         Steps that are added later are lost unless `flush` is called again, and so are the steps that they replaced.
@@ -786,7 +786,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
 
 def checked_capacity(capacity: Any) -> int:
-    """Return the buffer's capacity as an int. Raise `InvalidArgument` unless it is an int of at least 1."""
+    """Return a capacity as an int. Raise `InvalidArgument` unless it is an integer of at least 1."""
     if not is_int(capacity) or capacity < 1:
         raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
     return int(capacity)

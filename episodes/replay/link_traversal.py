@@ -113,7 +113,7 @@ def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
 def shift_starts_back(
     links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
 ) -> tuple[np.ndarray, StepsAround]:
-    """Move each sequence start in `slots` [B] back within its episode until `length` steps follow, if possible."""
+    """Return sequence starts [B] moved back in their episodes such that `length` steps follow, if possible."""
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
     if back.any():
         path = walk(links.previous, slots, int(back.max()))
@@ -122,7 +122,7 @@ def shift_starts_back(
 
 
 class Windows(NamedTuple):
-    """Ring positions of B sampled sequences with W steps each, with masks for padding and loss.
+    """Ring positions of B sampled sequences of W steps, with masks of padding and of steps for the loss.
 
     Attributes:
         slots: positions of the steps, [B, W]. Padding has the position `capacity`.

@@ -63,6 +63,6 @@ class PrioritiesWithMax:
         return self._flat.copy()
 
     def set_state(self, state: np.ndarray) -> None:
-        """Restore priorities from `get_state` of an object of the same size."""
+        """Restore priorities from an array that `get_state` returned, of the same size."""
         self._flat[:] = state
         self._peaks[:] = self._given.max(axis=1)

@@ -29,7 +29,7 @@ from episodes.tracks.validation import checked_generator, checked_items, checked
 
 
 class MultiAgentEpisodeReplayBuffer(SampleCounts):
-    """Replay buffer of the newest `capacity` env steps of multi-agent episodes.
+    """Replay buffer of the newest `capacity` env steps of multi-agent episodes, with a buffer for each module.
 
     Each module has an `EpisodeReplayBuffer` (in `modules`) for the steps of its agents, with room for `capacity` steps
     of each agent that it has when it first occurs. A step belongs to the env step at which the agent acted. A pending
@@ -70,7 +70,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def modules(self) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Replay buffer of each module's agent steps, by module id."""
+        """Replay buffers of the steps that agents took with each module (policy), by module id."""
         return self._stored.modules
 
     @property
@@ -108,7 +108,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def clear(self) -> None:
-        """Remove all stored steps and modules. The random generator keeps its state."""
+        """Remove all stored steps, and the buffers of all modules. The random generator keeps its state."""
         self.__dict__.update(_work=(), _held=_Contents({}, {}, EnvSteps(self.capacity)))
 
     # --- adding ------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the state of the random generator as a dict of plain values and array copies."""
+        """Return all steps and the random generator's state as a dict of plain values and array copies."""
         modules = {module_id: (b.capacity, b.get_state()) for module_id, b in self.modules.items()}
         return {
             "capacity": self.capacity,
@@ -327,7 +327,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
+        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.

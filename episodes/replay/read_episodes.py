@@ -1,4 +1,4 @@
-"""Read episodes from a replay ring, as views if their steps are contiguous in memory."""
+"""Read single episodes from a replay ring, without copies if their steps are consecutive in memory."""
 
 from __future__ import annotations
 

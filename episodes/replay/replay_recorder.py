@@ -108,14 +108,14 @@ class ReplayRecorder:
         return OngoingEpisodes(self)
 
     def seed(self, seed: Any) -> None:
-        """Set the seed (or random generator) from which the ids of later episodes are generated."""
+        """Set the seed (or generator) from which the ids of the following episodes are generated."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._ring.table.names.begin(np.random.default_rng(seed))
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the policy that takes the next steps, or None if the version is unknown."""
+        """Version number of the policy that takes the next steps, or None if unknown."""
         return self._staged.version
 
     @policy_version.setter
@@ -169,7 +169,7 @@ class ReplayRecorder:
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
-        """Start new episodes with the observations [N, ...]. Ongoing episodes of these environments end as cut chunks.
+        """Start new episodes with the observations [N, ...]. Unfinished episodes of these environments are cut.
 
         Args:
             observations: nested arrays [N, ...].
@@ -418,7 +418,7 @@ class ReplayRecorder:
         return episode
 
     def hand_over_to(self, recorder: VectorRecorder) -> None:
-        """Let another recorder continue the ongoing episodes. Afterwards this recorder can only be reset."""
+        """Let another recorder continue the unfinished episodes. After that, this one must be reset before use."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._hand_over_to(recorder)

@@ -121,7 +121,7 @@ def _files(ring: LinkedRing) -> list[str]:
 
 
 def _names(arrays: list[np.ndarray]) -> list[str]:
-    """Return the distinct file names of memory-mapped arrays."""
+    """Return the file names of memory-mapped arrays, each once."""
     return list(dict.fromkeys(name for array in arrays if (name := file_name_of(array))))
 
 

@@ -147,7 +147,7 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
 
 
 def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
-    """Return an episode attribute (id, agent id or module id) for each step, with None or "" as padding."""
+    """Return the episode id, agent id or module id (`key`) for each step, with None or "" as padding."""
     is_step = (slots < ring.capacity).ravel().tolist()
     steps = zip(ring.links.entry[slots].ravel().tolist(), is_step, strict=True)
     if key == Columns.EPS_ID:
@@ -158,7 +158,7 @@ def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
 
 
 def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
-    """Return the info dict that came with the observation after each step, with empty dicts as padding."""
+    """Return for each step the info dict that came with the observation after it, with {} as padding."""
     result = np.full(slots.shape, None, object)
     rows = ring.links.next_row[slots].astype(np.int64).ravel()
     infos = ring.info_columns.dicts(ring, rows)

@@ -12,7 +12,7 @@ from episodes.errors import InvalidArgument, WrongType
 
 @dataclass(frozen=True, slots=True)
 class SamplesPerInsert:
-    """Limit on the number of samples per added step, like Reverb's `SampleToInsertRatio`.
+    """Limit on how often steps are sampled per added step, like Reverb's `SampleToInsertRatio`.
 
     It is read through `buffer.may_sample` and `buffer.may_add`. At most `ratio` samples are allowed for each step added
     after the first `min_size`:
@@ -52,7 +52,7 @@ class SamplesPerInsert:
 
 
 class SampleCounts:
-    """Base class of replay buffers that count added and sampled steps.
+    """Base class of replay buffers that counts added and sampled steps, and applies a limit on their ratio.
 
     Attributes:
         limit: limit on samples per added step, or None.
@@ -68,7 +68,7 @@ class SampleCounts:
     @property
     @abstractmethod
     def num_added(self) -> int:
-        """Number of steps added so far, evicted steps included."""
+        """Number of steps added so far, including those no longer stored."""
 
     @property
     def num_evicted(self) -> int:
@@ -82,7 +82,7 @@ class SampleCounts:
 
     @property
     def counts(self) -> str:
-        """Description of all counts, such as "100 added, 0 evicted, 800 sampled"."""
+        """Text with all counts, such as "100 added, 0 evicted, 800 sampled: 8 per insert"."""
         counted = f"{self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled"
         return f"{counted}: {self.samples_per_insert:.3g} per insert"
 
@@ -97,7 +97,7 @@ class SampleCounts:
 
 
 def checked_limit(limit: Any) -> SamplesPerInsert | None:
-    """Return the limit. Raise `WrongType` unless it is a `SamplesPerInsert` or None."""
+    """Return the limit unchanged. Raise `WrongType` unless it is a `SamplesPerInsert` or None."""
     if limit is not None and not isinstance(limit, SamplesPerInsert):
         raise WrongType(f"limit={limit!r}: give a SamplesPerInsert, or None for no limit")
     return limit

@@ -26,7 +26,7 @@ class StoredSteps:
         self._ring: Any = weakref.ref(ring)
 
     def step(self, number: int) -> StepOrigin:
-        """Return the episode, time and ending of the step with the index `number`."""
+        """Return episode, time and ending of the step with index `number`. Raise an error if it is not stored."""
         with self._ring_of(number) as ring:
             slot = number % ring.capacity
             table, entry = ring.table, int(ring.links.entry[slot])
@@ -37,7 +37,7 @@ class StoredSteps:
             return StepOrigin(owner.id_, t, owner.agent_id, owner.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the stored part of the episode that contains the step `number`."""
+        """Return the stored part of the episode that contains the step with index `number`."""
         with self._ring_of(number) as ring:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 

@@ -1,4 +1,4 @@
-"""Lazy import of pyarrow, and conversion between numpy arrays and Arrow list columns without copies."""
+"""Import pyarrow only when it is needed, and convert between numpy arrays and Arrow list columns."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def list_column(array: np.ndarray, offsets: np.ndarray, copies: bool) -> Any:
 
 
 def text_column(texts: Any) -> Any:
-    """Return an Arrow column of strings or None.
+    """Return an Arrow column of strings, with null where `texts` has None.
 
     ASCII strings of one length, such as ids, take a tenth of Arrow's time.
     """

@@ -49,7 +49,7 @@ def _checked_count(value: Any, source: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """Path, name and sort key of one Arrow file (shard) of a data set.
+    """One Arrow file (shard) of a data set: name, sort key, path and number of episodes.
 
     Attributes:
         name: of the shard.
@@ -71,7 +71,7 @@ class ShardFile:
 
 @dataclass(slots=True)
 class Manifest:
-    """List of the Arrow files that one writer created, as stored in the writer's manifest file.
+    """List of the Arrow files that one writer has created, stored next to them as a text file.
 
     A live writer holds a lock on the file. `lock` says so in the file; without it (the file system has no locks, or the
     writer is of an earlier version) the host and the process id tell whether the writer may be alive.
@@ -140,7 +140,7 @@ class Manifest:
         return bool(self.shards) and not self._is_complete
 
     def release(self) -> None:
-        """Release the lock on the manifest file. Nothing is written to the file afterwards."""
+        """Close the manifest file, which unlocks it and shows other processes that the writer has ended."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -150,7 +150,7 @@ class Manifest:
         return directory / (self.writer + MANIFEST)
 
     def of_shards(self, names: Container[str]) -> bytes:
-        """Return the bytes of the manifest file with only the shards `names`."""
+        """Return the contents of a manifest file that lists only the shards `names`."""
         lines = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
         return "".join(map(signed_line, lines)).encode()
 
@@ -211,7 +211,7 @@ class Commit:
 
     @staticmethod
     def of(data: bytes, source: str) -> Commit:
-        """Return the commit decoded from a file's bytes. Raise `UnreadableData` if they are damaged."""
+        """Return a file replacement read from its JSON file's bytes. Raise `UnreadableData` if they are damaged."""
         value, commit = verify_json(data, source), Commit()
         for name, made in value["made"].items():
             order = checked_name(made["order"], source)
@@ -239,7 +239,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Catalog:
-    """All current Arrow files of a data set directory, with lost, replaced and leftover files.
+    """Which Arrow files of a data set directory are current, and which are lost, replaced or useless.
 
     A commit may only make shards with new names, and every replaced shard points to one that the same commit made. So
     a chain of replacements ends, whatever the files contain.
@@ -259,7 +259,7 @@ class Catalog:
 
     @staticmethod
     def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
-        """Return the catalog of a directory from its manifests, commits and Arrow files.
+        """Find out which Arrow files of a directory are current, from its manifests, commits and file names.
 
         Args:
             directory: has the manifests and commits.

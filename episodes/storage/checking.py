@@ -21,7 +21,7 @@ from episodes.storage.shards import ShardRead, read_shard
 
 @dataclass(slots=True)
 class CheckReport:
-    """Result of checking a data set: counts, problems found, and repairs.
+    """Result of checking a data set for damage: counts, problems found, and what was repaired.
 
     Attributes:
         episodes: number of readable episodes.
@@ -39,7 +39,7 @@ class CheckReport:
 
 
 def check(path: str | Path, *, repair: bool = False) -> CheckReport:
-    """Read a whole data set, and report damaged, lost and leftover files.
+    """Read a whole data set and report damaged, lost and useless files. If `repair` is True, repair it.
 
     A repair that is killed has changed nothing, or is completed by the next one.
 

@@ -1,4 +1,4 @@
-"""Copy the episodes of a data set that meet a condition to a new data set."""
+"""Copy the episodes of a data set that satisfy a condition on their metadata to a new data set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from episodes.storage.writer import EpisodeWriter
 
 
 def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
-    """Copy the episodes that meet a condition to a new data set.
+    """Copy the episodes that satisfy a condition, such as "length > 10", to a new data set.
 
     The target appears when everything is written. A copy that was killed can be repeated. Both may be remote
     (`s3://bucket/data`).
@@ -58,7 +58,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
 
 
 def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
-    """Copy episodes to a temporary directory, and upload it to the remote path `target`."""
+    """Copy episodes to a temporary data set, and upload that to the URL `target`."""
     if NAME in RemoteDirectory(target).sizes():
         raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
     with tempfile.TemporaryDirectory() as folder:

@@ -46,7 +46,7 @@ Table = Mapping[str, np.ndarray]
 
 
 class EpisodeDataset(Sequence[SingleAgentEpisode]):
-    """Read-only sequence of the episodes of a data set, or of a part of a data set.
+    """Read-only sequence of the episodes in a data set, or in a part of it such as a slice or split.
 
     `dataset[i]` is an episode whose arrays are views of the mapped file; compressed tracks are decompressed. Slices,
     `select` and `split` return data sets that share the files. `pack` returns episodes as one pack. Episodes that are
@@ -167,7 +167,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodeDataset: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodeDataset:
-        """Return the episode at an index, or a data set of the episodes in a slice.
+        """Return the episode number `index`, or for a slice a data set of these episodes.
 
         Raises:
             WrongType: the index is no int and no slice.
@@ -250,7 +250,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return list(self._shards if self._known is None else self._known)
 
     def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
-        """Return the data set as it was when `snapshot` was taken, or reopened as it is at present.
+        """Return the data set as it was when `snapshot` was taken, or if None as it is now.
 
         Args:
             snapshot: the value of `snapshot()`; None for the present state. Compactions since then do not matter.
@@ -376,7 +376,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Selection(self, query, run(query, lambda: self.step_table(decode=decode), lambda: self.metadata))
 
     def step_table(self, *, decode: bool = False) -> StepTable:
-        """Return the steps of all episodes as flat columns, computed when first read and cached up to 256 MB.
+        """Return the steps of all episodes as a table with one row per step, whose columns are computed when read.
 
         Args:
             decode: include compressed tracks. They are decompressed completely.
@@ -399,7 +399,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return parts
 
     def load_selection(self, path: str | Path) -> Selection[Self]:
-        """Load a selection of steps that `Selection.save` wrote, with the later changes of the data set.
+        """Load a file that `Selection.save` wrote, and find its steps in the data set, which may have grown since then.
 
         Raises:
             UnreadableData: the file is damaged.
@@ -439,7 +439,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._view(self._all_numbers()[split_mask(name, read_splits(self._files.directory), self.metadata)])
 
     def statistics(self) -> OfTracks:
-        """Return statistics of each numeric track: count, mean, standard deviation, minimum, maximum and quantiles.
+        """Return for each numeric array of the episodes count, mean, standard deviation, extremes and quantiles.
 
         The statistics of finished shards are stored with the data set, so the next call reads only new shards. For a
         part of a data set, all its steps are read.
@@ -514,7 +514,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def stored_header(self) -> Header:
-        """Header of the data set: the spaces, array schemas and metadata that all episodes share."""
+        """Contents of `episodes.json`: the spaces, array schemas and metadata that all episodes share."""
         return self._header
 
     @property
@@ -544,7 +544,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the stored columns of the whole directory, as compressed on disk."""
+        """Size in bytes of the episodes in all Arrow files that were read, compressed arrays as stored."""
         return sum(stored.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:

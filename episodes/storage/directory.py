@@ -1,4 +1,4 @@
-"""Interface to the files of a data set, in a local directory or in remote storage."""
+"""Access to the files of a data set, in a local directory or in remote storage."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Files(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the data set is remote, and therefore read-only."""
+        """Whether the data set is in remote storage, and can therefore only be read."""
         ...
 
     def refresh(self) -> Catalog:
-        """List the files again, and return the catalog of the current Arrow files."""
+        """List the files again, and return which Arrow files are current."""
         ...
 
     def has_new_commit(self, catalog: Catalog) -> bool:
@@ -50,7 +50,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Files of a data set in a local directory."""
+    """Access to the files of a data set in a local directory."""
 
     directory: Path
     mapped: bool

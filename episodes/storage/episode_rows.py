@@ -163,7 +163,7 @@ class EpisodeRows:
 
     @staticmethod
     def of(batch: Any) -> EpisodeRows:
-        """Return the chunk metadata stored in an Arrow record batch or table.
+        """Return the episode metadata in an Arrow record batch or table as numpy columns with one row per chunk.
 
         Raises:
             UnreadableData: columns are inconsistent. Arrow raises errors of its own.
@@ -188,7 +188,7 @@ class EpisodeRows:
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> EpisodeRows:
-        """Return the chunk metadata of several record batches, concatenated."""
+        """Return the episode metadata of several record batches as one table."""
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
         whole = [_with_optional_columns(batch).select(names) for batch in batches]

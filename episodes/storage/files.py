@@ -1,4 +1,4 @@
-"""Read, map, write and replace files such that a killed process leaves no half-written file."""
+"""Read and write files such that a killed process never leaves a half-written file under the final name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 
 def local_path(path: str | Path) -> Path:
-    """Return the path of a local directory. Raise `InvalidArgument` for a URL."""
+    """Return a path as a `Path`. Raise `InvalidArgument` if it is a URL of remote storage."""
     scheme, separator, _ = str(path).partition("://")
     if separator and scheme.isalnum():
         raise InvalidArgument(
@@ -37,7 +37,7 @@ def local_path(path: str | Path) -> Path:
 
 
 def open_file(path: Path) -> int:
-    """Open a regular file for reading, and return its descriptor.
+    """Open a file for reading, and return its descriptor. Links, pipes and devices are refused.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -60,7 +60,7 @@ def open_file(path: Path) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a regular file, see `open_file`."""
+    """Return the bytes of a regular file."""
     with open(open_file(path), "rb", buffering=0) as file:
         return file.readall()
 
@@ -124,7 +124,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @cache
 def _libc() -> Any:
-    """Return the C library with typed `mmap` and `munmap`, or None if the system has no `mmap`."""
+    """Return the C library with the functions `mmap` and `munmap`, or None if the system lacks them."""
     if not hasattr(mmap, "MAP_PRIVATE"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -156,7 +156,7 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
 
 
 def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
-    """Write a file atomically like `put`, with an exclusive lock, and return the descriptor of the lock.
+    """Write and lock a file atomically, and return the descriptor that holds the lock.
 
     Args:
         path: of the file.
@@ -227,7 +227,7 @@ _WORTH_RESERVING = 1 << 21  # bytes; one system call takes 50 us
 
 
 def reserve(descriptor: int, start: int, size: int) -> None:
-    """Reserve disk space for a large write, which makes the write faster on ext4.
+    """Reserve disk space for a large write to an open file, which makes the write faster on ext4.
 
     Without such a system call, or without space, nothing happens: the write raises the error.
     """
@@ -237,7 +237,7 @@ def reserve(descriptor: int, start: int, size: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """Return the system call `fallocate64`, or None if the system lacks the call.
+    """Return the C function `fallocate64`, which reserves disk space, or None if the system lacks it.
 
     Python's `posix_fallocate` writes to each block if a file system lacks the call.
     """
@@ -253,7 +253,7 @@ def _fallocate() -> Any:
 
 @contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Context manager with a temporary directory that is renamed to `target` on success.
+    """Context manager that yields a temporary directory, which becomes `target` if no error occurs.
 
     After an error the temporary directory is removed.
 
@@ -271,7 +271,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_beside(target: Path) -> Iterator[Path]:
-    """Context manager with a temporary directory next to `target`, on the same disk.
+    """Context manager that yields a temporary directory next to `target`, and finally removes it.
 
     Temporary directories of killed processes are removed first.
     """

@@ -1,4 +1,4 @@
-"""`episodes.json`: the spaces, array schemas and metadata that all episodes of a data set share."""
+"""Read and write `episodes.json`: the spaces, array schemas and metadata that all episodes of a data set share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrackKnowledge(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Contents of `episodes.json`.
+    """Contents of `episodes.json`: spaces, array schemas and metadata of a data set.
 
     Attributes:
         observation_space, action_space: of all episodes, or None.
@@ -120,7 +120,7 @@ class Header:
 
 
 def read_header(directory: Path) -> Header | None:
-    """Return the header of a data set, or None if there is no `episodes.json`.
+    """Return the contents of `episodes.json`, or None if the directory has no such file.
 
     Raises:
         UnreadableData: the header is damaged, or of a newer format version.

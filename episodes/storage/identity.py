@@ -1,4 +1,4 @@
-"""Detect files in a directory that belong to another data set, by their data set id.
+"""Detect Arrow files and manifests that were moved into the directory of another data set, by its id.
 
 A data set has a random id, which its header, manifests and shards contain. Data sets of earlier versions have none, and
 are not checked. A merged shard keeps the id of its source; the commit that added it names that id.

@@ -54,7 +54,7 @@ class InfoField:
         return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}
 
     def column_types(self, path: str) -> dict[str, Any]:
-        """Return the names and Arrow types of the columns that store this key path."""
+        """Return names and types of the Arrow columns for the info values under the key path `path`."""
         arrow = pyarrow()
         if self.dtype is None:
             return {_values(path): arrow.large_list(arrow.large_binary())}

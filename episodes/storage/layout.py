@@ -91,7 +91,7 @@ class Layout:
         return layout
 
     def schema(self) -> Any:
-        """Return the Arrow schema of a file with this layout."""
+        """Return the Arrow schema of files with these columns."""
         value = {
             "structure": self.structure,
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
@@ -193,7 +193,7 @@ class StoredBatch:
 
     @property
     def info_paths(self) -> Collection[str]:
-        """Key paths of the stored infos."""
+        """Key paths of the infos in this batch, such as "episode/r"."""
         return self._layout.infos.keys()
 
     @property
@@ -316,7 +316,7 @@ class StoredBatch:
         return episode
 
     def pack(self, numbers: np.ndarray) -> EpisodePack:
-        """Return the episodes `numbers` [k] as a pack: a view if they are consecutive and not compressed."""
+        """Return the episodes `numbers` [k] as a pack, without copies if they are consecutive and not compressed."""
         first, last = int(numbers[0]), int(numbers[-1])
         in_a_row = last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
         picked = self.whole

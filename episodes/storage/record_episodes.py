@@ -1,4 +1,4 @@
-"""Environment wrapper that writes every episode to a data set on disk."""
+"""Gymnasium wrappers that write every episode of an environment to a data set on disk."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RecordEpisodes(gym.Wrapper):
         return observation, infos
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment, and record the step.
+        """Step the environment, record the step, and write the episode if it has ended.
 
         Raises:
             EpisodeStateError: there is no ongoing episode.
@@ -160,7 +160,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         return result
 
     def close(self, **options: Any) -> None:
-        """Write the ongoing episodes as cut chunks, finish the data set, and close the environments."""
+        """Write unfinished episodes as cut chunks, finish the data set, and close the environments."""
         self._write()
         self.writer.close()
         super().close(**options)

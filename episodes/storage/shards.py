@@ -39,7 +39,7 @@ def writer_name() -> str:
 
 
 class ShardWriter:
-    """Writer of one Arrow file, which is called `*.arrow.partial` until it is sealed.
+    """Writer of one Arrow file (shard), which has the suffix `.arrow.partial` until it is finished.
 
     After a failed write (a full disk) it takes no more batches. Its complete batches stay readable, also for processes
     that have mapped the file, since nothing is ever cut off.
@@ -120,11 +120,11 @@ class ShardWriter:
         self._sink.flush()
 
     def sync(self) -> None:
-        """Flush the file to disk (fsync)."""
+        """Flush the file to disk (fsync), so that it survives a crash of the machine."""
         sync(self.path)
 
     def seal(self) -> None:
-        """Write the footer of the Arrow file, and rename it to its final name.
+        """Finish the file: write the footer of the Arrow format, and rename it to its final name.
 
         Raises:
             UnreadableData: the file is not there any more.
@@ -179,7 +179,7 @@ def _sum(metadata: dict[bytes, bytes], sum_name: str) -> str:
 
 @dataclass(slots=True)
 class ShardBatch:
-    """Record batch read from an Arrow file, with its stored checksums."""
+    """Batch of episodes read from an Arrow file, with the checksums stored with it."""
 
     batch: Any
     place: bytes  # see `_place`
@@ -234,7 +234,7 @@ class ShardRead:
 
     @property
     def damage(self) -> str:
-        """Description of the file's damage, or "" if the file is intact.
+        """Text that says how the file is damaged, or "" if it is intact.
 
         A shard that ends with its last complete batch is intact.
         """
@@ -248,7 +248,7 @@ class ShardRead:
 def read_shard(
     file: ShardFile, *, mapped: bool = True, layout_of: Callable[[Any], Any] = Layout.from_schema
 ) -> ShardRead:
-    """Read the complete record batches of an Arrow file, as views of the mapped file.
+    """Read all complete record batches of an Arrow file, without copies of their data.
 
     Args:
         file: of the shard.

@@ -55,7 +55,7 @@ class SmallEpisodes:
         return True
 
     def accept_like(self, episodes: Sequence[Any]) -> None:
-        """Accept only episodes with the dtypes, shapes and spaces of `episodes[0]` from now on.
+        """Define which episodes may be queued from now on: those with the dtypes, shapes and spaces of `episodes[0]`.
 
         If that episode has nested arrays, custom data or Python objects, no episode is accepted.
         """

@@ -1,4 +1,4 @@
-"""Dtype, item shape, compression and nesting of the arrays in a data set."""
+"""Schema of the arrays in a data set: dtype, item shape, compression, and how arrays are nested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to
 
 @dataclass(frozen=True, slots=True)
 class TrackField:
-    """Dtype, item shape and compression of one array column in a data set.
+    """Schema of one array in a data set: dtype, item shape and compression.
 
     Attributes:
         dtype: of the items, as numpy writes it.
@@ -115,7 +115,7 @@ Fields = dict[str, TrackField]
 
 
 def fields_of(pack: EpisodePack, compression: str) -> Fields:
-    """Return the schema of each array of a pack, by path."""
+    """Return the schema of each array of a pack, by the array's path."""
     fields = {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
     if ACTIONS.path in fields and fields[ACTIONS.path].is_ragged:
         fields |= {

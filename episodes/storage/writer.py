@@ -1,4 +1,4 @@
-"""Write episodes to a data set on disk."""
+"""Write episodes to a data set directory, also from several processes at a time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Addition(NamedTuple):
 
 
 class EpisodeWriter:
-    """Writer of episodes to a data set directory, which `EpisodeDataset` reads.
+    """Writer that appends episodes to a data set directory, which `EpisodeDataset` reads.
 
     The directory is created with the first episodes; an existing data set is appended to. Several writers, in several
     processes and threads, may write to one data set at a time. `flush` makes added episodes survive a killed process. A
@@ -137,7 +137,7 @@ class EpisodeWriter:
         self,
         episodes: SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode],
     ) -> None:
-        """Add a pack, an episode or chunk, or a list of episodes.
+        """Add a pack, an episode, a chunk of an episode, or a list of episodes to the data set.
 
         They are copied or written, so they may be changed afterwards. Large ones are written at once, small ones
         together with others; `flush` writes them now. Agents of multi-agent episodes are added as separate episodes;
@@ -348,7 +348,7 @@ class EpisodeWriter:
             self._take(addition)
 
     def _take(self, addition: _Addition) -> None:
-        """Queue a small record batch, or write a large one at once."""
+        """Queue a small record batch, or write a large one at once, after the queued ones."""
         self._begin_if_other(addition)
         if not addition.is_small:
             self._commit()

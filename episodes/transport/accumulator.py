@@ -1,4 +1,4 @@
-"""Fixed-size rollout buffers that are filled step by step in preallocated arrays."""
+"""Rollout buffers of a fixed size, filled step by step in arrays that are allocated once."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TrajectoryAccumulator:
         part.add(data)
 
     def build(self) -> dict[str, Any]:
-        """Return the filled arrays, nested like `example`, and start again at the first slot.
+        """Return the arrays, nested like `example`, and continue writing at their beginning.
 
         Raises:
             EpisodeStateError: slots are empty and `partial="raise"`; the items are kept.
@@ -206,7 +206,7 @@ class _Timescale:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """Convert an item to arrays with the expected shapes and dtypes. Raise an error for the first invalid leaf."""
+        """Convert an item to arrays of the expected shapes and dtypes. Raise an error for the first misfit."""
         leaves: list[Any] = []
         self._collect(self.buffers, data, (), leaves)
         fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
@@ -313,7 +313,7 @@ def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
 
 
 def _getter(keys: list[Any]) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that lists the values at `keys` of a container."""
+    """Return a function that returns the values of a container at `keys`."""
     return itemgetter(*keys) if len(keys) > 1 else lambda data: [data[key] for key in keys]
 
 

@@ -73,7 +73,7 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _option_of(descriptor: int, level: int, name: int, size: int) -> bytes:
-    """Return a socket option (`getsockopt`) of the socket with the given descriptor."""
+    """Return the value of a socket option (`getsockopt`), `size` bytes, of the socket with this descriptor."""
     with _borrowed(descriptor) as borrowed:
         return borrowed.getsockopt(level, name, size)
 

@@ -29,7 +29,7 @@ _ENDINGS = bytes(range(4))  # valid codes
 
 
 def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
-    """Decode `num` episode lengths, int64 [num], and their sum. Raise `UnreadableData` for impossible lengths."""
+    """Decode the lengths of `num` episodes, int64 [num], and return their sum too. Invalid lengths raise an error."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
         largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
@@ -53,7 +53,7 @@ def integers_of(values: np.ndarray) -> bytes:
 
 
 def _ids(ids: np.ndarray) -> Any:
-    """Encode episode ids: ASCII strings as bytes, other strings as UTF-32, ids of other types as msgpack."""
+    """Encode episode ids compactly: ASCII strings as bytes, other strings as UTF-32, other types as msgpack."""
     if ids.dtype.kind != "U" or not ids.nbytes:
         return msgpack_codec.encode(ids.tolist(), "ids")
     if not ids.dtype.isnative or sys.byteorder != "little":

@@ -1,4 +1,4 @@
-"""File in which a receiver records the messages taken from each sender, so that none is taken twice after a crash.
+"""File in which a receiver records how many messages it has taken from each sender, to continue after a crash.
 
     header    64 bytes: b"REjournal2\\n" and zeros
     slots     4,096 slots of 96 bytes, one for each sender

@@ -32,7 +32,7 @@ _new: Any = tuple.__new__  # half the price of the class call
 
 
 class Kind(IntEnum):
-    """Kind of a message. The first five kinds are sent by senders, the last four by receivers."""
+    """Kind of a message. The first five are sent by senders of episodes, the last four by receivers."""
 
     HELLO = 0  # number: the sender's first unacknowledged message; schema: its number of connections so far
     SCHEMA = 1  # schema: its id; the document follows the head

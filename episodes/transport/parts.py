@@ -93,7 +93,7 @@ class PartsReader:
         self.limit = SMALL if len(parts) > 1 else ALL
 
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
-        """Return the next arrays, one per item of `items`, with `num_observed` or `num_steps` rows."""
+        """Return the next arrays of the message, one per item, with first dimension `num_observed` or `num_steps`."""
         body, limit, result = self.body, self.limit, []
         for dtype, shape, size, is_observed in items:
             rows = num_observed if is_observed else num_steps

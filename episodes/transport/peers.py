@@ -67,7 +67,7 @@ class Peers(OrderedDict[bytes, Peer]):
         return self._archived.pop(sender, first)
 
     def oldest_idle(self) -> bytes | None:
-        """Return the longest silent sender without unprocessed messages if there are more than 4,096 senders."""
+        """Return the longest silent sender without waiting messages if there are more than 4,096 senders, else None."""
         if len(self) <= _MOST_PEERS:
             return None
         return next((sender for sender, peer in self.items() if not (peer.num_waiting or peer.num_in_use)), None)

@@ -102,7 +102,7 @@ class ReceiverStats:
 
 
 class EpisodeReceiver(Endpoint):
-    """Receiver of packs and episodes from any number of `EpisodeSender`s, in order for each sender.
+    """Receiver of packs and episodes from any number of `EpisodeSender`s, in the order of sending for each sender.
 
     A message is acknowledged when `recv` returns it, or together with later ones while more are queued. A sender sends
     unacknowledged messages again when its connection breaks. So if the receiver's process is killed, only the messages
@@ -292,7 +292,7 @@ class EpisodeReceiver(Endpoint):
                 raise
 
     def _collect(self, num_steps: int, oldest: int, deadline: float) -> str | None:
-        """Take messages until the sample is complete and return None, or return a text on what is missing.
+        """Take messages until `sample` has enough steps. If no message comes, return what is missing as text.
 
         Args:
             oldest: version that is too old after the next version was published.
@@ -324,7 +324,7 @@ class EpisodeReceiver(Endpoint):
                 self._decode_and_take(index, into_batch=True)
 
     def _index_of(self, peer: Peer | None) -> int | None:
-        """Return the index of the first queued message (of `peer`, if not None), or None without such a message."""
+        """Return the queue index of the first message (from `peer`, unless None), or None if there is none."""
         return next((i for i, arrived in enumerate(self._queue) if peer is None or arrived.peer is peer), None)
 
     def _forget_gone(self, peers: list[Peer]) -> None:
@@ -437,7 +437,7 @@ class EpisodeReceiver(Endpoint):
         self._share_weights(peer)
 
     def _archive(self, sender: bytes | None) -> None:
-        """Acknowledge all messages of a sender, and remove its state except the next message number."""
+        """Acknowledge all messages of an idle sender, and forget all but the number of its next message."""
         if sender is not None:
             self._acknowledge(self._peers[sender])
             self._unacknowledged.pop(sender, None)
@@ -616,7 +616,7 @@ class EpisodeReceiver(Endpoint):
         self._reply(address, Head(Kind.WHO, 1).packed())
 
     def _reply(self, address: bytes, *parts: Buffer) -> bool:
-        """Send a message to a sender, and return False if it has no connection.
+        """Send a message to the sender at `address`. Return False if it is not connected.
 
         The message is dropped if the sender reads nothing.
         """

@@ -46,12 +46,12 @@ class SendQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue is full, so that it must be sent before more is added."""
+        """Whether the queued bytes have reached the limit, so that the queue must be sent before more is added."""
         return bool(self._joined) or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
 
     @property
     def is_late(self) -> bool:
-        """Whether the oldest episode or pack has been queued for at least `max_delay` seconds."""
+        """Whether the oldest item has been queued for `max_delay` seconds or longer, so that it should be sent."""
         return self._since != 0.0 and time.monotonic() - self._since >= self._max_delay
 
     def is_due(self, is_idle: bool) -> bool:
@@ -64,7 +64,7 @@ class SendQueue:
         return self.is_full or self.is_late
 
     def take(self, episodes: Any) -> bool:
-        """Add a small episode or pack to the queue, or return False if it is too large or its schema differs."""
+        """Add a small episode or pack to the queue. Return False if it is too large or differs from the queued ones."""
         took = self._take_pack(episodes) if isinstance(episodes, EpisodePack) else self._take_episode(episodes)
         if took and self._since == 0.0:
             self._since = time.monotonic()
@@ -106,7 +106,7 @@ class SendQueue:
         return self._joined
 
     def halve(self) -> bool:
-        """Move half of the next message's packs back, as it is too large. Return False if it has one episode only."""
+        """Move half of the next message's episodes back, as it is too large. Return False if it has only one."""
         packs = self._joined if len(self._joined) > 1 else [half for pack in self._joined for half in _halves(pack)]
         half = len(packs) // 2
         if half:
@@ -125,7 +125,7 @@ def _halves(pack: EpisodePack) -> list[EpisodePack]:
 
 
 def _infos_nbytes(infos: Infos) -> int:
-    """Return the size in bytes of the numeric info columns."""
+    """Return the memory size in bytes of the info values that are stored as arrays."""
     if not isinstance(infos, ColumnInfos):
         return 0
     columns = [column for column in infos.columns.values() if isinstance(column, TypedColumn)]

@@ -78,7 +78,7 @@ class _Sent(NamedTuple):
 
 
 class EpisodeSender(Endpoint):
-    """Sender of packs and episodes to an `EpisodeReceiver`, in order, with redelivery of unacknowledged messages.
+    """Sender of packs and episodes to an `EpisodeReceiver`, in order. Unacknowledged messages are sent again.
 
     A pack is one message. Finished episodes that are sent one by one are copied into a queue, which is sent when it has
     `coalesce` bytes or its oldest episode is `max_delay` seconds old, because a message costs as much as a hundred
@@ -155,7 +155,7 @@ class EpisodeSender(Endpoint):
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def send(self, episodes: Sendable, timeout: float | None = 10.0) -> None:
-        """Send a pack, an episode, or a list of episodes, as soon as the window of unacknowledged messages permits.
+        """Send a pack, an episode or a list of episodes. Wait while too many earlier messages are unacknowledged.
 
         Args:
             episodes: a growing episode is sent as it is now, and may grow on.
@@ -201,7 +201,7 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
-        """Send all queued episodes, and wait until the receiver has acknowledged all messages.
+        """Send all queued episodes, and wait until the receiver has acknowledged all of them.
 
         Args:
             timeout: seconds to wait; None waits without a limit.
@@ -257,7 +257,7 @@ class EpisodeSender(Endpoint):
         return SenderStats(**self._counts)
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
-        """Add a small episode or pack to the queue, and send the queue if it is due. Return False if not added."""
+        """Queue a small episode or pack, and send the queue if it is time. Return False if it cannot be queued."""
         queue = self._queue
         if awaits_connection and isinstance(episodes, EpisodePack):
             return False  # the first pack is not queued: it is sent at once
@@ -455,7 +455,7 @@ class EpisodeSender(Endpoint):
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Send the queue, wait for acknowledgements, and close the sender even if that fails. May be called again.
+        """Send the queue, wait for acknowledgements, and close the sender in any case. May be called again.
 
         Args:
             timeout: seconds to wait; 0 drops what is not acknowledged.

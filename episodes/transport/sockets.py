@@ -1,4 +1,4 @@
-"""ZeroMQ sockets shared by threads: locking, closing, and recovery after interrupted calls."""
+"""ZeroMQ sockets that threads can share, and that work again after a call was interrupted (Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def zeromq() -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse the memory of freed messages (up to 64 MiB) instead of returning it to the system.
+    """Let glibc keep the memory of freed messages (up to 64 MiB) for the next ones, which is faster.
 
     Each message of many packs is one block of memory, which the socket frees when it was sent. glibc returns such
     blocks to the system and requests them again page by page, which takes longer than writing the message. It stops
@@ -82,7 +82,7 @@ class OpenSockets:
             self.monitor = None
 
     def release(self) -> None:
-        """Close all resources. Messages still in the sockets are dropped. If interrupted, a second call continues."""
+        """Close all sockets and other resources. If interrupted, a second call continues."""
         self.close_socket()
         while self.closers:
             self.closers[-1]()
@@ -126,7 +126,7 @@ class Endpoint:
     # --- locking ---------------------------------------------------------------------------------------------------
 
     def lock(self) -> threading.RLock:
-        """Return the lock that a thread must hold to use the socket. Raise an error if the call must not use it.
+        """Return the lock that threads share. Raise an error for a nested call, or in a forked process.
 
         Raises:
             EpisodeStateError: this thread is in a section already, because a signal handler interrupted it; or this
@@ -200,7 +200,7 @@ class Endpoint:
 
     @staticmethod
     def pause() -> None:
-        """Wait briefly, so that other threads can take the lock."""
+        """Sleep for a moment, so that other threads can take the lock."""
         time.sleep(_PAUSE_S)
 
     def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
@@ -236,7 +236,7 @@ class Endpoint:
         return self._sockets.is_released or self._sockets.process != _own_process
 
     def release(self) -> None:
-        """Close all resources. Messages still in the sockets are dropped. If interrupted, a second call continues."""
+        """Close all sockets and other resources. If interrupted, a second call continues."""
         self.is_closed = True
         self._sockets.release()
 
@@ -281,7 +281,7 @@ def deadline_of(timeout: float | None) -> float:
 
 
 def checked_address(address: Any) -> str:
-    """Return the address of a socket. Raise `WrongType` if it is not a str."""
+    """Return the address unchanged. Raise `WrongType` if it is not a str."""
     if not isinstance(address, str):
         raise WrongType(f"address={address!r}: give a text such as 'tcp://127.0.0.1:5555'")
     return address

@@ -38,7 +38,7 @@ def encoded_weights(values: Any) -> list[Buffer]:
 
 
 def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> Weights:
-    """Decode the weights of a message, starting at byte `start` of its first part.
+    """Decode the network weights in a message, whose first part has `start` bytes before them.
 
     Raises:
         UnreadableData: the message is damaged.

@@ -93,7 +93,7 @@ class Message(NamedTuple):
 
 
 def id_of(schema: bytes) -> int:
-    """Return the id of a schema, a 64-bit hash of its bytes."""
+    """Return the id of an encoded schema, a 64-bit hash of its bytes."""
     return int.from_bytes(hashlib.blake2b(schema, digest_size=8).digest(), "little")
 
 
@@ -127,7 +127,7 @@ class Schemas:
 
 
 def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
-    """Return a hashable key that is equal for packs with equal dtypes, shapes, nesting and spaces.
+    """Return a key that is equal for packs with equal dtypes, shapes, nesting and spaces, to cache schemas.
 
     Args:
         arrays: the arrays of the pack's tracks, if they were listed already.
@@ -227,7 +227,7 @@ def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
 
 
 class PackLayout:
-    """Decoded schema of a pack: dtypes, shapes, nesting and spaces, prepared for decoding messages.
+    """Decoded schema of a pack (dtypes, shapes, nesting, spaces), with which its messages are decoded.
 
     Raises:
         UnreadableData: a field, the structure or a space is invalid.
@@ -357,7 +357,7 @@ def checked_field(dtype: Any, shape: Any) -> TrackField:
 
 
 def item_size(field: TrackField) -> int:
-    """Return the size in bytes of one item with this dtype and shape."""
+    """Return the size in bytes of one array item of this dtype and shape."""
     size = np.dtype(field.dtype).itemsize
     for length in field.value_shape:
         size *= length

@@ -235,5 +235,5 @@ class EpisodeTable:
 
 
 def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    """Return an array [2 * size] that starts with the first `size` items of `array`."""
+    """Return a zero-padded copy [2 * size] of the first `size` elements of an array."""
     return np.concatenate([array[:size], np.zeros(size, array.dtype)])

@@ -1,4 +1,4 @@
-"""Cached columns of the infos in a replay ring, built when infos are first sampled."""
+"""Infos of the observations in a replay ring as columns by key, built when infos are first sampled."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class InfoSegments:
         return self.parts[segment].item(row - self.starts[segment])
 
     def infos(self, rows: Iterable[int]) -> Infos:
-        """Return the infos of the observations with the numbers `rows`."""
+        """Return the infos of the observations with the numbers `rows` as an `Infos` object."""
         if len(self.starts) == self._dropped:
             return EmptyInfos(len(list(rows)))
         return infos_of([self.item(row) for row in rows])

@@ -122,7 +122,7 @@ class LinkedRing:
         )
 
     def close(self) -> None:
-        """Release all arrays and close the files. Later uses raise `EpisodeStateError`."""
+        """Release all arrays and close their files. Any later use of the ring raises `EpisodeStateError`."""
         if not self.is_closed:
             lock, files = self.lock, self.allocator.files
             self.__dict__.clear()
@@ -163,7 +163,7 @@ class LinkedRing:
 
     @property
     def observations(self) -> TrackRing:
-        """Ring array of the stored observations.
+        """Ring array of the observations. It has a few more items than the ring has steps.
 
         Raises:
             EpisodeStateError: no observation was added yet.
@@ -363,7 +363,7 @@ class LinkedRing:
             self.window = window
 
     def evict_before(self, number: int) -> None:
-        """Evict all steps with numbers below `number`."""
+        """Evict all steps with numbers below `number`, also if the ring is not full."""
         with self.lock:
             self.flush_staged()
             if number > self.tail:
@@ -385,7 +385,7 @@ class LinkedRing:
         return max(self.lost_rows, self.rows_head - self.num_rows)
 
     def _grow_rows(self, needed: int, num_steps: int) -> None:
-        """Allocate a larger ring for observations, since many short episodes have many first observations."""
+        """Replace the observation ring by a larger one, which many short episodes need for their first observations."""
         expected = needed * self.capacity // max(num_steps, 1)
         size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
         first, old = self.first_row, self._observations

@@ -1,4 +1,4 @@
-"""Directory of a memory-mapped replay buffer, with its lock and array files.
+"""Directory with the memory-mapped array files of a replay buffer, locked while the buffer uses them.
 
 lock            held (flock) by the buffer that uses the directory
 ring_1.npy ...  the arrays, of full size from the beginning
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20  # bytes that are written at once where the system cannot reser
 
 
 class MappedFiles:
-    """Memory-mapped `.npy` files in a locked directory.
+    """Memory-mapped `.npy` files in a directory that is locked against other replay buffers.
 
     The directory stays locked until `close`. An object that is dropped without `close` releases the lock, with a
     `ResourceWarning`.
@@ -143,7 +143,7 @@ class MappedFiles:
 
 
 def file_name_of(array: np.ndarray) -> str | None:
-    """Return the name of the file from which an array or its base is memory-mapped, or None."""
+    """Return the name of the file from which an array (or the array it views) is memory-mapped, or None."""
     base: Any = array
     while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
         base = getattr(base, "base", None)
@@ -151,7 +151,7 @@ def file_name_of(array: np.ndarray) -> str | None:
 
 
 def _locked(file: Path) -> int:
-    """Open a lock file, lock it exclusively, and return its descriptor."""
+    """Open a file and lock it exclusively, and return its descriptor. Raise `InvalidArgument` if it is locked."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +185,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Map an existing `.npy` file, after validating its header and size.
+    """Map an existing `.npy` file into memory, after validating its header and size.
 
     Reading a map beyond the end of its file would end the process.
     """

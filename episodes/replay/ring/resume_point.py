@@ -1,4 +1,4 @@
-"""Files from which a memory-mapped replay ring is resumed after its process ended or was killed.
+"""Files in a replay buffer's directory from which a new process resumes the buffer.
 
     state.msgpack   the state at the last `save`, with a checksum
     tail            8 bytes: the number of the oldest step that is whole; written before steps are overwritten
@@ -54,7 +54,7 @@ class ResumePoint:
             write_document(self.files.folder / _MOVED, moved)
 
     def save(self, state: dict[str, Any], tail: int) -> None:
-        """Save the state of the ring to disk. After an error the previous state remains.
+        """Save the state of the ring (all but its mapped arrays) to disk. After an error the old state remains.
 
         Raises:
             WrongType: msgpack cannot hold a value. The message names it.
@@ -115,7 +115,7 @@ class ResumePoint:
 
 
 def _with_check(tail: int) -> int:
-    """Combine a step number and its 16-bit checksum in one 64-bit word, which is written atomically."""
+    """Return a step number and its 16-bit checksum as one 64-bit integer, which memory can store atomically."""
     return tail | crc_hqx(tail.to_bytes(_TAIL_BITS // 8, "little"), 0x1D0F) << _TAIL_BITS
 
 
@@ -138,7 +138,7 @@ def write_document(file: Path, content: dict[str, Any]) -> bytes:
 
 
 def read_document(file: Path) -> tuple[bytes, dict[str, Any]]:
-    """Read a file that `write_document` wrote, and return its checksum and content.
+    """Return checksum and content of a file that `write_document` wrote. Raise `UnreadableData` if it is damaged.
 
     Raises:
         UnreadableData: the file is damaged, or something else.

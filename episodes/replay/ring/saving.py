@@ -15,7 +15,7 @@ NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost
 
 
 def ring_state(ring: LinkedRing) -> dict[str, Any]:
-    """Return the contents of the ring as a dict of numbers, lists and arrays."""
+    """Return the contents of the ring as a dict of numbers, lists and arrays, for a checkpoint."""
     num_steps, num_rows = min(ring.head, ring.capacity), min(ring.rows_head, ring.num_rows)
     return {
         **{name: getattr(ring, name) for name in NUMBERS},

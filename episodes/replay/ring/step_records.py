@@ -65,12 +65,12 @@ class StepRecords:
 
 
 def item_bytes(items: np.ndarray) -> int:
-    """Return the size in bytes of one item of `items` [k, ...]."""
+    """Return the size in bytes of one item of an array [k, ...]."""
     return items.itemsize * math.prod(items.shape[1:])
 
 
 def is_small(items: object) -> bool:
-    """Return True if items [k, ...] are numeric and small enough to be stored in step records."""
+    """Return True if items are numbers or small arrays of numbers, at most 16 bytes each."""
     return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and 0 < item_bytes(items) <= SMALL
 
 

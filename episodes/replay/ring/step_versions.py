@@ -49,7 +49,7 @@ class StepVersions:
         return np.full(slots.shape, UNKNOWN) if self.versions is None else self.versions[slots]
 
     def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
-        """Return the run-length encoded policy versions of an episode's steps, or None if no version is known."""
+        """Return the policy versions of an episode's steps as runs of equal values, or None if none is known."""
         return None if self.versions is None else VersionRuns.of(self.versions[slots], num_steps)
 
     def reopen(self, newest: int) -> None:

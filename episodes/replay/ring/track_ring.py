@@ -1,4 +1,4 @@
-"""Ring arrays: written from left to right and, once full, from the left again.
+"""Arrays used as rings: written from left to right and, once full, from the left again.
 
 Rows are numbered in the order in which they are written. Row number k is at position k % size:
 
@@ -61,7 +61,7 @@ class Allocator:
 
     @property
     def names(self) -> list[str]:
-        """Names of all memory-mapped files in use."""
+        """Names of the memory-mapped files of all arrays in use."""
         return [] if self.files is None else list(self.files.names)
 
     def remove(self, names: Iterable[str]) -> None:
@@ -187,7 +187,7 @@ class TrackRing:
 
     @property
     def file_names(self) -> list[str]:
-        """Names of the files from which the arrays are memory-mapped."""
+        """Names of the files from which this ring's arrays are memory-mapped."""
         return [name for leaf in nested.leaves(self.data) if (name := file_name_of(leaf))]
 
 

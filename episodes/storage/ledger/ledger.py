@@ -35,7 +35,7 @@ _MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since t
 
 
 def schema() -> Any:
-    """Return the Arrow schema of a ledger file."""
+    """Return the Arrow schema of ledger files: one row per training update."""
     pa = pyarrow()
     numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
     lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}
@@ -102,7 +102,7 @@ class Ledger:
         settings: Mapping[str, Any] | None = None,
         module: str = "",
     ) -> None:
-        """Record the batch of a training update, and a hash of the weights after the update.
+        """Record a training update: hashes of the rows of its batch, their episodes, and a hash of the new weights.
 
         Args:
             update: its number. A number that is not higher than the last one's shows that the run was resumed.
@@ -196,7 +196,7 @@ class Ledger:
 
 
 def _text(value: Any) -> str:
-    """Return a string that Arrow can store, with lone surrogates escaped."""
+    """Return a value as a string that can be encoded as UTF-8, with lone surrogates escaped."""
     return str(value).encode(errors="backslashreplace").decode()
 
 

@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class LedgerReader(Sequence[LedgerUpdate]):
-    """Read-only sequence of the updates recorded in a ledger, as of the time when it was opened.
+    """Read-only sequence of the training updates that a ledger contained when it was opened.
 
     If updates were repeated after a checkpoint was resumed, the last ones are read.
 
@@ -157,5 +157,5 @@ def _check_schema(file: ShardFile, column_types: Any) -> None:
 
 
 def _episode_ids(batches: list[Any]) -> list[str]:
-    """Return the episode ids stored in a ledger file, by episode number."""
+    """Return the ids of the episodes in a ledger file, in the order of their numbers."""
     return [id_ for batch in batches for id_ in batch["named"].values.to_pylist()]

@@ -60,7 +60,7 @@ class Mirror:
 
     @property
     def path(self) -> str:
-        """URL of the data set."""
+        """URL of the remote data set."""
         return self.place.url
 
     @property
@@ -68,7 +68,7 @@ class Mirror:
         return True
 
     def refresh(self) -> Catalog:
-        """Download the JSON files and manifests, and return the catalog of Arrow files."""
+        """Download all JSON files and manifests, and return which Arrow files are current."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sizes = self.place.sizes()
         small = [name for name in self._sizes if name.endswith((".json", ".manifest"))]
@@ -153,7 +153,7 @@ class Mirror:
         return read_shard(ShardFile(file.name, file.order, local, file.num_episodes))
 
     def _make_room(self) -> None:
-        """Delete the least recently used Arrow files until the cache is within its size limit."""
+        """Delete the least recently used Arrow files if the cache exceeds its size limit."""
         files = []
         for entry in os.scandir(self.directory):
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Upload a data set to a remote directory.
+"""Upload a data set to remote storage, or only what is new in it.
 
 Files are sent in an order that keeps the remote data set complete at any time: shards, commits, manifests, and the
 header of a new data set last. An upload that was killed can be repeated, and sends only missing files.

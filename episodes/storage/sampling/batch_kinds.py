@@ -45,7 +45,7 @@ class StepBatches:
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Options for batches of windows of successive steps, columns [B, W, ...] with W = lookback + burn_in + length.
+    """Options for batches of windows of W = lookback + burn_in + length successive steps, columns [B, W, ...].
 
     Columns are those of `EpisodeReplayBuffer.sample_sequences`. A window stays within its episode. If an episode's
     first chunk has a lookback, columns on the left show it.
@@ -98,7 +98,7 @@ class EpisodeBatches:
 
 @dataclass(frozen=True, slots=True)
 class ChunkBatches:
-    """Options for batches of parts of episodes, returned as packs, for example for data sets with ragged arrays.
+    """Options for batches of parts of episodes, as packs. It is the way to sample arrays of variable-length items.
 
     Each sampled step begins a chunk of `length` steps, or fewer at the end of its episode.
 

@@ -33,7 +33,7 @@ class _Draw:
 
     @property
     def ends(self) -> np.ndarray:
-        """Stop position (last step + 1) of each sampled step's episode, int64 [n]."""
+        """Position after the last step of each sampled step's episode, int64 [n]."""
         return self.steps.known(END)
 
     @cached_property
@@ -90,7 +90,7 @@ class StepDraw(_Draw):
         return self.steps.indices
 
     def is_first(self) -> np.ndarray:
-        """Return True for each sampled step that has no earlier stored step in its episode, bool [n]."""
+        """Return whether each sampled step is the first stored one of its episode, bool [n]."""
         return self.before == 0
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
@@ -187,13 +187,13 @@ class WindowDraw(_Draw):
         return np.where(stored, positions, -1)
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return the element of `values` [chunks] of each window, repeated as [B, W], with None or 0 as padding."""
+        """Return the element of `values` [number of chunks] for each window step's chunk, [B, W], or None or 0."""
         result = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
         result[~self.grid.there] = None if result.dtype == object else np.zeros((), result.dtype)
         return result
 
     def times(self) -> np.ndarray:
-        """Return the time index of each step in its episode, int64 [B, W], with 0 as padding."""
+        """Return the time index of each window step in its episode, int64 [B, W], with 0 as padding."""
         return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

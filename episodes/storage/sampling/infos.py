@@ -1,4 +1,4 @@
-"""Read the info dicts of sampled steps, as dicts or as columns."""
+"""Read the infos that the environment returned with sampled observations, as dicts or as columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StoredInfos:
         return tracks.infos
 
     def dicts(self, numbers: np.ndarray, episodes: np.ndarray) -> list[dict[str, Any]]:
-        """Return the info dict of each observation at the positions `numbers` [n]."""
+        """Return the info dict of each observation at the positions `numbers` [n] of the chunks `episodes` [n]."""
         result: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
         for infos, indices, rows in self._by_batch(numbers, episodes):
             for place, info in zip(indices.tolist(), infos.take(rows).dicts(), strict=True):

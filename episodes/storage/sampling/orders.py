@@ -74,7 +74,7 @@ class WeightedOrder:
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """Return a numpy random generator seeded with all given numbers."""
+    """Return a numpy random generator whose seed is determined by all given integers."""
     return np.random.default_rng(np.random.SeedSequence(numbers))
 
 
@@ -86,7 +86,7 @@ def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
-    """Return a uniform random number in [0, 1) for each position, float64 [stop - start]."""
+    """Return reproducible uniform random numbers in [0, 1) for the positions `start` to `stop`, float64."""
     (key,) = _keys(seed, stream, 1)
     hashed = _hash(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11

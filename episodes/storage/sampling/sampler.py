@@ -1,4 +1,4 @@
-"""Sampler of steps, windows or episodes from the files of a data set."""
+"""Sampler of training batches (steps, windows or episodes) from the files of a data set."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class StoredEpisodes(Protocol):
 
 
 class Sampler:
-    """Sampler of steps, windows or episodes from the files of a data set, created by `EpisodeDataset.sampler`.
+    """Iterator over batches of steps, windows or episodes that are read from the files of a data set.
 
     `for batch in sampler` iterates over the rest of the epoch, and later over the next one. `sample`, `at` and
     `sample_sequences` have the arguments, columns and errors of `EpisodeReplayBuffer`. All methods but `at` advance one
@@ -180,7 +180,7 @@ class Sampler:
     # --- an epoch ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
+        """Return the number of batches in an epoch, that is, in one pass over the data."""
         return -(-self._ahead.order.num // self.what.size)
 
     @property
@@ -227,7 +227,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Skip the next `num_batches` batches, for example the batches of another data loading worker."""
+        """Skip batches, for example those that other data loading workers return."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)
@@ -350,7 +350,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the next `batch_size` windows of `length` steps, like `EpisodeReplayBuffer.sample_sequences`."""
+        """Return the next `batch_size` windows of `length` steps, as a `Batch` of columns [B, W, ...]."""
         check_sequences(batch_size, length, burn_in, lookback, boundary, None)
         names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
@@ -389,7 +389,7 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state_dict`, so that the following batches are the same as in the saved run.
+        """Restore a state from `state_dict`, so that the next batches are those that would have followed it.
 
         If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 
@@ -456,7 +456,7 @@ class Sampler:
             return False
 
     def copy(self) -> Sampler:
-        """Return an independent sampler over the same files at the same position."""
+        """Return an independent sampler with the same files, order and position."""
         return type(self)._of(self.__getstate__())
 
     @classmethod

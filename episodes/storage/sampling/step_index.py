@@ -56,7 +56,7 @@ class StepIndex:
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
     def _join(self, heads: np.ndarray) -> np.ndarray:
-        """Merge the index entries of chunks of one episode, and return the position of each chunk's first step [n]."""
+        """Join chunks with the same first chunk in `heads`, and return the first position of each chunk, int64 [n]."""
         order = np.lexsort((self.known[T_STARTED], heads))
         first = np.empty_like(self.starts)
         first[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
@@ -76,7 +76,7 @@ class StepIndex:
         return len(self.ends)
 
     def chain(self, chunk: int) -> list[int]:
-        """Return all chunks of the episode that contains `chunk`, in order of time."""
+        """Return the numbers of all chunks of the episode that contains `chunk`, in order of time."""
         if not self.is_joined:
             return [chunk]
         head = self.heads[chunk]

@@ -180,7 +180,7 @@ class StoredTracks:
         return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
 
     def place(self, episode: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores a chunk, and the chunk's row in the batch."""
+        """Return the record batch that stores a chunk, and at which row of the batch."""
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])

@@ -72,7 +72,7 @@ def _bounds(sums: np.ndarray) -> np.ndarray:
 
 
 class _EpisodeWeights:
-    """Function that maps uniform random numbers to steps, with one weight per episode."""
+    """Function from uniform random numbers [n] to steps, whose probabilities are given per episode."""
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
@@ -90,7 +90,7 @@ class _EpisodeWeights:
 
 
 class _StepWeights:
-    """Function that maps uniform random numbers to steps, with one weight per step.
+    """Function from uniform random numbers [n] to steps, whose probabilities are given per step.
 
     It stores one sum per block of steps, and reads the weights of sampled blocks.
     """

@@ -1,4 +1,4 @@
-"""Table of episode metadata as numpy columns, convertible to Arrow, pandas and polars."""
+"""Table of episode metadata (ids, lengths, returns, ...) as numpy columns, for filters and data frames."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         return len(next(iter(self._columns.values())))
 
     def to_arrow(self, names: Any = None) -> Any:
-        """Return the columns `names`, or all columns, as a `pyarrow.Table`.
+        """Return the columns `names` (default: all) as a `pyarrow.Table`.
 
         Episodes without a value of `custom_data` have a null. An id that is no string is written as one.
         """

@@ -1,4 +1,4 @@
-"""Result of a SQL query over a data set, with its episodes and steps."""
+"""Result of a SQL query over a data set, through which the found episodes and steps can be read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Data = TypeVar("Data", bound=Searchable)
 
 @dataclass(frozen=True)
 class Selection(Generic[Data]):
-    """Result of a SQL query over a data set, from which the matching episodes and steps can be read.
+    """Result of a SQL query over a data set, through which the found episodes and steps can be read.
 
     The result's episodes and steps are known if the query selects `step`, or `episode`, or `episode` and `t`. A
     selection can be passed to `pyarrow.table`, `polars.DataFrame` and DuckDB.
@@ -79,12 +79,12 @@ class Selection(Generic[Data]):
 
     @property
     def steps(self) -> np.ndarray:
-        """Index of each row's step among all steps of the data set, int64 [k]."""
+        """Index among all steps of the data set of each step that the query found, int64 [k]."""
         return (np.cumsum(self.dataset.lengths) - self.dataset.lengths)[self.numbers] + self.t
 
     @cached_property
     def episodes(self) -> Data:
-        """Data set of the selected episodes, without duplicates, in stored order."""
+        """Data set of the episodes that the query found, without duplicates, in stored order."""
         return self.dataset.select(np.unique(self.numbers))
 
     def to_pandas(self) -> Any:
@@ -115,7 +115,7 @@ class Selection(Generic[Data]):
         return self.table
 
     def windows(self, before: int = 0, after: int = 0) -> list[SingleAgentEpisode]:
-        """Return a short episode around each selected step: `before` steps, the selected step, and `after` steps.
+        """Return for each found step an episode of `before` steps, the step itself, and `after` steps.
 
         Args:
             before: number of steps before it, as far as the chunk has them.
@@ -130,7 +130,7 @@ class Selection(Generic[Data]):
         return [self.dataset.steps(number, max(t - before, 0), t + after + 1) for number, t in pairs]
 
     def save(self, path: str | Path) -> None:
-        """Write the query and the selected steps to a file that `EpisodeDataset.load_selection` reads."""
+        """Write the query and the found steps to a file, for `EpisodeDataset.load_selection`."""
         shards, shard_of, row_of = self.dataset.shard_locations()
         numbers, t = self._found
         value = {
@@ -171,7 +171,7 @@ class Selection(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class SavedSelection:
-    """Contents of a file that `Selection.save` wrote."""
+    """Query and found steps that `Selection.save` has written to a file."""
 
     query: str
     shards: Shards

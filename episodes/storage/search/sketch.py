@@ -25,7 +25,7 @@ class Sketch:
 
     @staticmethod
     def of(values: np.ndarray) -> Sketch:
-        """Return the histogram of numbers [n] without NaN.
+        """Return the histogram of an array of numbers [n], which must not contain NaN.
 
         >>> sketch = Sketch.of(np.arange(1000.0))
         >>> float(sketch.quantile(0.5)), float(Sketch.of(np.ones(3)).merged(sketch).quantile(0.0))
@@ -58,13 +58,13 @@ class Sketch:
         return _middle(self.bins[np.searchsorted(np.cumsum(self.counts), rank, side="right")])
 
     def to_text(self) -> str:
-        """Return the histogram encoded as a short text."""
+        """Return the histogram as a short string (compressed, base64)."""
         data = self.bins.astype("<i4").tobytes() + self.counts.astype("<i8").tobytes()
         return base64.b64encode(zlib.compress(data)).decode()
 
     @staticmethod
     def of_text(text: str) -> Sketch:
-        """Decode a histogram from a text that `to_text` returned."""
+        """Return the histogram encoded in a string that `to_text` returned."""
         data = zlib.decompress(base64.b64decode(text))
         size = len(data) // 12
         return Sketch(np.frombuffer(data, "<i4", size), np.frombuffer(data, "<i8", size, 4 * size))

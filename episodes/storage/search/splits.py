@@ -26,7 +26,7 @@ Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
 
 
 def read_splits(directory: Path) -> dict[str, Split]:
-    """Read the splits of a data set by name. Raise `UnreadableData` if the file is damaged."""
+    """Return the definitions of a data set's splits by name. Raise `UnreadableData` if the file is damaged."""
     try:
         data = read_file(directory / NAME)
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def read_splits(directory: Path) -> dict[str, Split]:
 
 
 def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
-    """Write the definitions of all splits of a data set to `splits.json`."""
+    """Write the definitions of all splits (training set, test set, ...) of a data set to `splits.json`."""
     put(directory / NAME, json.dumps(with_checksum(dict(splits))) + "\n")
 
 

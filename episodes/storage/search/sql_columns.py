@@ -173,7 +173,7 @@ class StepTable:
         return None
 
     def table(self, names: Sequence[str]) -> Any:
-        """Return the columns `names` as a `pyarrow.Table`, with one Arrow chunk per record batch.
+        """Compute the columns `names` of all steps, unless cached, and return them as a `pyarrow.Table`.
 
         Raises:
             InvalidArgument: there is no such column, or it is compressed and may not be read.
@@ -201,7 +201,7 @@ class StepTable:
             self._made.pop(next(iter(self._made)))
 
     def batches(self, names: Sequence[str]) -> Iterator[Any]:
-        """Yield a `pyarrow.Table` of the columns `names` for each record batch."""
+        """Yield the columns `names` as a `pyarrow.Table` for the steps of each record batch in turn."""
         for part in self.stretches:
             yield StepTable([part], self._paths, self._decode).table(names)
 
@@ -271,9 +271,7 @@ def _part(array: Any, place: ColumnLocation) -> Any:
 
 
 def _array(array: Any) -> Any:
-    """Return a numpy array as an Arrow array, with items of several numbers as fixed-size lists, and ragged items as
-    lists.
-    """
+    """Return a numpy array as an Arrow array. Items of several numbers become lists."""
     arrow = pyarrow()
     if type(array) is Ragged:
         return arrow.LargeListArray.from_arrays(arrow.array(np.array(array.bounds)), _array(array.flat))

@@ -114,14 +114,14 @@ class TrackStatistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as a JSON value."""
+        """Return the statistics as a value that JSON can store."""
         arrays = np.stack([np.asarray(getattr(self, name), np.float64).reshape(-1) for name in _ARRAYS])
         value = {"shape": list(self.mean.shape), "numbers": base64.b64encode(arrays.astype("<f8").tobytes()).decode()}
         return value | {"whole": self.is_whole, "sketches": [sketch.to_text() for sketch in self.sketches]}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackStatistics:
-        """Return the statistics described by a JSON value from `to_json`."""
+        """Return the statistics from a JSON value that `to_json` returned."""
         arrays = np.frombuffer(base64.b64decode(value["numbers"]), "<f8").reshape(len(_ARRAYS), *value["shape"])
         fields = dict(zip(_ARRAYS, arrays, strict=True))
         counts = {name: fields[name].astype(np.int64) for name in ("count", "num_nan")}
