@@ -284,7 +284,7 @@ def _build_addition(
 def _build_block(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
 ) -> Block:
-    """Return the steps of a pack and their links to episodes and observations, for the ring positions `slots` [n]."""
+    """Return a pack's steps, and their links to neighbours and observations, for the ring positions `slots` [n]."""
     first, lengths, reuses = incoming.first, incoming.lengths, incoming.reuses
     steps = np.arange(incoming.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)

@@ -48,7 +48,7 @@ class EnvSteps:
         return self.head - self.tail
 
     def append(self, row: int, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
-        """Append index rows for the env steps [begin, end) of an episode, from row number `row` on. May be repeated.
+        """Append the env steps [begin, end) of an episode, numbered from `row` on, to the index. May be repeated.
 
         Args:
             row: number of the first row.

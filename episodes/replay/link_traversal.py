@@ -1,4 +1,4 @@
-"""Follow the links between steps of an episode in a replay ring, to find sequences and n-step windows and sum rewards.
+"""Walk from step to step of an episode in a replay ring, to find sequences and n-step windows and sum rewards.
 
 A link that points at its own step ends a walk (see `step_links`), so each walk is the same few gathers for all rows:
 
@@ -24,7 +24,7 @@ _STRIDE = 16  # links between two tests whether all walks have reached an end
 
 
 def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarray]:
-    """Follow links from the steps at `slots` [n], and return a list of the positions [n] after 0, 1, ... links."""
+    """Walk along `links` (to next or previous steps) from `slots` [n]. Return positions [n] after 0, 1, ... links."""
     path = [slots]
     for _ in range(num_steps):
         path.append(links[path[-1]])
@@ -32,7 +32,7 @@ def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarra
 
 
 def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[np.ndarray]:
-    """Follow links like `walk`, but stop as soon as all walks have reached the first or last step of their episode."""
+    """Walk along `links` like `walk`, but stop once all walks have reached the first or last step of their episode."""
     path = walk(links, slots, min(most_steps, _STRIDE))
     while len(path) <= most_steps and (path[-1] != path[-2]).any():
         path += walk(links, path[-1], min(most_steps + 1 - len(path), _STRIDE))[1:]

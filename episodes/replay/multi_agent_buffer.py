@@ -276,7 +276,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return batches
 
     def _draw_rows(self, n: int) -> np.ndarray:
-        """Return index rows of `n` random env steps at which all acting agents' steps are still stored, int64 [n]."""
+        """Return index positions of `n` random env steps at which all acting agents' steps are stored, int64 [n]."""
         tails = {seat: self.modules[seat[1]].get_ring().tail for seat in self._seats}
         rows = self._random_rows(n)
         while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):

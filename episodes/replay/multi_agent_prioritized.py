@@ -58,7 +58,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
             self._prioritized(module_id).set_beta(beta)
 
     def update_priorities(self, indices: Mapping[Any, np.ndarray], priorities: Mapping[Any, np.ndarray]) -> None:
-        """Set the priorities of sampled steps: step indices and new priorities, each an array by module id.
+        """Set the priorities of sampled steps, given step indices and priorities as dicts of arrays by module id.
 
         Args:
             indices: step indices by module id (`batch.indices` of `sample`).

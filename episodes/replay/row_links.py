@@ -34,7 +34,7 @@ class EnvTails(NamedTuple):
 
 
 class LinkedRun:
-    """Links of recorded vector steps in a simple case: the same environments step, and episodes end only in the last.
+    """Links of recorded vector steps in a simple case: the same environments step, and only the last ends episodes.
 
     A row in which some environments are reset is a run of one row. See `LinkedRows` for the attributes.
 
@@ -81,7 +81,7 @@ class LinkedRun:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Compute the links [6, S] of the recorded steps in the ring, and each environment's newest step after them.
+        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps after them.
 
         Args:
             reservation: where the steps and rows are written.
@@ -129,7 +129,7 @@ class LinkedRun:
 
 @dataclass(slots=True, eq=False)
 class LinkedRows:
-    """Links of K recorded vector steps of N environments, in which episodes may end and begin anywhere.
+    """Links of K recorded vector steps of N environments in the general case: episodes end and begin anywhere.
 
         rows of the stage      0..N-1   N..2N-1  ...           a row and environment is one number: k * N + n
         steps                  those of them that are no resets: `live`
@@ -250,7 +250,7 @@ class LinkedRows:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Compute the links [6, S] of the recorded steps in the ring, and each environment's newest step after them.
+        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps after them.
 
         See `LinkedRun.links`.
         """

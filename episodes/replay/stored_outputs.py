@@ -10,7 +10,7 @@ from episodes.errors import UnknownKey, WrongType
 
 
 def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return extra model outputs unchanged. Raise `TrackMismatch` if a name is reserved for a batch column."""
+    """Return extra model outputs as a dict. Raise `TrackMismatch` if a name is reserved for a batch column."""
     check_extra_output_names(extra_model_outputs, "replay buffer")
     return dict(extra_model_outputs)
 

@@ -89,7 +89,7 @@ class Manifest:
 
     @staticmethod
     def of(data: bytes, source: str) -> Manifest:
-        """Return the manifest decoded from a file's bytes. Raise `UnreadableData` if they are damaged."""
+        """Return a writer's list of Arrow files from its file's bytes. Raise `UnreadableData` if damaged."""
         first, *lines = (
             verify_json(line, source) for line in data.split(b"\n")[:-1]
         )  # what comes after is half a line

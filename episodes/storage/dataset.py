@@ -227,7 +227,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._batches[0].pack(np.zeros(1, np.int64))[:0]
 
     def packs(self) -> Iterator[EpisodePack]:
-        """Yield all episodes in order, one pack for each record batch."""
+        """Yield all episodes in order, in packs of episodes that are stored together."""
         numbers = self._all_numbers()
         for start, stop in self._runs(numbers):
             yield self._pack(numbers[start:stop])
@@ -266,7 +266,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return dataset
 
     def stored_batches(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
-        """Return all record batches, the episode numbers [n] of this data set in them, and the header."""
+        """Return all record batches (stored groups of episodes), the episode numbers [n] in them, and the header."""
         self._here = [stored.here for stored in self._batches]  # keeps the mappings: samplers read them by address
         return self._here, self._all_numbers(), self._header
 

@@ -23,7 +23,7 @@ class Files(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Local directory with the JSON files of the data set, as of the last `refresh`."""
+        """Local directory with the JSON files of the data set. For a remote data set it is a cache."""
         ...
 
     @property

@@ -37,7 +37,7 @@ def local_path(path: str | Path) -> Path:
 
 
 def open_file(path: Path) -> int:
-    """Open a file for reading, and return its descriptor. Links, pipes and devices are refused.
+    """Open a regular file for reading, and return its descriptor. Directories, pipes and devices are refused.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -116,7 +116,7 @@ class RecordEpisodes(gym.Wrapper):
         return result
 
     def close(self) -> None:
-        """Write the ongoing episode as a cut chunk, finish the data set, and close the environment."""
+        """Write the unfinished episode, if any, as a cut chunk, finish the data set, and close the environment."""
         self._write_rest()
         self.writer.close()
         super().close()

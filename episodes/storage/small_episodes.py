@@ -104,5 +104,5 @@ def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _episode(facts: EpisodeFacts, tracks: Tracks, arrays: dict[str, np.ndarray]) -> SingleAgentEpisode:
-    """Return an episode with the metadata `facts`, and with the arrays of `tracks` replaced by `arrays` [by path]."""
+    """Return an episode with these metadata, whose arrays are those in `arrays`, by path."""
     return SingleAgentEpisode.of(facts, tracks.map_arrays(lambda path, _: arrays[path]), {})

@@ -298,7 +298,7 @@ class EpisodeSender(Endpoint):
         return _new(_Outgoing, (kind, packs, as_one, nbytes, message))
 
     def _commit(self, outgoing: _Outgoing, queue: SendQueue | None = None) -> bool:
-        """Send a message and clear `queue`. Return False if too many earlier messages are still unacknowledged."""
+        """Send a message and remove it from `queue`. Return False while too many messages are unacknowledged."""
         kind, packs, as_one, nbytes, message = outgoing
         unacked = self._unacked
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):

@@ -25,7 +25,7 @@ class HasInfos(Protocol):
 
 
 class InfoColumns:
-    """Cached columns of info values, one per key path, with a row per observation and a mask of present values.
+    """Cached columns of info values: an array per key path with a value for each observation in the ring.
 
     The columns are derived from the ring's `infos`. Each segment is copied once, when infos are sampled after it was
     added. A buffer whose infos are never sampled has no columns.

@@ -157,7 +157,7 @@ class LinkedRing:
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all arrays, links included."""
+        """Memory size in bytes of all arrays, including those that link steps."""
         observations = self.observations.nbytes if self.has_observations else 0
         return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
 
@@ -489,11 +489,11 @@ class LinkedRing:
         return numbers_at(rows, self.rows_head, self.num_rows)
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
-        """Return the time index after the newest step of each episode, given by rows `entries` [n] of the table."""
+        """Return the time index after the newest step of each episode, given by rows `entries` [n] of `table`."""
         return self.links.t[self.table.last.take(entries)] + 1
 
     def have_ended(self, entries: np.ndarray) -> np.ndarray:
-        """Return whether each episode, given by rows `entries` [n] of the table, has ended, bool [n]."""
+        """Return whether each episode, given by rows `entries` [n] of `table`, has ended, bool [n]."""
         last = self.table.last.take(entries)
         return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
 

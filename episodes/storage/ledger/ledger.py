@@ -129,7 +129,7 @@ class Ledger:
                 self.flush()
 
     def _steps(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the episode number and time of each batch row, and append the ids of new episodes to `named`."""
+        """Return each batch row's episode number and time, int [B] each, and append new episodes' ids to `named`."""
         episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
         try:
             origin: Origin = batch.origin

@@ -18,7 +18,7 @@ _SMALL = 256  # bytes of a row's column; what is larger is hashed before it is h
 
 
 def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
-    """Return a hash of the content of each batch row, over all columns except `indices`, uint64 [B]."""
+    """Return a hash of each batch row's content, over all numeric columns except `indices`, uint64 [B]."""
     digest = digest_of("xxh3")
     columns = batch.to_dict() if isinstance(batch, Batch) else batch
     leaves = [leaf for name in sorted(columns) if name not in _NOT_CONTENT for leaf in nested.leaves(columns[name])]

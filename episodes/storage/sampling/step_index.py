@@ -177,7 +177,7 @@ class LocatedSteps:
         return part
 
     def known(self, fact: int) -> np.ndarray:
-        """Return one fact of the index, such as END or LENGTH, about each step's chunk, int64 [n], read-only."""
+        """Return one property of each step's chunk, such as END or LENGTH, int64 [n], read-only."""
         if self._whole is not None:
             return self._whole.known(fact)[self._own]
         values = self._known.get(fact)

@@ -152,7 +152,7 @@ class StoredTracks:
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
     def _heads(self, known: np.ndarray) -> np.ndarray | None:
-        """Return the first chunk of each chunk's episode, int64 [n], or None if all episodes have one chunk."""
+        """Return the first chunk of each chunk's episode, int64 [n], or None if no chunk continues another."""
         if not (known[T_STARTED] > 0).any():
             return None
         agents = self.facts("agent_ids")
@@ -243,7 +243,7 @@ def _fact(batch: StoredBatch, name: str) -> np.ndarray:
 
 
 def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
-    """Return the facts about one record batch's chunks for the `StepIndex`, int64 [facts, n]."""
+    """Return the properties of one record batch's chunks that the `StepIndex` needs, int64 [properties, n]."""
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
     known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
     known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
