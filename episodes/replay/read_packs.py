@@ -46,7 +46,7 @@ def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: 
 
 
 def entries_in_order(ring: LinkedRing) -> np.ndarray:
-    """Return the episode table rows [n] of all stored episodes, sorted by the age of their oldest stored steps."""
+    """Return the episode table rows [n] of all stored episodes, the episode with the oldest stored step first."""
     entries = np.array(ring.table.order, np.int64)
     return entries[np.argsort(ring.slot_numbers(ring.table.first[entries]))]
 

@@ -45,7 +45,7 @@ class StepVersions:
         self.newest = max(self.newest, newest)
 
     def at(self, slots: np.ndarray) -> np.ndarray:
-        """Return the policy versions of the steps at the positions `slots` [...], int64 [...]."""
+        """Return the version of the policy that took each step at the ring positions `slots` [...], int64 [...]."""
         return np.full(slots.shape, UNKNOWN) if self.versions is None else self.versions[slots]
 
     def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
@@ -69,5 +69,5 @@ class StepVersions:
         return array
 
     def get_state(self, size: int) -> np.ndarray | None:
-        """Return a copy of the policy versions of the first `size` steps, or None if no version is known."""
+        """Return a copy of the policy versions at the first `size` ring positions, or None if no version is known."""
         return None if self.versions is None else self.versions[:size].copy()

@@ -70,7 +70,7 @@ class Allocator:
             self.files.remove(names)
 
     def remove_all_but(self, names: Iterable[str]) -> None:
-        """Delete all memory-mapped files in use, except `names`."""
+        """Delete all memory-mapped files of arrays in use, except the files `names`."""
         if self.files is not None:
             self.files.remove_all_but(names)
 
@@ -123,7 +123,7 @@ class TrackRing:
         return sum(leaf.nbytes for leaf in nested.leaves(self.data))
 
     def check(self, items: Any) -> None:
-        """Raise an error unless `items` [k, ...] have the structure, item shape and dtype of this ring array.
+        """Raise an error unless `items` [k, ...] have the nesting, item shape and dtype of this ring array.
 
         Raises:
             TrackMismatch: another structure, or a dtype that could lose values.

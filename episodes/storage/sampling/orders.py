@@ -86,7 +86,7 @@ def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
-    """Return reproducible uniform random numbers in [0, 1) for the positions `start` to `stop`, float64."""
+    """Return reproducible random numbers in [0, 1), one for each position, float64 [stop - start]."""
     (key,) = _keys(seed, stream, 1)
     hashed = _hash(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11

@@ -144,7 +144,7 @@ class StoredTracks:
         return result
 
     def _known(self) -> np.ndarray:
-        """Return the facts about all chunks (length, ending, ...) for the `StepIndex`, int64 [number of facts, n]."""
+        """Return the properties of all chunks (length, ending, ...) for the `StepIndex`, int64 [properties, n]."""
         parts = [
             _known(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
             for at, batch in enumerate(self.batches)
@@ -243,7 +243,7 @@ def _fact(batch: StoredBatch, name: str) -> np.ndarray:
 
 
 def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
-    """Return the properties of one record batch's chunks that the `StepIndex` needs, int64 [properties, n]."""
+    """Return the properties of one record batch's chunks for the `StepIndex`, int64 [properties, n]."""
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
     known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
     known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
