@@ -158,7 +158,7 @@ class WindowDraw(_Draw):
         return _take(self.tracks, place, units, owners)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes are terminated, and whether truncated, by each window step, bool [B, W] each."""
+        """Return whether the episodes are terminated, and whether truncated, at each window step, bool [B, W] each."""
         grid, (num, width) = self.grid, self.shape
         last = np.arange(0, num * width, width) + grid.stops - 1
         ended = self.ends == self.numbers - self.left + grid.stops
