@@ -82,7 +82,7 @@ class RecordEpisodes(gym.Wrapper):
         return observation, infos
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment, record the step, and write the episode if it has ended.
+        """Step the environment and record the step. Ended episodes, and chunks of long ones, are written to disk.
 
         Raises:
             EpisodeStateError: there is no ongoing episode.

@@ -407,7 +407,7 @@ class EpisodeWriter:
                 self._tell(shard, is_open=False)
 
     def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
-        """Record in the writer's manifest whether a file is open, and its length. If that fails, `close` retries."""
+        """Record in the manifest whether a file is open, and its number of episodes. `close` retries on failure."""
         try:
             if self._manifest.is_damaged:
                 self._check_directory()
