@@ -1,4 +1,4 @@
-"""Write packs of episode chunks to the ring of a replay buffer, and connect their steps to stored episodes."""
+"""Write packs of episode chunks to the ring arrays of a replay buffer, linked to earlier steps of the same episodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBSERVATIONS = "observations"
 
 
 def as_sequence(episodes: Any, kind: type) -> Any:
-    """Return one or several episodes as a list or pack. Raise `WrongType` for anything else.
+    """Return the argument of `add` as a list of episodes, or as the given pack. Raise `WrongType` for anything else.
 
     Args:
         episodes: one episode, an iterable of episodes, or a pack.
@@ -53,7 +53,7 @@ def as_sequence(episodes: Any, kind: type) -> Any:
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
-    """Write the steps of a pack of episodes to the replay ring, or change nothing if the pack does not fit.
+    """Write the episode chunks of a pack to the replay ring, or raise an error and change nothing if they do not fit.
 
     Args:
         ring: where the steps are written.
@@ -78,7 +78,7 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
 
 
 def _evict_cut_episodes(ring: LinkedRing) -> None:
-    """Evict all steps of token episodes whose first steps were evicted, since tokens depend on earlier tokens."""
+    """Evict the other steps of ragged (token) episodes that lost their first steps, on which later tokens depend."""
     while len(ring) and ring.links.t.item(slot := ring.tail % ring.capacity):
         last = ring.table.last[ring.links.entry[slot]]
         ring.evict_before(int(ring.slot_numbers(np.array([last]))[0]) + 1)
@@ -99,7 +99,7 @@ def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> Non
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
-    """Raise the error that `add_pack` would raise for a pack, without writing to the ring."""
+    """Raise the error that `add_pack` would raise for this pack, without writing to the ring."""
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
     if pack.columns.ragged_kinds():
@@ -109,7 +109,7 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
 
 
 def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
-    """Raise an error unless episodes with ragged tracks are added from their first step on, and fit into the ring.
+    """Raise an error if an episode with arrays of variable-length items lacks its first steps or exceeds the capacity.
 
     Raises:
         ChunkMismatch: a chunk begins later, and the steps before it are not stored.
@@ -131,7 +131,7 @@ def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
 
 
 def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:
-    """Raise `TrackMismatch` if one of the columns `keys` of a batch is ragged."""
+    """Raise `TrackMismatch` if a requested column has items of different lengths, which cannot be rows of a batch."""
     names = {OBSERVATIONS if key in OBSERVED else key for key in keys}
     ragged = [name for name in ring.ragged if name in names]
     if ragged:
@@ -142,7 +142,7 @@ def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:
 
 
 def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
-    """Return the per-step arrays of a pack by name: actions, rewards, ending flags and extra outputs.
+    """Return the actions, rewards, ending flags and extra model outputs of a pack, by name. The ending flags are empty.
 
     The ending flags are empty arrays, since only their dtype is needed.
     """
@@ -152,7 +152,7 @@ def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
 
 
 def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:
-    """Raise `ChunkMismatch` unless each chunk of a stored episode begins where the stored part ends.
+    """Raise `ChunkMismatch` unless each chunk of an already stored episode begins where the stored part ends.
 
     Args:
         pack: chunks to be added.
@@ -195,7 +195,7 @@ def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> Chunk
 
 
 def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
-    """Split a pack into parts in which no episode occurs twice, and yield the parts.
+    """Split a pack of chunks and yield the parts, such that no episode occurs twice in a part.
 
     A part has at most `capacity` steps, or one chunk.
     """
@@ -211,7 +211,7 @@ def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[Epi
 
 @dataclass(frozen=True, slots=True)
 class NewChunks:
-    """Chunks of a pack with at least one step, and the stored episodes that they continue, arrays [n].
+    """Non-empty chunks of a pack that is being added, and which stored episodes they continue, arrays [n].
 
     Attributes:
         chunks: indices of the chunks in the pack.
@@ -260,7 +260,7 @@ def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_pas
 def _build_addition(
     ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0
 ) -> Addition:
-    """Compute the indices, links and evictions for writing a pack to the ring, without changing the ring."""
+    """Plan where the steps of a pack are written in the ring, how they are linked, and which old steps are evicted."""
     chunks = np.flatnonzero(pack.lengths)
     incoming = _new_chunks(ring, pack, chunks, num_passed)
     if order is not None:  # observation rows are not in the order of the steps
@@ -284,7 +284,7 @@ def _build_addition(
 def _build_block(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
 ) -> Block:
-    """Return the data and links of all steps of a pack, to be written at the ring positions `slots` [n]."""
+    """Return a pack's steps, and their links to neighbours and observations, for the ring positions `slots` [n]."""
     first, lengths, reuses = incoming.first, incoming.lengths, incoming.reuses
     steps = np.arange(incoming.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)
@@ -313,7 +313,7 @@ def _build_block(
 
 
 def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:
-    """Return the row indices of a pack's observations that the ring does not store yet.
+    """Return the indices of those observations of a pack that must be written, as the ring does not store them yet.
 
     A chunk's first observation is left out if the ring has it already.
     """
@@ -332,14 +332,14 @@ def _infos(infos: Infos, rows: Any) -> Infos:
 
 
 def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
-    """Return the ring positions of the newest observations of the episodes with table entries `entries`, int64 [n]."""
+    """Return the positions of the newest observation of each given episode in the observation ring, int64 [n]."""
     return ring.links.next_row[ring.table.last.take(entries)]
 
 
 def _put_facts(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, episodes: TableChange
 ) -> None:
-    """Add the metadata of new and continued episodes (agent ids, custom data) to the change of the episode table."""
+    """Add agent ids, custom data and other metadata of the pack's episodes to `episodes`, the planned table change."""
     facts, table = pack.facts._replace(policy_versions=None), ring.table  # the ring has the versions of steps
     if facts.custom_data is None and all(column is None for column in facts.optional):
         return

@@ -61,7 +61,7 @@ _PACK_STEPS = 1 << 16
 
 
 class ChunkSample(NamedTuple):
-    """Sampled parts of stored episodes, as a pack with step indices and weights.
+    """Sampled parts of stored episodes, as a pack of chunks, with the index of each step and the importance weights.
 
     Attributes:
         pack: the chunks.
@@ -158,10 +158,10 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring.keep_log(lineage)
 
     def _start_empty(self) -> None:
-        """Create the attributes of a subclass that belong to an empty buffer, such as priorities."""
+        """Initialize what a subclass stores in addition for an empty buffer, such as the priorities of the steps."""
 
     def close(self) -> None:
-        """Release the memory, the mapped files and the lock on the files.
+        """Close the buffer: release its memory, its memory-mapped files and the lock on these files.
 
         Steps that were added after the last `flush` are not there when the files are opened again.
         """
@@ -189,7 +189,7 @@ class EpisodeReplayBuffer(SampleCounts):
         )
 
     def get_ring(self) -> LinkedRing:
-        """Return the ring of stored steps, after writing all steps that recorders have staged."""
+        """Return the storage of the buffer's steps, after writing the steps that recorders still keep in memory."""
         ring = self._ring
         if ring.work is not None or ring.staged is not None:
             with ring.lock:
@@ -203,13 +203,13 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def num_added(self) -> int:
-        """Number of steps added so far, evicted steps included."""
+        """Number of steps added so far, including steps that newer ones have replaced."""
         ring = self.get_ring()
         return ring.head - ring.skipped
 
     @property
     def action_space(self) -> spaces.Space | None:
-        """Action space of the stored episodes, or None if the space is unknown."""
+        """Action space of the stored episodes, or None if no episode with a known action space was added."""
         return self._spaces[1]
 
     @property
@@ -259,7 +259,7 @@ class EpisodeReplayBuffer(SampleCounts):
         len_lookback_buffer: int = 0,
         keys: Collection[str] | None = None,
     ) -> ReplayRecorder:
-        """Return a recorder that writes vector environment steps into this buffer without building episodes first.
+        """Return a recorder that writes the steps of a vector environment directly into this buffer.
 
         Args:
             num_envs: number of environments N, at most half the capacity.
@@ -356,7 +356,7 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         max_age: int | None = None,
     ) -> Sequence[str]:
-        """Validate arguments of `sample`, and return the names of the columns to be sampled."""
+        """Validate the arguments of `sample`, and return the names of the columns that the batch will have."""
         check_sample(n, n_step, gamma, max_age)
         return checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
 
@@ -371,7 +371,7 @@ class EpisodeReplayBuffer(SampleCounts):
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the transitions of the steps `indices` [n] in a `Batch`, with the columns of `sample`.
+        """Return the transitions of the steps with the indices `indices` [n] as a `Batch` with the columns of `sample`.
 
         Args:
             indices: step indices, int [n], such as `batch.indices`. Rows with index -1 are zeros.
@@ -401,7 +401,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return batch
 
     def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ring positions of `n` random steps, int64 [n], and their importance weights, float32 [n]."""
+        """Return the ring positions of `n` random steps, int64 [n], and importance weights of 1, float32 [n]."""
         tail = self._ring.tail
         size = self._ring.head - tail
         if not size:
@@ -412,7 +412,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return slots, ones(n, np.float32)
 
     def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ring positions of `n` random steps with `t` divisible by `period`, and their weights, [n] each."""
+        """Return ring positions [n] of random sequence starts (steps with `t` divisible by `period`), and weights."""
         if not len(self._ring):
             raise self.empty_error()
         begins = self._grids.setdefault(period, SequenceGrid(period)).stored_starts(self._ring)
@@ -523,7 +523,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return make_batch(columns, self._ring, indices)
 
     def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """Return the column `indices` of sampled sequences: step indices [B, W], or [B] with sequence priorities."""
+        """Return the `indices` column of sampled sequences: the index of each step, int64 [B, W]."""
         return window
 
     def _sequences(
@@ -564,7 +564,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def sample_chunks(
         self, n: int, length: int | None = 1, *, lookback: int | None = None, max_age: int | None = None
     ) -> ChunkSample:
-        """Return `n` parts of stored episodes, each of which begins at a sampled step, with replacement.
+        """Sample `n` steps with replacement, and return the part of an episode that begins at each of them, as a pack.
 
         Steps have the same probability, or that of their priority in a prioritized buffer. This is how buffers with
         ragged tracks, such as conversations, are sampled by turns.
@@ -609,7 +609,7 @@ class EpisodeReplayBuffer(SampleCounts):
             yield self._episode(entry)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
-        """Iterate over all stored episodes in packs of at most `num_steps` steps.
+        """Iterate over all stored episodes in packs of at most `num_steps` steps. A longer episode is its own pack.
 
         The episode with the oldest step comes first. A longer episode has a pack to itself. Packs are copies.
         """
@@ -618,7 +618,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
-        """Write all stored steps to a data set on disk, or only new steps if called again.
+        """Write all stored steps to a data set on disk. Further calls write only the steps added in between.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
         continues. Steps that are evicted between two calls are in neither. The buffer itself does not change.
@@ -681,7 +681,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the state of the random generator as a dict of plain values and array copies."""
+        """Return all steps and the random generator's state as a dict of plain values and array copies."""
         return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
@@ -693,7 +693,7 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
+        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.
@@ -724,7 +724,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the validated random generator, spaces and counts of a buffer state, by attribute name."""
+        """Validate the random generator, spaces and sample count of a buffer state, and return them by attribute."""
         generator = deepcopy(self.generator)
         generator.bit_generator.state = state["generator"]
         observation_space, action_space = state["spaces"]
@@ -739,7 +739,7 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def _set_rest(self, attributes: dict[str, Any]) -> None:
-        """Set the random generator, spaces and counts that `_checked_rest` returned.
+        """Set the random generator, spaces and sample count that `_checked_rest` has validated.
 
         The generator stays the same object, since the buffers of several modules may share it.
         """
@@ -752,7 +752,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def flush(self) -> None:
-        """Save the state of a memory-mapped buffer, so that a new process can resume the buffer.
+        """Save all that is not in the memory-mapped files, so that a new process can resume the buffer.
 
         The tracks are in the mapped files already. The rest takes a few milliseconds to write, longer with many infos.
         Steps that are added later are lost unless `flush` is called again, and so are the steps that they replaced.
@@ -767,7 +767,7 @@ class EpisodeReplayBuffer(SampleCounts):
         save(ring, ring.resume_point, self._rest_of_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the contents for copying and pickling. A copy is stored in memory, without files.
+        """Return the buffer's contents for copying and pickling. Copies are in memory, without memory-mapped files.
 
         Recorders continue with the original buffer.
         """
@@ -786,17 +786,17 @@ class EpisodeReplayBuffer(SampleCounts):
 
 
 def checked_capacity(capacity: Any) -> int:
-    """Return the buffer's capacity as an int. Raise `InvalidArgument` unless it is an int of at least 1."""
+    """Return a capacity as an int. Raise `InvalidArgument` unless it is an integer of at least 1."""
     if not is_int(capacity) or capacity < 1:
         raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
     return int(capacity)
 
 
 def _known(before: Any, now: Any) -> Any:
-    """Return the new value `now`, or the old value `before` if the new value is missing."""
+    """Return the new space `now`, or the space `before` if `now` is None."""
     return before if now is None else now
 
 
 def _place(path: Path | str) -> str:
-    """Return a string that identifies a directory or URL."""
+    """Return a string that identifies a data set's directory or URL, to notice when it is another one."""
     return str(path.absolute() if isinstance(path, Path) else path)

@@ -1,4 +1,4 @@
-"""For each env step of a multi-agent buffer, the index of the step of each agent that acted."""
+"""For each env step of a multi-agent replay buffer, the stored step of each agent that acted at this env step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seat = tuple[Hashable, Hashable]  # an agent and the module that acted for it
 
 
 class EnvSteps:
-    """Ring of the newest `capacity` env steps, with the step index of each agent that acted.
+    """Index of the newest `capacity` env steps: for each agent that acted at an env step, the index of its own step.
 
     An agent whose module differs from episode to episode has a column for each of its modules.
 
@@ -48,7 +48,7 @@ class EnvSteps:
         return self.head - self.tail
 
     def append(self, row: int, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
-        """Append the env steps [begin, end) of an episode as rows from number `row` on. May be called twice.
+        """Append the env steps [begin, end) of an episode, numbered from `row` on, to the index. May be repeated.
 
         Args:
             row: number of the first row.
@@ -71,7 +71,7 @@ class EnvSteps:
         self.head = row + count
 
     def oldest_steps(self) -> dict[Hashable, int]:
-        """Return, for each module that lost rows, the index of the oldest agent step that is still needed."""
+        """Return for each module the index of the oldest agent step that belongs to an env step still in the index."""
         oldest: dict[Hashable, int] = {}
         for row, count, steps in self.pieces:
             oldest |= {m: first + int(rows.searchsorted(self.tail)) for m, (first, rows) in steps.items()}
@@ -80,7 +80,7 @@ class EnvSteps:
         return oldest
 
     def forget_evicted(self) -> None:
-        """Remove the bookkeeping of episode parts whose env steps were all evicted."""
+        """Remove the records of added episode parts whose env steps are no longer in the index."""
         while self.pieces and self.pieces[0][0] + self.pieces[0][1] <= self.tail:
             self.pieces.popleft()
         while self.chunks:
@@ -92,7 +92,7 @@ class EnvSteps:
             del self.chunks[next(iter(self.chunks))]
 
     def put(self, id_: str, seat: Seat, times: np.ndarray, steps: np.ndarray) -> None:
-        """Store the step indices `steps` [k] of an agent for the env steps `times` [k] at which the agent acted."""
+        """Record that the steps `steps` [k] of an agent belong to the env steps `times` [k] of an episode."""
         if seat not in self.numbers:
             self.numbers[seat] = np.full(self.capacity, NONE, np.int64)
         for begin, end, row in reversed(self.chunks.get(id_, ())):
@@ -102,7 +102,7 @@ class EnvSteps:
                 break
 
     def usable(self, rows: np.ndarray, tails: Mapping[Seat, int]) -> np.ndarray:
-        """Return True for each env step at which an agent acted and no agent's step is evicted, bool [n].
+        """Return for each env step whether an agent acted and all acting agents' steps are still stored, bool [n].
 
         Args:
             rows: positions of rows, int [n].
@@ -117,13 +117,13 @@ class EnvSteps:
         return any_acted & is_complete
 
     def get_state(self) -> dict[str, Any]:
-        """Return the contents as a dict of copies."""
+        """Return the index's contents as a dict of copies, for a checkpoint."""
         numbers = {seat: numbers.copy() for seat, numbers in self.numbers.items()}
         chunks = {id_: list(c) for id_, c in self.chunks.items()}
         return {"head": self.head, "numbers": numbers, "pieces": list(self.pieces), "chunks": chunks}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the index's contents from a dict that `get_state` returned."""
         self.head = state["head"]
         self.pieces = deque(state["pieces"])
         self.numbers = {seat: numbers.copy() for seat, numbers in state["numbers"].items()}

@@ -1,4 +1,4 @@
-"""Follow links between steps in a replay ring: windows, n-step paths and discounted reward sums.
+"""Walk from step to step of an episode in a replay ring, to find sequences and n-step windows and sum rewards.
 
 A link that points at its own step ends a walk (see `step_links`), so each walk is the same few gathers for all rows:
 
@@ -24,7 +24,7 @@ _STRIDE = 16  # links between two tests whether all walks have reached an end
 
 
 def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarray]:
-    """Follow links to neighbouring steps from `slots` [n], and return the positions [n] after 0, 1, ... links."""
+    """Walk along `links` (to next or previous steps) from `slots` [n]. Return positions [n] after 0, 1, ... links."""
     path = [slots]
     for _ in range(num_steps):
         path.append(links[path[-1]])
@@ -32,7 +32,7 @@ def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarra
 
 
 def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[np.ndarray]:
-    """Follow links like `walk`, but stop as soon as all rows have reached an end of their episode."""
+    """Walk along `links` like `walk`, but stop once all walks have reached the first or last step of their episode."""
     path = walk(links, slots, min(most_steps, _STRIDE))
     while len(path) <= most_steps and (path[-1] != path[-2]).any():
         path += walk(links, path[-1], min(most_steps + 1 - len(path), _STRIDE))[1:]
@@ -40,7 +40,7 @@ def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[
 
 
 def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float) -> np.ndarray:
-    """Return the discounted sums [n] of rewards along paths of steps.
+    """Return the discounted reward sum [n] of each n-step window, given the ring positions of its steps in `path`.
 
     Args:
         rewards: rewards by position.
@@ -59,7 +59,7 @@ def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.nd
 def discounted_infinite(
     rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float
 ) -> np.ndarray:
-    """Return the discounted sums [n] of rewards along paths of steps, for rewards that may be infinite.
+    """Return discounted reward sums [n] like `discounted`, without NaN if uncounted rewards are infinite.
 
     A reward that does not count must not be multiplied by 0, since the product would be NaN.
     """
@@ -71,7 +71,7 @@ def discounted_infinite(
 
 
 def _discounts(num_steps: int, gamma: float, dtype: str) -> Iterable[np.ndarray]:
-    """Return the discount weights of each later step's reward, for sums over 1, 2, ... `num_steps` steps."""
+    """Return for k = 1, 2, ... the weight of the k-th later reward: gamma^k, or 0 for sums over fewer later steps."""
     if num_steps <= _FEW:
         return _few_discounts(num_steps, gamma, dtype)
     return (_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))
@@ -89,7 +89,7 @@ def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
 
 
 class StepsAround(NamedTuple):
-    """Numbers of steps that an episode has before and after each sampled step, [B] each.
+    """Number of stored steps of the same episode before each sampled step, and from it on, int [B] each.
 
     Attributes:
         before: number of steps before it.
@@ -103,7 +103,7 @@ class StepsAround(NamedTuple):
 
 
 def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
-    """Return how many steps the episodes have before and after the steps at the ring positions `slots` [B]."""
+    """Count the stored steps of the same episode before and after each step at the ring positions `slots` [B]."""
     entry, t = ring.links.entry[slots], ring.links.t
     first, last, now = ring.table.first[entry], ring.table.last[entry], t[slots]
     begin, newest = t[first], t[last]
@@ -113,7 +113,7 @@ def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
 def shift_starts_back(
     links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
 ) -> tuple[np.ndarray, StepsAround]:
-    """Move each sequence start in `slots` [B] back within its episode until `length` steps follow, if possible."""
+    """Return sequence starts [B] moved back in their episodes such that `length` steps follow, if possible."""
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
     if back.any():
         path = walk(links.previous, slots, int(back.max()))
@@ -122,7 +122,7 @@ def shift_starts_back(
 
 
 class Windows(NamedTuple):
-    """Ring positions of B sampled sequences with W steps each, with masks for padding and loss.
+    """Ring positions of B sampled sequences of W steps, with masks of padding and of steps for the loss.
 
     Attributes:
         slots: positions of the steps, [B, W]. Padding has the position `capacity`.
@@ -140,7 +140,7 @@ class Windows(NamedTuple):
 
 
 def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int, left: int) -> Windows:
-    """Return windows of `left` context steps and `length` steps from the ring positions `slots` [B] on.
+    """Return ring positions of B sequences: `length` steps from `slots` [B] on, after `left` earlier context steps.
 
     Columns on the left are padding if the stored episode begins later:
 
@@ -171,7 +171,7 @@ def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: i
 def _follow(
     links: StepLinks, runs: np.ndarray, slots: np.ndarray, extents: StepsAround, ahead: np.ndarray, left: int
 ) -> None:
-    """Fill in the window positions [B, W] of episodes that are not contiguous in the ring, by following links.
+    """Fill in the sequence positions `runs` [B, W] of episodes whose steps are not contiguous in the ring.
 
     `ahead` [B] steps from those at `slots` on are needed, which come after `left` columns.
     """
@@ -187,7 +187,7 @@ def _follow(
 
 
 def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int) -> np.ndarray:
-    """Return the ring positions of the steps before and after each of `slots`, [num_behind + num_ahead, n]."""
+    """Return the ring positions of each step at `slots` [n] and of its neighbours, [num_behind + num_ahead, n]."""
     path = np.empty((num_behind + num_ahead, len(slots)), np.int64)
     path[num_behind:] = walk(links.next, slots, num_ahead - 1)
     if num_behind:
@@ -196,7 +196,7 @@ def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int)
 
 
 def _in_a_row(links: StepLinks, slots: np.ndarray, num_before: np.ndarray, ahead: np.ndarray) -> np.ndarray:
-    """Return True if the steps around each of `slots` are contiguous in the ring, bool [n].
+    """Return whether the needed steps around each of `slots` [n] are stored at consecutive ring positions, bool [n].
 
     The positions are the `num_before` before those at `slots`, and the `ahead` from them on. Steps of an episode are
     stored in the order of their times, so it is enough to compare both ends.
@@ -210,7 +210,7 @@ def _in_a_row(links: StepLinks, slots: np.ndarray, num_before: np.ndarray, ahead
 
 @lru_cache(maxsize=16)
 def _columns(count: int) -> np.ndarray:
-    """Return the cached, read-only array 0, 1, ... `count` - 1."""
+    """Return the column indices 0, 1, ... `count` - 1 as a cached, read-only array."""
     columns = np.arange(count)
     columns.flags.writeable = False
     return columns

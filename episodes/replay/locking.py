@@ -1,4 +1,4 @@
-"""Decorator for buffer methods that hold the buffer's lock."""
+"""Decorator that makes methods of a replay buffer thread-safe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 def locked(
     method: Callable[Concatenate[_Buffer, _Parameters], _Result],
 ) -> Callable[Concatenate[_Buffer, _Parameters], _Result]:
-    """Wrap a method so that it holds the buffer's `lock` while it runs."""
+    """Wrap a method of a buffer so that it holds the buffer's `lock` while it runs."""
 
     @wraps(method)
     def alone(self: _Buffer, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

@@ -1,4 +1,4 @@
-"""Sampling restricted to steps of recent policy versions."""
+"""Sampling of replay steps that were collected by recent versions of the policy only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Drawn = tuple[np.ndarray, np.ndarray]
 def sample_recent_steps(
     ring: LinkedRing, draw: Callable[[int], Drawn], n: int, max_age: int, rng: np.random.Generator
 ) -> Drawn:
-    """Sample `n` steps at most `max_age` policy versions old, and return their positions [n] and weights [n].
+    """Sample `n` steps of policies at most `max_age` versions old. Return ring positions [n] and weights [n].
 
     Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps of unknown
     version count as old.

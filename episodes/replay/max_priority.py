@@ -1,4 +1,4 @@
-"""Priorities of a prioritized replay buffer, with fast access to their maximum.
+"""Array of step priorities that keeps track of the highest priority, which new steps receive.
 
 The positions are divided into blocks. Each block has an upper bound of its priorities. A bound is recomputed only if it
 is the highest of all bounds when the maximum is read, so setting priorities costs almost nothing.
@@ -16,7 +16,7 @@ _FEW = 8
 
 
 class PrioritiesWithMax:
-    """Priorities of `size` ring positions with fast access to their maximum; 0 means not set.
+    """Priorities of `size` ring positions, with fast access to their maximum. A priority of 0 means that none is set.
 
     >>> given = PrioritiesWithMax(5)
     >>> given.set(np.array([1, 3]), np.array([2.0, 9.0]))
@@ -63,6 +63,6 @@ class PrioritiesWithMax:
         return self._flat.copy()
 
     def set_state(self, state: np.ndarray) -> None:
-        """Restore priorities from `get_state` of an object of the same size."""
+        """Restore priorities from an array that `get_state` returned, of the same size."""
         self._flat[:] = state
         self._peaks[:] = self._given.max(axis=1)

@@ -29,7 +29,7 @@ from episodes.tracks.validation import checked_generator, checked_items, checked
 
 
 class MultiAgentEpisodeReplayBuffer(SampleCounts):
-    """Replay buffer of the newest `capacity` env steps of multi-agent episodes.
+    """Replay buffer of the newest `capacity` env steps of multi-agent episodes, with a buffer for each module.
 
     Each module has an `EpisodeReplayBuffer` (in `modules`) for the steps of its agents, with room for `capacity` steps
     of each agent that it has when it first occurs. A step belongs to the env step at which the agent acted. A pending
@@ -62,7 +62,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def _stored(self) -> _Contents:
-        """Contents of the buffer, after finishing an interrupted `add`."""
+        """Contents of the buffer. If an `add` was interrupted, it is completed first."""
         if self._work:
             with self.lock:
                 self._finish()
@@ -70,7 +70,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def modules(self) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Replay buffer of each module's agent steps, by module id."""
+        """Replay buffers of the steps that agents took with each module (policy), by module id."""
         return self._stored.modules
 
     @property
@@ -108,7 +108,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def clear(self) -> None:
-        """Remove all stored steps and modules. The random generator keeps its state."""
+        """Remove all stored steps, and the buffers of all modules. The random generator keeps its state."""
         self.__dict__.update(_work=(), _held=_Contents({}, {}, EnvSteps(self.capacity)))
 
     # --- adding ------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return [episode.slice(slice(start, start + self._piece), len_lookback_buffer=0) for start in starts]
 
     def _checked_buffers(self, pieces: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Return the buffers of all modules, with new ones for new modules, and validate the parts.
+        """Validate the parts of added episodes, and return all modules' buffers by id, with buffers for new modules.
 
         Each part also gets its pack for each module. An error is raised if a part does not fit.
         """
@@ -164,7 +164,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return buffers
 
     def _finish(self) -> None:
-        """Finish an `add` that was interrupted: execute the remaining functions in `_work`."""
+        """Execute the remaining writes of the current `add`, which may have been interrupted."""
         while self._work:
             self._work[0]()
             self._work = self._work[1:]
@@ -175,7 +175,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return buffer
 
     def _module_buffer(self, capacity: int) -> EpisodeReplayBuffer:
-        """Return an empty replay buffer for the agent steps of one module."""
+        """Return an empty replay buffer for the steps that agents take with one module (policy)."""
         return EpisodeReplayBuffer(capacity)
 
     # --- draws -------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return batches
 
     def _draw_rows(self, n: int) -> np.ndarray:
-        """Return the row positions of `n` random env steps that are completely stored, int64 [n]."""
+        """Return index positions of `n` random env steps at which all acting agents' steps are stored, int64 [n]."""
         tails = {seat: self.modules[seat[1]].get_ring().tail for seat in self._seats}
         rows = self._random_rows(n)
         while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):
@@ -314,7 +314,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the state of the random generator as a dict of plain values and array copies."""
+        """Return all steps and the random generator's state as a dict of plain values and array copies."""
         modules = {module_id: (b.capacity, b.get_state()) for module_id, b in self.modules.items()}
         return {
             "capacity": self.capacity,
@@ -327,7 +327,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
+        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.
@@ -349,7 +349,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.__dict__.update(restored)
 
     def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the new attributes of the buffer for a state from `get_state`."""
+        """Return the buffer's new attributes, by name, for a validated state from `get_state`."""
         contents = _Contents({}, dict.fromkeys(map(tuple, state["seats"])), EnvSteps(self.capacity))
         contents.env_steps.set_state(state["env_steps"])
         generator = deepcopy(self.generator)
@@ -372,13 +372,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
 
 class _Contents(NamedTuple):
-    """Contents of a multi-agent buffer: one replay buffer per module, and the index of env steps."""
+    """Contents of a multi-agent buffer: a replay buffer for each module, and the index of env steps."""
 
     modules: dict[Hashable, EpisodeReplayBuffer]
     seats: dict[Seat, None]  # the agents with their modules, as keys in the order in which they came
     env_steps: EnvSteps
 
     def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], seats: dict[Seat, None]) -> None:
-        """Add new modules with their buffers, and update the mapping from agents to modules."""
+        """Add the buffers of new modules, and set which agent acts for which module."""
         self.modules.update(modules)
         self.seats.update(seats)

@@ -1,4 +1,4 @@
-"""Part of a multi-agent episode, prepared for the replay buffers of its modules."""
+"""Prepare parts of multi-agent episodes for the replay buffers of the modules (policies) that acted in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EpisodePart:
-    """Contiguous env steps of a multi-agent episode, with the agent steps to add to each module's buffer.
+    """Contiguous env steps of a multi-agent episode, split into the agents' steps for each module's replay buffer.
 
     Args:
         episode: chunk with these env steps.
@@ -43,7 +43,7 @@ class EpisodePart:
                 self.agents.setdefault(module_id, []).append((agent_id, agent_episode))
 
     def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
-        """Write the agent steps to the rings of their modules, and their indices to `env_steps`. Repeatable."""
+        """Write the agents' steps to their modules' rings, and the steps' indices to `env_steps`. May be repeated."""
         episode = self._episode
         if self._begins is None:
             self._begins = env_steps.head, {module_id: rings[module_id].head for module_id in self.agents}
@@ -69,12 +69,12 @@ class EpisodePart:
         env_steps.forget_evicted()
 
     def _times(self, module_id: Hashable) -> np.ndarray:
-        """Return the env steps at which each of a module's agents acted, concatenated over agents, int64."""
+        """Return the env steps at which the agents of a module acted, int64 [k], one agent after another."""
         return np.concatenate([_acting_steps(self._episode, agent_id) for agent_id, _ in self.agents[module_id]])
 
 
 def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[EpisodePart]) -> None:
-    """Split a pack of one module's chunks into one pack for each episode part in `pieces`."""
+    """Split a pack of one module's agent chunks, and store in each of `pieces` the pack of its own chunks."""
     start = 0
     for piece in pieces:
         stop = start + len(piece.agents.get(module_id, ()))
@@ -84,7 +84,7 @@ def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[Episod
 
 
 def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
-    """Return the env steps [k] at which an agent took the actions of its k complete steps in this chunk."""
+    """Return the env steps at which an agent took its completed steps, int64 [k], without lookback steps."""
     line = episode.agents.timeline(agent_id)
     lookback = line.episode.lookback
     return np.asarray(line.action_times, np.int64)[lookback : lookback + len(line.episode)]

@@ -58,7 +58,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
             self._prioritized(module_id).set_beta(beta)
 
     def update_priorities(self, indices: Mapping[Any, np.ndarray], priorities: Mapping[Any, np.ndarray]) -> None:
-        """Set the priorities of sampled steps, given by step indices and priorities for each module.
+        """Set the priorities of sampled steps, given step indices and priorities as dicts of arrays by module id.
 
         Args:
             indices: step indices by module id (`batch.indices` of `sample`).
@@ -83,11 +83,11 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         return cast(PrioritizedEpisodeReplayBuffer, self._buffer(module_id))
 
     def get_state(self) -> dict[str, Any]:
-        """Return all steps, the priorities and the state of the random generator as a dict."""
+        """Return all steps, priorities and the random generator's state as a dict of plain values and arrays."""
         return super().get_state() | {"options": dict(self._options)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. After an error the buffer is unchanged.
+        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.

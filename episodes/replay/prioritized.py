@@ -21,7 +21,7 @@ _UNITS = ("transition", "sequence")
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
-    """Replay buffer that samples step i with probability p_i ** alpha / sum of all p ** alpha (Schaul et al., 2016).
+    """Replay buffer that samples steps in proportion to priority ** alpha (Schaul et al., 2016).
 
     A new step gets the highest priority of all stored steps, at least 1. The `weights` of a batch are (N * P(i)) **
     -beta, divided by the largest weight in the batch.
@@ -92,7 +92,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return super().nbytes + self._tree.nbytes + self._given.nbytes
 
     def _prioritize_new_steps(self) -> None:
-        """Give new steps the highest priority so far, and evicted steps priority 0."""
+        """Give steps added since the last call the highest current priority (at least 1), and evicted steps 0."""
         ring = self.get_ring()
         head, tail = ring.head, ring.tail
         if tail > max(self._num_gone, head - self.capacity):  # steps were evicted that no new step replaces
@@ -115,7 +115,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = head
 
     def _position_ranges(self, number: int, stop: int) -> list[tuple[int, int]]:
-        """Return the ring positions of the steps [number, stop) as one or two non-empty ranges."""
+        """Return the ring positions of the steps with indices [number, stop), as one or two (start, stop) ranges."""
         first = number % self.capacity
         last = first + stop - number
         if last <= self.capacity:
@@ -123,7 +123,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return [(first, self.capacity), (0, last - self.capacity)]
 
     def _scaled_priority(self, priorities: Any) -> Any:
-        """Return p ** alpha for priorities p, bounded below by a tiny constant so that sums are not zero."""
+        """Return p ** alpha for priorities p, at least a tiny constant so that no sum of priorities is zero."""
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
@@ -157,7 +157,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     @locked
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of the steps `indices` (`batch.indices`), two arrays of one shape.
+        """Set the priorities of sampled steps, given their `batch.indices`. Both arrays have the same shape.
 
         Evicted steps are counted in `num_stale` and otherwise ignored. Index -1 (padding) is ignored.
 
@@ -175,7 +175,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.set_checked_priorities(*self.checked_priorities(indices, priorities))
 
     def checked_priorities(self, indices: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Validate the arguments of `update_priorities`, and return step indices, priorities p and p ** alpha."""
+        """Validate `update_priorities`' arguments, and return step indices, priorities and priorities ** alpha."""
         numbers, values = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != values.shape:
             raise ShapeMismatch(f"{values.shape} priorities for {numbers.shape} indices; give one for each")
@@ -197,7 +197,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return numbers, values, self._scaled_priority(values) if is_safe else self._finite_shares(values)
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
-        """Set priorities that `checked_priorities` has validated, and ignore evicted steps."""
+        """Set priorities that `checked_priorities` has validated. Steps that are no longer stored are ignored."""
         tail = self.get_ring().tail
         if numbers.size and numbers.min() < tail:
             is_stored = numbers >= tail
@@ -222,7 +222,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     @locked
     def priorities(self, indices: np.ndarray) -> np.ndarray:
-        """Return p ** alpha of the steps `indices`, float64 of the same shape.
+        """Return priority ** alpha of the steps with these indices, float64 of the same shape.
 
         Raises:
             StepOutOfRange: a step is not stored.

@@ -1,4 +1,4 @@
-"""Load a data set into a replay ring, without steps that the ring contains already."""
+"""Add the episodes of a data set to a replay buffer, except the steps that the buffer already contains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.replay.ring.linked_ring import LinkedRing
 
 
 def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
-    """Split a pack into packs that can be added to the ring in order, without already stored steps.
+    """Split a pack into packs that can be added to the ring one by one, without the steps that it already stores.
 
     If steps are missing between two chunks of an episode, because they were evicted before a snapshot, the later chunk
     becomes a separate entry with the same id:
@@ -46,7 +46,7 @@ _NEVER = sys.maxsize  # later than the time of any step
 
 
 def _t_next(ring: LinkedRing, id_: str) -> int | None:
-    """Return the time of the stored episode's next step, or None if the episode is not stored.
+    """Return the time index that follows the newest stored step of an episode, or None if the episode is not stored.
 
     If the episode has ended, the result is later than any step.
     """
@@ -57,7 +57,7 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
 
 
 def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
-    """Return the pack without the first `skipped` [n] steps of its chunks, and without empty chunks."""
+    """Return a pack without the first `skipped[i]` steps of each chunk i, and without chunks that become empty."""
     if skipped.any():
         pack = pack.move_starts(skipped)
     return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))

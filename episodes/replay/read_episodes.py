@@ -1,4 +1,4 @@
-"""Read episodes from a replay ring, as views if their steps are contiguous in memory."""
+"""Read single episodes from a replay ring, without copies if their steps are consecutive in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:
-    """Return the stored part of the episode with the table entry `entry`."""
+    """Return the stored steps of one episode, given by its row `entry` in the ring's episode table."""
     table = ring.table
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
@@ -42,7 +42,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
-    """Return the ring positions of an episode's steps, as a slice if they are contiguous."""
+    """Return the ring positions of an episode's steps, as a slice if they are consecutive, else as an array."""
     start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) + 1
     count = int(ring.links.t[stop - 1]) + 1 - int(ring.links.t[start])
     if stop - start == count:
@@ -59,7 +59,7 @@ def _follow(following: np.ndarray, slot: int, count: int) -> np.ndarray:
 
 
 def observation_rows(ring: LinkedRing, slots: slice | np.ndarray) -> slice | np.ndarray:
-    """Return the ring positions of an episode's observations (one more than steps), as a slice if possible."""
+    """Return the observation ring positions of an episode's T + 1 observations, as a slice if consecutive."""
     next_rows = ring.links.next_row[slots]
     first = int(ring.links.row[slots][0])
     stop = int(next_rows[-1]) + 1

@@ -45,7 +45,7 @@ _NO_ENVIRONMENTS = np.zeros(0, np.intp)
 
 
 class ReplayRecorder:
-    """Recorder of `num_envs` environments that writes into a replay buffer. Created by `EpisodeReplayBuffer.recorder`.
+    """Recorder that writes the steps of `num_envs` environments to a replay buffer, see `EpisodeReplayBuffer.recorder`.
 
     `reset` and `step` have the arguments of `VectorRecorder.reset` and `VectorRecorder.step`. Other episodes may be
     added to the buffer between two steps. A call that raises an error changes nothing. Call `reset` after `clear` or
@@ -104,18 +104,18 @@ class ReplayRecorder:
 
     @property
     def episodes(self) -> OngoingEpisodes:
-        """Ongoing episodes of the environments, read from the replay buffer."""
+        """Unfinished episodes of the environments, read from the replay buffer."""
         return OngoingEpisodes(self)
 
     def seed(self, seed: Any) -> None:
-        """Set the seed (or random generator) from which the ids of later episodes are generated."""
+        """Set the seed (or generator) from which the ids of the following episodes are generated."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._ring.table.names.begin(np.random.default_rng(seed))
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the policy that takes the next steps, or None if the version is unknown."""
+        """Version number of the policy that takes the next steps, or None if unknown."""
         return self._staged.version
 
     @policy_version.setter
@@ -128,7 +128,7 @@ class ReplayRecorder:
 
     @property
     def acting_pipeline(self) -> str | None:
-        """Rewriters and views with which the policy acts, as JSON text, or None. New episodes store it."""
+        """Observation rewriters and views that the policy uses, as JSON text that new episodes store, or None."""
         return self._staged.facts.acting_pipeline
 
     @acting_pipeline.setter
@@ -140,7 +140,7 @@ class ReplayRecorder:
 
     @property
     def is_reset(self) -> bool:
-        """Whether `step` may be called, that is, all environments were reset and their episodes are still stored.
+        """Whether `step` may be called: all environments were reset, and their current episodes are still stored.
 
         False before the first reset, after `clear` or `set_state` of the buffer, and after other steps have evicted the
         ongoing episodes.
@@ -160,7 +160,7 @@ class ReplayRecorder:
 
     @property
     def _can_write_directly(self) -> bool:
-        """Whether a step can be staged without checking for steps of other writers."""
+        """Whether nobody else has written to the buffer since this recorder's last step, so that no check is needed."""
         ring, tails = self._ring, self._staged.tails
         if ring.staged is not None or self._staged.rows or ring.head != tails.head or ring.rows_head != tails.rows_head:
             return False
@@ -169,7 +169,7 @@ class ReplayRecorder:
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
-        """Start new episodes with the observations [N, ...]. Ongoing episodes of these environments end as cut chunks.
+        """Start new episodes with the observations [N, ...]. Unfinished episodes of these environments are cut.
 
         Args:
             observations: nested arrays [N, ...].
@@ -231,7 +231,7 @@ class ReplayRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Record the result of one vector environment step, arrays [N, ...], with the actions.
+        """Record one vector environment step, arrays [N, ...]: actions, and the observations and rewards they led to.
 
         Args:
             observations: nested arrays [N, ...].
@@ -273,7 +273,7 @@ class ReplayRecorder:
     def _step(
         self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
     ) -> None:
-        """Stage one vector step for writing, with all checks and conversions."""
+        """Validate and convert one vector step, and keep it in memory until the next write to the replay ring."""
         ring, staged, raw_tracks = self._ring, self._staged, tracks
         if ring.staged is not staged or ring.work is not None:
             ring.flush_staged()
@@ -308,7 +308,7 @@ class ReplayRecorder:
         self._plain = stage if is_plain else None
 
     def _staged_row(self, ended: np.ndarray, infos: dict[str, Any], finals: Any) -> StagedRow:
-        """Return the infos and final observations of a vector step, in the form in which they are staged.
+        """Return the infos and final observations of a vector step in the form in which they wait for the next write.
 
         Args:
             ended: environments [k] whose last observations are not in the row (same-step autoreset).
@@ -327,7 +327,7 @@ class ReplayRecorder:
         return StagedRow(staged.infos.add(infos), staged.infos.add(last_infos), finals)
 
     def _recent_rows(self) -> RecentRows:
-        """Return the newest observations and earlier rows, for views that look back.
+        """Return the store of the newest vector steps from which views read, and start to keep earlier steps for them.
 
         From now on each row may have to be kept.
         """
@@ -345,7 +345,7 @@ class ReplayRecorder:
 
     @property
     def newest(self) -> Row:
-        """Classification of the newest vector step: which environments stepped, ended and began."""
+        """Which environments took a step, ended an episode and began one in the newest vector step."""
         with self._ring.lock:
             self._staged.classify()
             newest = self._staged.classified.newest
@@ -355,18 +355,18 @@ class ReplayRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's current episode, int [N]."""
+        """Number of steps so far in each environment's current episode, int [N]."""
         with self._ring.lock:
             return self._staged.classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of past steps of each environment's episode that `recent` can return, int [N]."""
+        """Number of earlier steps of each environment's current episode that `recent` can return, int [N]."""
         rows = self._recent_rows().keep_earlier_rows()
         return np.minimum(self.ages, rows.lookback_at(rows.num_rows - 1))
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` rows of observations, actions, rewards or an extra output.
+        """Return the newest `num_items` vector steps of observations, actions, rewards or an extra model output.
 
         See `OngoingEpisodes.recent`. Extra outputs need not be stored.
         """
@@ -375,7 +375,7 @@ class ReplayRecorder:
         return self._recent_rows().recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """Return the stored part of the ongoing episode of environment `env`.
+        """Return the part of environment `env`'s current episode that the buffer still stores.
 
         Changes of its `custom_data` are stored in the buffer.
         """
@@ -386,7 +386,7 @@ class ReplayRecorder:
             return self._stored_episode(env) if self.ages[env] else self._episode_without_steps(env)
 
     def _episode_without_steps(self, env: int) -> SingleAgentEpisode:
-        """Return an ongoing episode that has a reset observation but no step yet."""
+        """Return environment `env`'s current episode, which has only its reset observation so far."""
         ring, row = self._ring, self._staged.tails.rows[env : env + 1]
         infos = ring.infos.infos(row.tolist())
         if env not in self._staged.unstarted:
@@ -403,7 +403,7 @@ class ReplayRecorder:
         return episode
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """Return the stored episodes that ended with the newest step.
+        """Return the episodes that ended with the newest vector step, as far as the buffer stores them.
 
         Changes of their `custom_data` are stored in the buffer.
         """
@@ -418,7 +418,7 @@ class ReplayRecorder:
         return episode
 
     def hand_over_to(self, recorder: VectorRecorder) -> None:
-        """Let another recorder continue the ongoing episodes. Afterwards this recorder can only be reset."""
+        """Let another recorder continue the unfinished episodes. After that, this one must be reset before use."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._hand_over_to(recorder)
@@ -441,7 +441,7 @@ class ReplayRecorder:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _arrays(self, name: str, items: Any) -> Any:
-        """Convert one row of values to arrays [N, ...] with the dtypes of the spaces, ending flags to bool."""
+        """Convert a vector step's values to arrays [N, ...] with the dtypes of the spaces, and ending flags to bool."""
         dtypes = self._dtypes.get(name)
         is_known = dtypes is not None and nested.same_structure(items, dtypes)
         if not is_known and name in self._dtypes:
@@ -466,7 +466,7 @@ class ReplayRecorder:
         return arrays
 
     def _check_can_continue(self, num_steps: int) -> bool:
-        """Return True if other steps were added since the last vector step.
+        """Return whether others have added steps since the last vector step. Raise an error if no episode may continue.
 
         Raises:
             EpisodeStateError: the ongoing episodes cannot continue.
@@ -481,7 +481,7 @@ class ReplayRecorder:
         return True
 
     def _why_cannot_continue(self, num_steps: int) -> str:
-        """Return the reason why the ongoing episodes cannot take `num_steps` more steps, or an empty text."""
+        """Return why `num_steps` more steps cannot be added to the current episodes, or "" if they can."""
         ring, tails = self._ring, self._staged.tails
         going_on = (tails.previous != NONE).nonzero()[0]
         newest = tails.previous[going_on]

@@ -1,4 +1,4 @@
-"""Limit on the ratio of sampled to added steps, and counts of both."""
+"""Limit on the ratio of sampled steps to added steps, and the counts of both in a replay buffer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.errors import InvalidArgument, WrongType
 
 @dataclass(frozen=True, slots=True)
 class SamplesPerInsert:
-    """Limit on the number of samples per added step, like Reverb's `SampleToInsertRatio`.
+    """Limit on how often steps are sampled per added step, like Reverb's `SampleToInsertRatio`.
 
     It is read through `buffer.may_sample` and `buffer.may_add`. At most `ratio` samples are allowed for each step added
     after the first `min_size`:
@@ -39,20 +39,20 @@ class SamplesPerInsert:
             raise InvalidArgument(f"{self}: give a finite ratio > 0, min_size >= 1 and slack >= 0")
 
     def num_allowed(self, num_added: int, num_sampled: int) -> float:
-        """Return the number of steps that may still be sampled at this ratio."""
+        """Return how many more steps the ratio allows to sample, given the counts so far. Negative: too many."""
         return self.ratio * max(num_added - self.min_size, 0) - num_sampled
 
     def may_sample(self, n: int, *, size: int, num_added: int, num_sampled: int) -> bool:
-        """Return True if `n` steps may be sampled from a buffer with `size` stored steps."""
+        """Return True if the ratio and the minimum size allow to sample `n` steps from a buffer of `size` steps."""
         return size >= self.min_size and self.num_allowed(num_added, num_sampled) >= n
 
     def may_add(self, *, num_added: int, num_sampled: int) -> bool:
-        """Return True if steps may be added to a buffer with these counts."""
+        """Return True if the ratio allows to add steps, that is, if sampling is not too far behind."""
         return self.num_allowed(num_added, num_sampled) <= self.slack
 
 
 class SampleCounts:
-    """Base class of replay buffers that count added and sampled steps.
+    """Base class of replay buffers that counts added and sampled steps, and applies a limit on their ratio.
 
     Attributes:
         limit: limit on samples per added step, or None.
@@ -68,11 +68,11 @@ class SampleCounts:
     @property
     @abstractmethod
     def num_added(self) -> int:
-        """Number of steps added so far, evicted steps included."""
+        """Number of steps added so far, including those no longer stored."""
 
     @property
     def num_evicted(self) -> int:
-        """Number of steps evicted so far."""
+        """Number of added steps that are no longer stored."""
         return self.num_added - len(self)
 
     @property
@@ -82,7 +82,7 @@ class SampleCounts:
 
     @property
     def counts(self) -> str:
-        """Description of all counts, such as "100 added, 0 evicted, 800 sampled"."""
+        """Text with all counts, such as "100 added, 0 evicted, 800 sampled: 8 per insert"."""
         counted = f"{self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled"
         return f"{counted}: {self.samples_per_insert:.3g} per insert"
 
@@ -97,7 +97,7 @@ class SampleCounts:
 
 
 def checked_limit(limit: Any) -> SamplesPerInsert | None:
-    """Return the limit. Raise `WrongType` unless it is a `SamplesPerInsert` or None."""
+    """Return the limit unchanged. Raise `WrongType` unless it is a `SamplesPerInsert` or None."""
     if limit is not None and not isinstance(limit, SamplesPerInsert):
         raise WrongType(f"limit={limit!r}: give a SamplesPerInsert, or None for no limit")
     return limit

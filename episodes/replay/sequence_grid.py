@@ -1,4 +1,4 @@
-"""Index of the stored steps at which sequences of a fixed grid (as in R2D2) begin."""
+"""Index of the stored steps at which sequences begin if all sequences start at multiples of a period (R2D2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from episodes.replay.ring.track_ring import positions
 
 
 class SequenceGrid:
-    """Indices of the stored steps with a time `t` divisible by `period`, in order of addition.
+    """Indices of the stored steps whose time `t` in the episode is divisible by `period`, oldest first.
 
     Each step is looked at once, when sequences are sampled after it was added.
 
@@ -25,7 +25,7 @@ class SequenceGrid:
         self._generation = -1  # of the ring
 
     def stored_starts(self, ring: LinkedRing) -> np.ndarray:
-        """Return the indices [k] of the stored steps with `t` divisible by `period`, as a view."""
+        """Return the indices [k] of the stored steps with `t` divisible by `period`, without copying them."""
         if self._generation != ring.generation:
             self._first = self._stop = self._seen = 0
             self._generation = ring.generation

@@ -1,4 +1,4 @@
-"""Memory for the newest vector steps of N environments, before they are written to the replay ring.
+"""Memory for the newest vector steps of N environments, which are later written to the replay ring together.
 
 A vector step costs one assignment per column here. Links, evictions and classifications are computed for many rows at
 once.
@@ -30,7 +30,7 @@ _REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # error
 
 
 class StagedRows:
-    """Memory for `size` staged vector steps of equal dtypes and shapes, nested arrays [size, N, ...].
+    """Memory for `size` recorded vector steps of equal dtypes and shapes, nested arrays [size, N, ...].
 
     A row that is so large that it fills the stage is not copied.
 
@@ -64,7 +64,7 @@ class StagedRows:
             self._create_views(plain, tracks[ACTIONS])
 
     def _create_views(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
-        """Create memory views of all rows, with which `put_arrays` copies plain arrays quickly."""
+        """Create a memoryview per vector step and column, with which `put_arrays` copies numpy arrays quickly."""
         if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
             return
         views = [[array[k] for array in plain] for k in range(self.size)]
@@ -76,7 +76,7 @@ class StagedRows:
         self._views = [(*row[:first_number], *map(memoryview, row[first_number:])) for row in views]
 
     def _empty_like(self, leaf: np.ndarray) -> np.ndarray:
-        """Allocate `size` rows like `leaf`, with the same memory layout.
+        """Allocate an array [size, ...] for `size` arrays like `leaf`, each with the memory layout of `leaf`.
 
         Transposed arrays are common.
         """
@@ -86,16 +86,16 @@ class StagedRows:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `put_arrays` can be used: all columns are plain arrays, without extra model outputs."""
+        """Whether `put_arrays` can be used: all columns are numpy arrays, and there are no extra model outputs."""
         return bool(self._views)
 
     def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
-        """Return True if a row has the structure, dtypes and shapes of the staged rows."""
+        """Return True if a vector step has the nesting, dtypes and shapes for which this memory was allocated."""
         rows = (observations, tracks)
         return nested.same_structure(rows, self._structure) and _dtypes_and_shapes(rows) == self._leaves
 
     def put(self, k: int, observations: Any, tracks: dict[str, Any]) -> None:
-        """Copy one vector step with matching dtypes and shapes into row k."""
+        """Copy one vector step with matching dtypes and shapes to index `k` of the arrays."""
         if self.size == 1:
             self.observations, self.tracks = nested.map_leaves(lambda leaf: leaf[None], (observations, tracks))
             return
@@ -104,7 +104,7 @@ class StagedRows:
             _put(self.tracks[name], k, items)
 
     def put_arrays(self, k: int, observations: Any, actions: Any, rewards: Any, ends: Any, cuts: Any) -> bool:
-        """Copy one vector step of plain arrays into row k, and return False if dtypes or shapes differ.
+        """Copy one vector step of numpy arrays to index `k`, or return False if dtypes or shapes differ.
 
         A memoryview rejects other shapes and dtypes in the time that numpy needs to compare them. There is no loop,
         since it would cost as much as the copies.
@@ -128,29 +128,29 @@ class StagedRows:
         return True
 
     def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
-        """Return the observations and per-step arrays of the first `count` rows, [count * N, ...] each."""
+        """Return observations and per-step arrays of the first `count` vector steps, [count * N, ...] each."""
         if count > 1 or not self._views:
             return flatten_rows(self.observations, count), self.steps(count)
         return self._first
 
     def dones(self, start: int, stop: int) -> np.ndarray:
-        """Return the logical or of the terminated and truncated flags of the rows [start, stop), bool [k, N]."""
+        """Return whether episodes ended (terminated or truncated) in the vector steps [start, stop), bool [k, N]."""
         return self.tracks[TERMINATEDS][start:stop] | self.tracks[TRUNCATEDS][start:stop]
 
     def steps(self, num_rows: int) -> dict[str, Any]:
-        """Return the per-step arrays of the first `num_rows` rows without the ending flags, [num_rows * N, ...]."""
+        """Return actions, rewards and extra outputs of the first `num_rows` vector steps, [num_rows * N, ...] each."""
         return {name: flatten_rows(items, num_rows) for name, items in self.tracks.items() if name not in FLAGS}
 
 
 def flatten_rows(items: Any, num_rows: int) -> Any:
-    """Return the first `num_rows` rows of nested arrays [size, N, ...] as [num_rows * N, ...]."""
+    """Return the first `num_rows` items of nested arrays [size, N, ...], reshaped to [num_rows * N, ...]."""
     if type(items) is np.ndarray:
         return _flatten(items[:num_rows])
     return nested.map_leaves(lambda leaf: _flatten(leaf[:num_rows]), items)
 
 
 def _flatten(rows: np.ndarray) -> np.ndarray:
-    """Reshape rows [k, N, ...] to [k * N, ...].
+    """Reshape an array [k, N, ...] to [k * N, ...].
 
     Transposed rows of few numbers are copied number by number, which is faster.
     """
@@ -171,7 +171,7 @@ def _put(staged: Any, k: int, items: Any) -> None:
 
 
 def cast_to_space(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Cast rows to the dtype of their space. Raise `TrackMismatch` if values could be lost."""
+    """Cast one vector step's values to the dtype of their space. Raise `TrackMismatch` if values could be lost."""
     if leaf.dtype == dtype:
         return leaf
     if not np.can_cast(leaf.dtype, dtype, "same_kind"):

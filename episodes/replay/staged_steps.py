@@ -1,4 +1,4 @@
-"""Vector steps that a recorder has staged for a replay ring, and the episodes that they continue.
+"""Recorded vector steps that are not yet in the replay ring, and the episodes that they continue.
 
 The ring holds it while rows are staged, and writes them before it is read. It refers to neither ring nor recorder, so
 that a dropped buffer is freed at once.
@@ -30,7 +30,7 @@ Unstarted = dict[int, tuple[str, dict[str, Any]]]
 
 
 class StagedRow(NamedTuple):
-    """Infos and final observations of one staged vector step."""
+    """Infos and final observations of one recorded vector step."""
 
     info: int = 0  # slot of its infos
     last_info: int = 0  # slot of the infos of last observations (same-step autoreset)
@@ -38,7 +38,7 @@ class StagedRow(NamedTuple):
 
 
 class ClassifiedRows(NamedTuple):
-    """Classification of the first `num_rows` staged vector steps into steps, resets and endings."""
+    """Which of the first `num_rows` recorded vector steps are steps, resets and episode ends."""
 
     num_rows: int
     boundaries: Boundaries  # after these rows
@@ -47,7 +47,7 @@ class ClassifiedRows(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """State of `StagedSteps` after its rows were written to the ring."""
+    """State of `StagedSteps` after its recorded steps were written to the ring."""
 
     tails: EnvTails
     newest: Row | None
@@ -55,7 +55,7 @@ class Continuation(NamedTuple):
 
 
 class StagedSteps:
-    """Staged vector steps of N environments, which the ring writes before it is read.
+    """Recorded vector steps of N environments, which are written to the replay ring before the ring is read.
 
     Attributes:
         stage: the columns of the rows; None before the first step.
@@ -83,7 +83,7 @@ class StagedSteps:
         self.facts = NO_FACTS
 
     def classify(self) -> Boundaries:
-        """Classify all staged rows into steps and resets, and return the autoreset state after the newest row."""
+        """Classify all recorded vector steps into steps and resets, and return each environment's state after them."""
         classified, stage, stop = self.classified, self.stage, len(self.rows)
         if stage is not None and classified.num_rows < stop:
             boundaries, last = classified.boundaries.copy(), stop - 1
@@ -101,14 +101,14 @@ class StagedSteps:
         return self.classified.boundaries
 
     def proceed(self, continuation: Continuation) -> None:
-        """Drop the staged rows after they were written to the ring. A repeated call has no effect."""
+        """Forget the steps that were just written to the ring, and take over the state after them. May be repeated."""
         self.tails, newest, self.unstarted = continuation
         self.classified = ClassifiedRows(0, self.tails.boundaries, newest)
         self.rows = []
         self.infos.keep(_NO_SLOTS)
 
     def build_addition(self, ring: LinkedRing) -> tuple[Addition, Continuation]:
-        """Compute the `Addition` that writes all staged rows, and the state afterwards, without changing anything."""
+        """Plan the writes of all recorded steps, and return the plan and the recorder's state after it."""
         stage: Any = self.stage
         tails, count = self.tails, len(self.rows)
         boundaries, newest, rows = self.classify(), self.classified.newest, self.classified.rows
@@ -135,14 +135,14 @@ class StagedSteps:
         return addition, Continuation(after, newest, unstarted)
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:
-        """Return True if all rows are steps of the same environments, and episodes end only in the last row."""
+        """Return True if all vector steps contain the same environments, and episodes end only in the last of them."""
         if count == 1:
             return self.rows[0].finals is None
         waiting, finals = self.tails.boundaries.waiting, self.rows[-1].finals
         return not len(waiting) and finals is None and not np.count_nonzero(stage.dones(0, count - 1))
 
     def _name_started(self, episodes: TableChange, steps: LinkedRun | LinkedRows) -> Unstarted:
-        """Assign the ids that users have already read to new episodes, and return the episodes still without a step."""
+        """Give new episodes the ids that users have read before their first step, and return the still unused ids."""
         envs = [steps.env_of(step) if step < steps.num_in_first_row else NONE for step in steps.first_steps.tolist()]
         known = [self.unstarted.get(env, (None, None)) for env in envs]
         episodes.ids = [id_ for id_, _ in known]
@@ -151,7 +151,7 @@ class StagedSteps:
         return {env: data for env, data in self.unstarted.items() if env not in envs}
 
     def _infos_of_steps(self, steps: LinkedRun | LinkedRows) -> Infos:
-        """Return the infos of the observations that will be written to the ring."""
+        """Return the infos of the recorded observations, in the order in which the ring stores the observations."""
         if self.infos.num_slots == 1:
             return EmptyInfos(steps.num_rows)
         num_envs, slots = len(self._environments), np.array([row.info for row in self.rows])

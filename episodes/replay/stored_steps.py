@@ -1,4 +1,4 @@
-"""Look-up of the episode and time of replay steps, used for the `origin` of batches."""
+"""Source of `batch.origin`: finds the episode and time of sampled replay steps."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class StoredSteps:
-    """Source that maps step indices of a replay ring to episodes and times, also for evicted steps in the log."""
+    """Source that returns the episode and time of replay steps by step index, also for evicted steps in a log."""
 
     def __init__(self, ring: LinkedRing) -> None:
         self._ring: Any = weakref.ref(ring)
 
     def step(self, number: int) -> StepOrigin:
-        """Return the episode, time and ending of the step with the index `number`."""
+        """Return episode, time and ending of the step with index `number`. Raise an error if it is not stored."""
         with self._ring_of(number) as ring:
             slot = number % ring.capacity
             table, entry = ring.table, int(ring.links.entry[slot])
@@ -37,12 +37,12 @@ class StoredSteps:
             return StepOrigin(owner.id_, t, owner.agent_id, owner.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the stored part of the episode that contains the step `number`."""
+        """Return the stored part of the episode that contains the step with index `number`."""
         with self._ring_of(number) as ring:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episode keys and times of the steps `numbers` [n], as far as they are known."""
+        """Return the episodes and times of the steps with the indices `numbers` [n], with None for unknown episodes."""
         ring = self._held()
         if ring is None:
             return StepLocations([None], *np.zeros((2, len(numbers)), np.int64))
@@ -54,7 +54,7 @@ class StoredSteps:
 
     @contextmanager
     def _ring_of(self, number: int) -> Iterator[LinkedRing]:
-        """Yield the locked ring if the step `number` is stored.
+        """Yield the locked ring. Raise an error if it no longer stores the step with index `number`.
 
         Raises:
             EpisodeStateError: the buffer or the step no longer exists.
@@ -90,7 +90,7 @@ class StoredSteps:
 
 
 def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a key of each step's episode, and each step's time, int64 [n] each.
+    """Return a number that identifies each step's episode, and each step's time index, int64 [n] each.
 
     A key is the table entry of a stored episode, -2 minus the serial number of an evicted one, or -1 if it is unknown.
     """
@@ -113,7 +113,7 @@ def _key_of(ring: LinkedRing, key: int) -> EpisodeKey | None:
 
 
 def make_batch(columns: dict[str, Any], ring: LinkedRing, numbers: np.ndarray) -> Batch:
-    """Create a batch with the given columns and the origin of its steps, given as step indices [B] or [B, W]."""
+    """Create a batch with these columns, whose `origin` refers to the steps with the indices [B] or [B, W]."""
     source = ring.source
     if source is None:
         source = ring.source = StoredSteps(ring)

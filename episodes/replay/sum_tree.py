@@ -1,4 +1,4 @@
-"""Sum tree for sampling leaves in proportion to their values, with vectorized reads and updates.
+"""Sum tree: samples indices in proportion to their values, with vectorized reads and updates.
 
 Each node of the tree has 16 children. The root has up to 512, so a tree of a million leaves has four levels:
 
@@ -24,7 +24,7 @@ _TOP_BYTE = np.uint64(56)
 
 
 class SumTree:
-    """Sum tree with `size` leaves >= 0, initially 0, that is sampled in proportion to the leaves.
+    """Sum tree over `size` values >= 0 (leaves), initially 0, that samples indices in proportion to them.
 
     >>> tree = SumTree(5)
     >>> tree.set(np.array([1, 3]), np.array([1.0, 2.0]))
@@ -41,7 +41,7 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Sum of all leaves."""
+        """Sum of all leaf values."""
         return float(self._begins[-1])
 
     @property
@@ -49,7 +49,7 @@ class SumTree:
         return sum(level.nbytes for level in self._levels)
 
     def set(self, leaves: np.ndarray, values: np.ndarray | float) -> None:
-        """Set the given leaves [n] to values. Of duplicate leaves the last value counts."""
+        """Set the values of the leaves with the given indices [n]. Of duplicate indices the last value counts."""
         self._levels[0][leaves] = values
         for level, above in zip(self._levels, self._levels[1:], strict=False):
             leaves = leaves >> _SHIFT
@@ -57,7 +57,7 @@ class SumTree:
         self._levels[-1].cumsum(out=self._begins[1:])
 
     def fill(self, start: int, stop: int, value: float) -> None:
-        """Set the leaves [start, stop) to one value."""
+        """Set the values of the leaves with indices [start, stop) to `value`."""
         self._levels[0][start:stop] = value
         for level, above in zip(self._levels, self._levels[1:], strict=False):
             start, stop = start >> _SHIFT, ((stop - 1) >> _SHIFT) + 1
@@ -65,26 +65,26 @@ class SumTree:
         self._levels[-1].cumsum(out=self._begins[1:])
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
-        """Return the values of the given leaves, float64 [n]."""
+        """Return the values of the leaves with the given indices [n], float64 [n]."""
         return self._levels[0].take(leaves)
 
     def leaves(self) -> np.ndarray:
-        """Return a copy of all leaf values, float64 [size]."""
+        """Return a copy of the values of all leaves, float64 [size]."""
         return self._levels[0][: self.size].copy()
 
     def get_state(self) -> list[np.ndarray]:
-        """Return copies of all tree levels, the leaves first."""
+        """Return copies of all tree levels, the leaf values first, for a checkpoint."""
         return [level.copy() for level in self._levels]
 
     def set_state(self, state: list[np.ndarray]) -> None:
-        """Restore the state of a tree of the same size."""
+        """Restore the levels of a tree of the same size from the arrays that `get_state` returned."""
         if [level.shape for level in state] != [level.shape for level in self._levels]:
             raise ValueError("a sum tree of another size")
         self._levels = [level.copy() for level in state]
         self._levels[-1].cumsum(out=self._begins[1:])
 
     def find(self, amounts: np.ndarray) -> np.ndarray:
-        """Return the leaf [n] at which the cumulative sum of leaf values exceeds each amount [n]."""
+        """Return the indices [n] of the leaves at which the cumulative sum of values exceeds each amount [n]."""
         nodes = self._begins.searchsorted(amounts, "right") - 1
         amounts = amounts - self._begins.take(nodes)
         firsts = np.arange(0, len(amounts) * _WIDTH, _WIDTH)
@@ -96,7 +96,7 @@ class SumTree:
         return nodes
 
     def draw(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Return `n` random leaves, sampled in proportion to their values. The total must not be 0."""
+        """Return the indices of `n` random leaves, sampled in proportion to their values, which must not all be 0."""
         leaves = self.find(generator.random(n) * self.total)
         # Sums are rounded, so a sample can fall just past the last leaf of a node, though very rarely.
         while len(missed := (self.get(leaves) == 0).nonzero()[0]):
@@ -109,6 +109,6 @@ def _zeros(size: int) -> np.ndarray:
 
 
 def _count(flags: np.ndarray) -> np.ndarray:
-    """Return the number of True flags in each row of 16, int64 [n]. The first flag is always True."""
+    """Return the number of True values in each row of `flags` [n, 16], int64 [n]. Each row's first is True."""
     words = flags.view(np.uint64)
     return (((words[:, 0] + words[:, 1]) * _EACH_BYTE) >> _TOP_BYTE).view(np.int64)

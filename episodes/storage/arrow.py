@@ -1,4 +1,4 @@
-"""Lazy import of pyarrow, and conversion between numpy arrays and Arrow list columns without copies."""
+"""Import pyarrow only when it is needed, and convert between numpy arrays and Arrow list columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pyarrow() -> Any:
 
 @contextmanager
 def as_unreadable_data(source: str) -> Iterator[None]:
-    """Return a context manager that turns errors of damaged files into `UnreadableData` with the name `source`."""
+    """Return a context manager that turns Arrow's errors for damaged files into `UnreadableData` naming `source`."""
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
     damages = (*damages, MemoryError, RecursionError, AttributeError)
     try:
@@ -45,13 +45,13 @@ def value_type(dtype: np.dtype) -> Any:
 
 @cache
 def values_per_item(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """Return how many Arrow values store one array item of this dtype and shape."""
+    """Return how many values an Arrow list needs to store one numpy array of this dtype and shape."""
     count = int(np.prod(shape, dtype=np.int64))
     return count * (1 if value_type(dtype) != pyarrow().uint8() or dtype == np.uint8 else dtype.itemsize)
 
 
 def list_column(array: np.ndarray, offsets: np.ndarray, copies: bool) -> Any:
-    """Return an Arrow list column whose list i is rows `offsets[i]` to `offsets[i + 1]` of `array`, flattened.
+    """Return an Arrow list column in which list i contains the values of `array[offsets[i]:offsets[i + 1]]`.
 
     The column shares the array's memory. It has a copy if `copies` is True or the array is not contiguous.
     """
@@ -65,7 +65,7 @@ def list_column(array: np.ndarray, offsets: np.ndarray, copies: bool) -> Any:
 
 
 def text_column(texts: Any) -> Any:
-    """Return an Arrow column of strings or None.
+    """Return an Arrow column of strings, with null where `texts` has None.
 
     ASCII strings of one length, such as ids, take a tenth of Arrow's time.
     """
@@ -81,7 +81,7 @@ def text_column(texts: Any) -> Any:
 
 
 def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.ndarray) -> Any:
-    """Return an Arrow column of lists of byte strings; list i has the strings `offsets[i]` to `offsets[i + 1]`.
+    """Return an Arrow column in which list i contains the byte strings number `offsets[i]` to `offsets[i + 1]`.
 
     Document k is `data[bounds[k]:bounds[k + 1]]`.
     """
@@ -98,7 +98,7 @@ def _to_lists(type_: Any, offsets: np.ndarray, values: Any) -> Any:
 
 
 def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int, name: str) -> np.ndarray:
-    """Return the values of an Arrow list column as a numpy view [num_rows, *shape].
+    """Return all values of an Arrow list column as a numpy array [num_rows, *shape], without a copy.
 
     Raises:
         UnreadableData: bytes are missing.
@@ -110,7 +110,7 @@ def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int
 
 
 def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the raw bytes (uint8), string bounds and list offsets of a column from `documents_column`."""
+    """Return the content of a `documents_column`: all bytes (uint8), string bounds and list offsets."""
     _, lists, _, bounds, data = column.buffers()
     num_lists, num_documents = len(column), len(column.values)
     content = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
@@ -121,7 +121,7 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def check_offsets(column: Any, expected: np.ndarray, name: str) -> None:
-    """Raise `UnreadableData` unless the lists of an Arrow column have the offsets `expected` [n + 1]."""
+    """Raise `UnreadableData` unless the lists of an Arrow column begin and end at the offsets `expected` [n + 1]."""
     offsets = _numbers(column.buffers()[1], np.dtype(np.int64), len(expected), name)
     if len(column) != len(expected) - 1 or not np.array_equal(offsets, expected):
         raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")

@@ -49,7 +49,7 @@ def check_message(data: Any, at: int) -> bool:
 
 
 def _field(data: Any, table: int, number: int) -> int | None:
-    """Return the byte position of field `number` of a flatbuffer table, or None if the table lacks the field."""
+    """Return the byte position of a table's field in a flatbuffer (Arrow's header format), or None if it is missing."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if not 0 <= vtable < len(data):
         raise UnreadableData(f"no table at byte {table}")

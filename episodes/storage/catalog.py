@@ -1,4 +1,4 @@
-"""List the Arrow files (shards) of a data set from its directory, its writers' manifests, and its commits.
+"""Find the current Arrow files (shards) of a data set from its directory listing, manifests and commit files.
 
     NAME.manifest         one for each writer: a line when a shard of it begins and when it ends
     commit-000001.json    one for each compaction, merge or repair: the shards it made, and those that they replace
@@ -35,7 +35,7 @@ Place = tuple[str, int]  # a made shard, and the row in it
 
 
 def checked_name(name: Any, source: str) -> str:
-    """Return a writer's or shard's name read from a file. Raise `UnreadableData` if it could be a path."""
+    """Return a writer or shard name that a file contains. Raise `UnreadableData` if it is not a plain file name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UnreadableData(f"{source}: {name!r} is no name of a writer or shard")
     return name
@@ -49,7 +49,7 @@ def _checked_count(value: Any, source: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """Path, name and sort key of one Arrow file (shard) of a data set.
+    """One Arrow file (shard) of a data set: name, sort key, path and number of episodes.
 
     Attributes:
         name: of the shard.
@@ -71,7 +71,7 @@ class ShardFile:
 
 @dataclass(slots=True)
 class Manifest:
-    """List of the Arrow files that one writer created, as stored in the writer's manifest file.
+    """List of the Arrow files that one writer has created, stored next to them as a text file.
 
     A live writer holds a lock on the file. `lock` says so in the file; without it (the file system has no locks, or the
     writer is of an earlier version) the host and the process id tell whether the writer may be alive.
@@ -89,7 +89,7 @@ class Manifest:
 
     @staticmethod
     def of(data: bytes, source: str) -> Manifest:
-        """Return the manifest decoded from a file's bytes. Raise `UnreadableData` if they are damaged."""
+        """Return a writer's list of Arrow files from its file's bytes. Raise `UnreadableData` if damaged."""
         first, *lines = (
             verify_json(line, source) for line in data.split(b"\n")[:-1]
         )  # what comes after is half a line
@@ -107,7 +107,7 @@ class Manifest:
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Append a line with a shard's state and number of episodes to the manifest file.
+        """Append a line to the manifest file with a shard's state (open or finished) and number of episodes.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.
@@ -124,7 +124,7 @@ class Manifest:
             sync(path)
 
     def _write(self, path: Path) -> None:
-        """Write the whole manifest file, and lock the file."""
+        """Write the whole manifest file, and hold a lock on it until `release`."""
 
         def make_text(is_locked: bool) -> str:
             self.lock = is_locked
@@ -140,7 +140,7 @@ class Manifest:
         return bool(self.shards) and not self._is_complete
 
     def release(self) -> None:
-        """Release the lock on the manifest file. Nothing is written to the file afterwards."""
+        """Close the manifest file, which unlocks it and shows other processes that the writer has ended."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -150,7 +150,7 @@ class Manifest:
         return directory / (self.writer + MANIFEST)
 
     def of_shards(self, names: Container[str]) -> bytes:
-        """Return the bytes of the manifest file with only the shards `names`."""
+        """Return the contents of a manifest file that lists only the shards `names`."""
         lines = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
         return "".join(map(signed_line, lines)).encode()
 
@@ -165,7 +165,7 @@ class Manifest:
         return {"shard": shard, **self.shards[shard]}
 
     def is_abandoned(self, directory: Path) -> bool:
-        """Return True if the writer process has certainly ended, as its manifest file is no longer locked."""
+        """Return True if the manifest's writer has certainly ended, since it no longer locks the manifest file."""
         if self.lock:
             return not is_locked(self.path(directory))
         return self.host == socket.gethostname() and process_start_id(self.pid) != self.started
@@ -173,7 +173,7 @@ class Manifest:
 
 @lru_cache(maxsize=1)
 def _own_start(pid: int) -> str:
-    """Return `process_start_id` of the current process.
+    """Return the id of the current process's start, see `process_start_id`.
 
     The argument keeps a forked process from using its parent's cached value.
     """
@@ -181,7 +181,7 @@ def _own_start(pid: int) -> str:
 
 
 def process_start_id(pid: int) -> str:
-    """Return an opaque string that identifies the start of a process, or "" if there is no such process."""
+    """Return a string that identifies a process and when it started, or "" if no such process exists."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -197,7 +197,7 @@ def process_start_id(pid: int) -> str:
 
 @dataclass(slots=True)
 class Commit:
-    """Replacement of some Arrow files of a data set by new ones, stored as one JSON file.
+    """Atomic replacement of some Arrow files of a data set by new ones, stored as one JSON file.
 
     Attributes:
         made: the new shards by name, with `order`, `episodes`, and `data_set` if it was merged from that data set.
@@ -211,7 +211,7 @@ class Commit:
 
     @staticmethod
     def of(data: bytes, source: str) -> Commit:
-        """Return the commit decoded from a file's bytes. Raise `UnreadableData` if they are damaged."""
+        """Return a file replacement read from its JSON file's bytes. Raise `UnreadableData` if they are damaged."""
         value, commit = verify_json(data, source), Commit()
         for name, made in value["made"].items():
             order = checked_name(made["order"], source)
@@ -228,7 +228,7 @@ class Commit:
         return commit
 
     def put(self, directory: Path, number: int) -> None:
-        """Write the commit file with this number, which makes the replacement of files effective.
+        """Write the commit file with this number, from which on the new Arrow files count instead of the old ones.
 
         Raises:
             FileExistsError: another process wrote a commit with this number.
@@ -239,7 +239,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Catalog:
-    """All current Arrow files of a data set directory, with lost, replaced and leftover files.
+    """Which Arrow files of a data set directory are current, and which are lost, replaced or useless.
 
     A commit may only make shards with new names, and every replaced shard points to one that the same commit made. So
     a chain of replacements ends, whatever the files contain.
@@ -259,7 +259,7 @@ class Catalog:
 
     @staticmethod
     def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
-        """Return the catalog of a directory from its manifests, commits and Arrow files.
+        """Find out which Arrow files of a directory are current, from its manifests, commits and file names.
 
         Args:
             directory: has the manifests and commits.
@@ -278,7 +278,7 @@ class Catalog:
         return catalog
 
     def _read(self, name: str, take: Any) -> None:
-        """Read a manifest or commit file and pass its bytes to `take`, or record a problem if the file is damaged."""
+        """Read a manifest or commit file and call `take` with its bytes. A damaged file is added to `problems`."""
         try:
             take(read_file(self.directory / name), str(self.directory / name))
         except FileNotFoundError:  # it was removed meanwhile, with its shards
@@ -324,7 +324,7 @@ class Catalog:
         self.problems += [f"{self.directory}: shard {name} is lost; its writer made it" for name in self.lost]
 
     def place(self, name: str) -> Place | None:
-        """Return the shard that now stores the rows of shard `name`, and the index of their first row, or None."""
+        """Return (shard, first episode) of where the episodes of shard `name` are now, or None if they were removed."""
         row = 0
         while name in self.replaced:
             target = self.replaced[name]
@@ -344,7 +344,7 @@ def _commit_number(name: str) -> int:
 
 
 def _newest_commit(names: Iterable[str]) -> int:
-    """Return the highest commit number among the file names, damaged files included, or 0."""
+    """Return the highest number of a commit file among the file names, or 0 without commit files."""
     return max(0, 0, *map(_commit_number, names))
 
 
@@ -354,7 +354,7 @@ def list_names(directory: Path) -> list[str]:
 
 
 def newest_commit(directory: Path) -> int:
-    """Return the highest commit number in a directory at present, or 0."""
+    """Return the highest number of a commit file that is in a directory now, or 0 without commit files."""
     return _newest_commit(list_names(directory))
 
 

@@ -21,7 +21,7 @@ from episodes.storage.shards import ShardRead, read_shard
 
 @dataclass(slots=True)
 class CheckReport:
-    """Result of checking a data set: counts, problems found, and repairs.
+    """Result of checking a data set for damage: counts, problems found, and what was repaired.
 
     Attributes:
         episodes: number of readable episodes.
@@ -39,7 +39,7 @@ class CheckReport:
 
 
 def check(path: str | Path, *, repair: bool = False) -> CheckReport:
-    """Read a whole data set, and report damaged, lost and leftover files.
+    """Read a whole data set and report damaged, lost and useless files. If `repair` is True, repair it.
 
     A repair that is killed has changed nothing, or is completed by the next one.
 
@@ -81,7 +81,7 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
 
 
 def _problems(read: ShardRead) -> list[str]:
-    """Return the problems of one Arrow file, as texts: damaged record batches, a damaged end or footer."""
+    """Return texts that describe the damage of an Arrow file: record batches, file end or footer."""
     path = read.file.path
     problems = [f"{path}: record batch {at} is damaged: {', '.join(columns)}" for at, columns in read.damaged().items()]
     if read.damage:
@@ -111,7 +111,7 @@ def _keep_aside(file: Path, report: CheckReport) -> None:
 
 
 def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
-    """Rename damaged manifest and commit files to `*.damaged`, and return the catalog of the other files."""
+    """Rename damaged manifest and commit files to `*.damaged`, and list the directory's Arrow files again."""
     for file in catalog.damaged:
         _keep_aside(file, report)
     return finish_commits(catalog.directory) if catalog.damaged else catalog

@@ -28,7 +28,7 @@ Digest = Callable[[Any], int]
 
 @cache
 def algorithm() -> str:
-    """Return the name of the algorithm for new checksums: "xxh3", or "crc32" if `xxhash` is not installed.
+    """Return the name of the algorithm for new checksums: "xxh3", or "crc32" without the package `xxhash`.
 
     "xxh3" runs at 13 GB/s, "crc32" at 2 GB/s.
     """
@@ -51,7 +51,7 @@ def digest_of(name: str) -> Digest:
 
 
 def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> np.ndarray:
-    """Return the checksums of an Arrow record batch, uint64 [1 + k]: of its metadata, then of 64 KiB blocks.
+    """Return an Arrow record batch's checksums, uint64 [1 + k]: of its metadata columns, then of 64 KiB blocks.
 
     Args:
         batch: the record batch.
@@ -78,7 +78,7 @@ def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> 
 
 
 def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, stored_sums: bytes) -> list[str]:
-    """Return the names of columns whose checksums differ from `stored_sums`.
+    """Return the names of a record batch's columns whose content does not match the checksums `stored_sums`.
 
     The row columns (ids and other metadata of episodes) together are called "the rows".
     """
@@ -99,7 +99,7 @@ def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, 
 
 
 def _parts(array: Any, facts: list[int]) -> list[memoryview]:
-    """Return the buffers with an Arrow array's content.
+    """Return the memory buffers that contain an Arrow array's values and offsets, for checksums.
 
     The length and the null count of the array are appended to `facts`.
     """
@@ -122,7 +122,7 @@ def _parts(array: Any, facts: list[int]) -> list[memoryview]:
 
 @cache
 def _bounds_by_type() -> dict[int, Struct]:
-    """Return, for each Arrow type id with offsets, the `struct` format of one offset."""
+    """Return the `struct` format of one list or string offset for each Arrow type that has offsets."""
     arrow = pyarrow()
     lists, documents, texts = arrow.large_list(arrow.null()), arrow.large_binary(), arrow.string()
     return {lists.id: Struct("<q"), documents.id: Struct("<q"), texts.id: Struct("<i")}
@@ -150,18 +150,18 @@ def checksum_of_text(text: str, name: str) -> str:
 
 
 def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a JSON object with its checksum under the key "sum"."""
+    """Return a copy of a JSON object with the added key "sum", the checksum of the other keys."""
     return value | {"sum": checksum_of_json(value)}
 
 
 def signed_line(value: dict[str, Any]) -> str:
-    """Return a JSON object and its checksum as one line of text with sorted keys."""
+    """Return a JSON object with its checksum as one line of text, with sorted keys."""
     text = sorted_json(value)
     return f'{text[:-1]}, "sum": "{checksum_of_text(text, algorithm())}"}}\n'
 
 
 def verify_json(text: str | bytes, source: str) -> dict[str, Any]:
-    """Parse a JSON object, verify its checksum under the key "sum", and return it without that key.
+    """Parse a JSON object, and return it without its checksum. Raise `UnreadableData` if the checksum is wrong.
 
     A checksum whose algorithm is not installed is not compared.
 
@@ -178,7 +178,7 @@ def verify_json(text: str | bytes, source: str) -> dict[str, Any]:
 
 
 def verify_value(value: dict[str, Any], source: str) -> dict[str, Any]:
-    """Verify the checksum of a parsed JSON object, and return the object without it, see `verify_json`."""
+    """Return a parsed JSON object without its checksum. Raise `UnreadableData` if the checksum is wrong."""
     stored_sum = value.pop("sum", None)
     try:
         matches = isinstance(stored_sum, str) and stored_sum == checksum_of_json(value, stored_sum.partition(":")[0])

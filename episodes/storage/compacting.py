@@ -29,7 +29,7 @@ DAMAGED = ".damaged"
 
 
 def compact(path: str | Path) -> int:
-    """Join the finished shards of a data set into fewer, larger shards.
+    """Join the finished Arrow files (shards) of a data set into fewer, larger files.
 
     The order of episodes stays the same. Open readers and pickled data sets keep working. Writers may be at work; their
     unfinished shards are not changed.
@@ -54,7 +54,7 @@ def compact(path: str | Path) -> int:
 
 
 def seal(path: str | Path, *, force: bool = False) -> int:
-    """Finish the shards that killed writers left, with all their intact record batches.
+    """Finish the Arrow files (shards) of writers that were killed, so that they can be compacted and uploaded.
 
     A live writer holds a lock on its manifest, so its shard is never taken, whatever container or machine it runs on.
     If the file system has no locks, a writer counts as killed if its process on this machine has ended.
@@ -81,7 +81,7 @@ def seal(path: str | Path, *, force: bool = False) -> int:
 
 
 def merge(target: str | Path, *sources: str | Path) -> int:
-    """Copy the shards of other data sets into one, which is created if needed. The sources are not changed.
+    """Copy the episodes of other data sets into `target`, which is created if needed. The sources stay unchanged.
 
     Shards that were copied before are not copied again, so a merge that was killed can be repeated.
 
@@ -113,7 +113,7 @@ def merge(target: str | Path, *sources: str | Path) -> int:
 
 
 def finish_commits(directory: Path) -> Catalog:
-    """Complete the interrupted commits of a directory, and return its catalog of Arrow files."""
+    """Complete replacements of files that a killed process left half done, and return the directory's Arrow files."""
     catalog, changed = Catalog.of(directory), False
     for name in catalog.made:
         waiting = directory / (name + MADE)
@@ -137,7 +137,7 @@ def finish_commits(directory: Path) -> Catalog:
 
 
 def write_commit(catalog: Catalog, commit: Commit) -> bool:
-    """Write a commit file and return True, or return False if another process committed first.
+    """Write a commit file, or remove the new Arrow files and return False if another process committed first.
 
     In the latter case the new shards are removed.
     """
@@ -156,7 +156,7 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Write and return a commit filled in by `propose`, with retries if other processes commit first."""
+    """Let `propose` fill a commit with file replacements, and write it. Repeat if another process commits first."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = finish_commits(directory), Commit()
@@ -175,7 +175,7 @@ def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit],
 
 
 def _open_directory(path: str | Path) -> tuple[Path, Header]:
-    """Return the directory of a data set and its header. Raise `UnreadableData` if there is no data set."""
+    """Return a data set's directory and header. Raise `UnreadableData` if there is no data set at `path`."""
     directory = local_path(path)
     header = read_header(directory)
     if header is None:
@@ -184,7 +184,7 @@ def _open_directory(path: str | Path) -> tuple[Path, Header]:
 
 
 def _is_left(catalog: Catalog, file: ShardFile) -> bool:
-    """Return True if no writer can still append to an unfinished Arrow file."""
+    """Return True if no writer can still append to this unfinished Arrow file."""
     manifest: Manifest | None = catalog.manifests.get(file.name.rpartition("-")[0])
     if manifest is None:
         return False
@@ -192,7 +192,7 @@ def _is_left(catalog: Catalog, file: ShardFile) -> bool:
 
 
 def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
-    """Yield groups of adjacent Arrow files of equal schema, each group at most `SHARD_BYTES` in total."""
+    """Yield groups of successive Arrow files that can be joined: equal schemas, at most `SHARD_BYTES` together."""
     group: list[ShardRead] = []
     for file in files:
         read = read_shard(file)
@@ -211,7 +211,7 @@ def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
 
 
 def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
-    """Yield lists of record batches to be joined, each at most `BATCH_BYTES` unless a single batch is larger."""
+    """Yield lists of record batches to be joined, each of at most `BATCH_BYTES` (or a single larger batch)."""
     waiting: list[Any] = []
     size = 0
     for read in group:
@@ -226,14 +226,14 @@ def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
 
 
 def intact_batches(read: ShardRead) -> Iterator[list[Any]]:
-    """Yield each record batch with correct checksums of an Arrow file, as a list with one item."""
+    """Yield each record batch of an Arrow file whose checksums are correct, in a list of its own."""
     return ([(read, stored)] for stored in read.batches if not stored.damaged())
 
 
 def replace_shards(
     directory: Path, header: Header, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]
 ) -> None:
-    """Write one Arrow file with the record batches `parts`, and record in `commit` that it replaces `group`."""
+    """Write one Arrow file with the batches of `parts`, and note in `commit` that it replaces the files of `group`."""
     name, episodes = f"{writer_name()}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:
@@ -265,7 +265,7 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
 
 
 def _copy_shard(directory: Path, commit: Commit, file: ShardFile) -> None:
-    """Copy an Arrow file of another data set into the directory, and add it to the commit."""
+    """Copy an Arrow file of another data set into `directory`, and note in `commit` that it is new."""
     if not file.sealed:
         raise UnreadableData(f"{file.path} is not finished; seal({str(file.path.parent)!r}) it first")
     read = read_shard(file)

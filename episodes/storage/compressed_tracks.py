@@ -1,4 +1,4 @@
-"""Compressed array columns: each episode's rows in zstd blocks that can be decompressed separately."""
+"""Compressed array columns, stored as small zstd blocks so that a few items can be read without all others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 18
 
 
 def rows_per_block(field: TrackField) -> int:
-    """Return the number of rows (or values of ragged items) per compressed block.
+    """Return how many array items fit into one compressed block of 256 KiB, at least 1.
 
     The last block of an episode may have fewer.
     """
@@ -34,7 +34,7 @@ def codec() -> Any:
 
 
 def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> Any:
-    """Return an Arrow column whose list i has rows `offsets[i]` to `offsets[i + 1]` as compressed blocks."""
+    """Return an Arrow column in which list i contains `array[offsets[i]:offsets[i + 1]]` as compressed blocks."""
     starts, stops, lists = _blocks(offsets, num_rows)
     array, compress = np.ascontiguousarray(array), codec().compress
     rows = array.reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((len(array), 0), np.uint8)
@@ -44,7 +44,7 @@ def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> 
 
 
 def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first row and the stop row of each block [k] each, and each episode's first block [n + 1]."""
+    """Return the first and stop item of each block, int64 [k] each, and the first block of each episode [n + 1]."""
     sizes = np.diff(offsets)
     counts = -(-sizes // num_rows)
     place = ranges(np.zeros_like(counts), counts)
@@ -55,7 +55,7 @@ def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray,
 
 @dataclass(frozen=True, slots=True)
 class CompressedTrack:
-    """Array column of a record batch that is stored compressed, and decompressed on access."""
+    """Array of a record batch whose items are stored in compressed blocks, and decompressed on access."""
 
     name: str
     field: TrackField
@@ -66,7 +66,7 @@ class CompressedTrack:
 
     @staticmethod
     def of(column: Any, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
-        """Return the array stored in a `compressed_column`. Raise `UnreadableData` if blocks and rows do not match."""
+        """Return the array stored in a `compressed_column`. Raise `UnreadableData` if its blocks are inconsistent."""
         data, bounds, lists = documents_of(column, name)
         num_blocks = int((-(-np.diff(offsets) // num_rows)).sum())
         if num_blocks != len(bounds) - 1:
@@ -77,7 +77,7 @@ class CompressedTrack:
         return CompressedTrack(name, field, data, bounds, starts, stops)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the given rows [k] as an array [k, *shape]. Only blocks with these rows are decompressed."""
+        """Return the items with the indices `rows` [k], an array [k, *shape]. Only their blocks are decompressed."""
         out = self.field.empty(len(rows))
         if not out.size:
             return out
@@ -93,7 +93,7 @@ class CompressedTrack:
         return out
 
     def span(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows [start, stop) as an array [stop - start, *shape]."""
+        """Return the items [start, stop) as an array [stop - start, *shape]."""
         first, last = np.searchsorted(self.starts, [start, stop], side="right") - 1
         parts = [
             self.decoded(block)[max(start - int(self.starts[block]), 0) : stop - int(self.starts[block])]
@@ -114,20 +114,20 @@ class CompressedTrack:
 
 
 def _span(rows: np.ndarray) -> slice | np.ndarray:
-    """Return consecutive row numbers as a slice, which copies faster, and other row numbers unchanged."""
+    """Return consecutive indices as a slice, which copies faster, and other indices unchanged."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == len(rows) - 1 and (np.diff(rows) == 1).all() else rows
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedRaggedTrack:
-    """Ragged array column of a record batch whose values are stored compressed, and decompressed on access."""
+    """Array of items with different lengths in a record batch, whose values are stored in compressed blocks."""
 
     values: CompressedTrack
     offsets: np.ndarray  # int64 [num_rows + 1], of the items in the values
 
     def take(self, rows: np.ndarray) -> Ragged:
-        """Return the items `rows` [k]. Only blocks with their values are decompressed."""
+        """Return the items with the indices `rows` [k]. Only blocks with their values are decompressed."""
         starts, lengths = self.offsets[:-1][rows], np.diff(self.offsets)[rows]
         if len(rows) and (np.diff(rows) == 1).all():
             values = self.values.span(int(starts[0]), int(starts[-1] + lengths[-1]))

@@ -1,4 +1,4 @@
-"""Copy the episodes of a data set that meet a condition to a new data set."""
+"""Copy the episodes of a data set that satisfy a condition on their metadata to a new data set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from episodes.storage.writer import EpisodeWriter
 
 
 def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
-    """Copy the episodes that meet a condition to a new data set.
+    """Copy the episodes that satisfy a condition, such as "length > 10", to a new data set.
 
     The target appears when everything is written. A copy that was killed can be repeated. Both may be remote
     (`s3://bucket/data`).
@@ -58,7 +58,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
 
 
 def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
-    """Copy episodes to a temporary directory, and upload it to the remote path `target`."""
+    """Copy episodes to a temporary data set, and upload that to the URL `target`."""
     if NAME in RemoteDirectory(target).sizes():
         raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str
 
 
 def condition(text: str) -> Callable[[Table], np.ndarray]:
-    """Compile a condition on episode columns into a function from a table to a mask, bool [n].
+    """Compile a condition on episode columns, such as "length > 10", into a function: table -> mask, bool [n].
 
     Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`.
 
@@ -95,13 +95,13 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
 
 
 class _Named(NamedTuple):
-    """Table of episodes, with the column that each name in a parsed condition refers to."""
+    """Table of episodes in which a parsed condition looks up its column names."""
 
     table: Table
     columns: dict[str, str]
 
     def column(self, name: str) -> np.ndarray:
-        """Return the column for a name in the condition. Raise `InvalidArgument` if there is no such column."""
+        """Return the column to which a name in the condition refers. Raise `InvalidArgument` if there is none."""
         column = self.columns.get(name, name)
         if column not in self.table:
             raise InvalidArgument(f"there is no column {column!r}; there are {', '.join(self.table)}")
@@ -109,7 +109,7 @@ class _Named(NamedTuple):
 
 
 def _with_names(text: str) -> tuple[str, dict[str, str]]:
-    """Replace column names that are not Python names by generated names, and return the text and the mapping.
+    """Replace names such as `custom_data/x` in a condition by Python names, and return text and replacements.
 
     They are `return`, and `custom_data/KEY`, whose key is in quotes if it is no Python name.
     """
@@ -157,7 +157,7 @@ _COMBINE = {
 
 
 def _value(node: Any, table: _Named) -> Any:
-    """Evaluate a parsed condition, and return an array [n] or a scalar."""
+    """Evaluate a node of a parsed condition on a table of n episodes, and return an array [n] or a scalar."""
     of = _COMBINE.get(type(getattr(node, "op", None)))
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):

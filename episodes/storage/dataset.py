@@ -46,7 +46,7 @@ Table = Mapping[str, np.ndarray]
 
 
 class EpisodeDataset(Sequence[SingleAgentEpisode]):
-    """Read-only sequence of the episodes of a data set, or of a part of a data set.
+    """Read-only sequence of the episodes in a data set, or in a part of it such as a slice or split.
 
     `dataset[i]` is an episode whose arrays are views of the mapped file; compressed tracks are decompressed. Slices,
     `select` and `split` return data sets that share the files. `pack` returns episodes as one pack. Episodes that are
@@ -106,7 +106,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read all Arrow files of the data set, or only the files that now store the rows of the shards `known`."""
+        """Read all Arrow files of the data set, or only those that now contain the episodes of the shards `known`."""
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -137,7 +137,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             self._opened = self._numbers = _numbers_of(known, catalog, self._shards)
 
     def _put(self, shard: ShardRead, verify: bool) -> list[str]:
-        """Add the record batches of one Arrow file, and return its problems as texts."""
+        """Add the episodes of one Arrow file to this sequence, and return the file's problems as texts."""
         file, source = shard.file, str(shard.file.path)
         self._shards.append((file.name, shard.num_episodes))
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
@@ -167,7 +167,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodeDataset: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodeDataset:
-        """Return the episode at an index, or a data set of the episodes in a slice.
+        """Return the episode number `index`, or for a slice a data set of these episodes.
 
         Raises:
             WrongType: the index is no int and no slice.
@@ -182,7 +182,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return map(self.__getitem__, range(len(self)))
 
     def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode:
-        """Return steps `start` to `stop` of the episode at `index`, like `dataset[index][start:stop]`.
+        """Return steps `start` to `stop` of the episode number `index`, like `dataset[index][start:stop]`.
 
         Of compressed tracks, only the blocks with these steps are decompressed.
         """
@@ -190,7 +190,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return batch.episode(row, slice(start, stop))
 
     def _place(self, index: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores the episode at `index`, and the row of the episode."""
+        """Return the record batch that stores the episode number `index`, and the episode's row in it."""
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -206,7 +206,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     # --- many episodes -----------------------------------------------------------------------------------------
 
     def pack(self, indices: Any = None) -> EpisodePack:
-        """Return episodes as one pack.
+        """Return the episodes with these indices (default: all) concatenated in one pack.
 
         Consecutive episodes of one record batch are views of it, unless tracks are compressed. Other episodes are
         copied once.
@@ -227,13 +227,13 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._batches[0].pack(np.zeros(1, np.int64))[:0]
 
     def packs(self) -> Iterator[EpisodePack]:
-        """Yield all episodes in order, one pack for each record batch."""
+        """Yield all episodes in order, in packs of episodes that are stored together."""
         numbers = self._all_numbers()
         for start, stop in self._runs(numbers):
             yield self._pack(numbers[start:stop])
 
     def select(self, which: Callable[[Table], Any] | Any) -> Self:
-        """Return a data set of the episodes that a condition selects.
+        """Return a data set of the episodes that `which` selects: a function of the metadata, a mask or indices.
 
         Args:
             which: a function from `metadata` to a mask, such as `lambda rows: rows["episode_return"] > 100`; or a mask
@@ -250,7 +250,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return list(self._shards if self._known is None else self._known)
 
     def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
-        """Return the data set as it was when `snapshot` was taken, or reopened as it is at present.
+        """Return the data set as it was when `snapshot` was taken, or if None as it is now.
 
         Args:
             snapshot: the value of `snapshot()`; None for the present state. Compactions since then do not matter.
@@ -266,7 +266,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return dataset
 
     def stored_batches(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
-        """Return all record batches, the episode numbers [n] of this data set in them, and the header."""
+        """Return all record batches (stored groups of episodes), the episode numbers [n] in them, and the header."""
         self._here = [stored.here for stored in self._batches]  # keeps the mappings: samplers read them by address
         return self._here, self._all_numbers(), self._header
 
@@ -339,7 +339,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return EpisodePack.concat([self._pack(numbers[start:stop]) for start, stop in runs])
 
     def _runs(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """Split episode numbers into ranges that are stored in one record batch each, and return the ranges."""
+        """Return the (start, stop) ranges of the array `numbers` whose episodes are in the same record batch."""
         if not len(numbers):
             return []
         of = np.searchsorted(self._starts, numbers, side="right")
@@ -376,7 +376,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Selection(self, query, run(query, lambda: self.step_table(decode=decode), lambda: self.metadata))
 
     def step_table(self, *, decode: bool = False) -> StepTable:
-        """Return the steps of all episodes as flat columns, computed when first read and cached up to 256 MB.
+        """Return the steps of all episodes as a table with one row per step, whose columns are computed when read.
 
         Args:
             decode: include compressed tracks. They are decompressed completely.
@@ -399,7 +399,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return parts
 
     def load_selection(self, path: str | Path) -> Selection[Self]:
-        """Load a selection of steps that `Selection.save` wrote, with the later changes of the data set.
+        """Load a file that `Selection.save` wrote, and find its steps in the data set, which may have grown since then.
 
         Raises:
             UnreadableData: the file is damaged.
@@ -439,7 +439,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._view(self._all_numbers()[split_mask(name, read_splits(self._files.directory), self.metadata)])
 
     def statistics(self) -> OfTracks:
-        """Return statistics of each numeric track: count, mean, standard deviation, minimum, maximum and quantiles.
+        """Return for each numeric array of the episodes count, mean, standard deviation, extremes and quantiles.
 
         The statistics of finished shards are stored with the data set, so the next call reads only new shards. For a
         part of a data set, all its steps are read.
@@ -504,7 +504,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self.metadata["length"]
 
     def shard_locations(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
-        """Return the shards (name, number of episodes), and for each episode its shard and row, int64 [n] each."""
+        """Return the shards (name, number of episodes), and each episode's shard index and row, int64 [n] each."""
         return self._shards, *_shards_and_rows(self._shards, self._all_numbers())
 
     @cached_property
@@ -514,7 +514,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def stored_header(self) -> Header:
-        """Header of the data set: the spaces, array schemas and metadata that all episodes share."""
+        """Contents of `episodes.json`: the spaces, array schemas and metadata that all episodes share."""
         return self._header
 
     @property
@@ -544,7 +544,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the stored columns of the whole directory, as compressed on disk."""
+        """Size in bytes of the episodes in all Arrow files that were read, compressed arrays as stored."""
         return sum(stored.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -578,7 +578,7 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read all Arrow files, or only the files that now store the rows of the shards `known`.
+    """Read all Arrow files of a data set, or only those that now contain the episodes of the shards `known`.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing or was missing in the listing before too.
@@ -608,7 +608,7 @@ def _read_all(
 
 
 def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each episode's Arrow file in `shards`, and its row in the file, int64 [n] each."""
+    """Return for each episode the index of its Arrow file in `shards`, and its row in the file, int64 [n] each."""
     sizes = np.array([num for _, num in shards], np.int64)
     ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, numbers, side="right")
@@ -616,7 +616,7 @@ def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tupl
 
 
 def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, shards: list[tuple[str, int]]) -> np.ndarray | None:
-    """Return the numbers that the episodes of the shards `known` have among all episodes, or None for all."""
+    """Return which of all episodes belong to the shards `known`, as episode numbers, or None if all do."""
     starts = dict(zip([name for name, _ in shards], np.cumsum([0, *(num for _, num in shards)]).tolist(), strict=False))
     sizes, parts = dict(shards), []
     for name, num in known:

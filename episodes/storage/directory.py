@@ -1,4 +1,4 @@
-"""Interface to the files of a data set, in a local directory or in remote storage."""
+"""Access to the files of a data set, in a local directory or in remote storage."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ class Files(Protocol):
 
     @property
     def path(self) -> Path | str:
-        """Path or URL of the data set, as passed by the user."""
+        """Path or URL of the data set, as given by the user."""
         ...
 
     @property
     def directory(self) -> Path:
-        """Local directory with the JSON files of the data set, as of the last `refresh`."""
+        """Local directory with the JSON files of the data set. For a remote data set it is a cache."""
         ...
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the data set is remote, and therefore read-only."""
+        """Whether the data set is in remote storage, and can therefore only be read."""
         ...
 
     def refresh(self) -> Catalog:
-        """List the files again, and return the catalog of the current Arrow files."""
+        """List the files again, and return which Arrow files are current."""
         ...
 
     def has_new_commit(self, catalog: Catalog) -> bool:
-        """Return True if Arrow files may have been replaced since `catalog` was created."""
+        """Return True if other processes have replaced Arrow files since `catalog` was read."""
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read the given Arrow files, with None for each file that was renamed or replaced meanwhile."""
+        """Read the given Arrow files. The result is None for files that another process has renamed or replaced."""
         ...
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the record batches of one Arrow file that was read."""
+        """Return the batches of episodes in one Arrow file, given what `read` returned for the file."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Files of a data set in a local directory."""
+    """Access to the files of a data set in a local directory."""
 
     directory: Path
     mapped: bool

@@ -1,4 +1,4 @@
-"""Metadata of episodes (ids, lengths, endings, ...) as Arrow and numpy columns with one row per chunk."""
+"""Store the metadata of episode chunks (ids, lengths, endings, ...) in Arrow columns with one value per chunk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _
 
 @cache
 def row_fields() -> list[Any]:
-    """Return the Arrow fields of the columns with one value per chunk, in order: ids, length, return, ..."""
+    """Return the Arrow fields (name and type) of all metadata columns, in order: ids, length, return, ..."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
     types |= {Kind.VERSIONS: pa.large_list(pa.int64()), Kind.TEXT: pa.string()}
@@ -53,7 +53,7 @@ def optional_names() -> frozenset[str]:
 
 
 def num_columns(names: Sequence[str]) -> int:
-    """Return how many of a shard's column names belong to the columns with one value per chunk."""
+    """Return how many of an Arrow file's column names are metadata columns with one value per chunk."""
     known = _known_names()
     return sum(name in known for name in names)
 
@@ -65,17 +65,17 @@ def _known_names() -> frozenset[str]:
 
 @cache
 def _names_of_facts() -> list[str]:
-    """Return the names of metadata columns with one value per chunk."""
+    """Return the names of the metadata columns with one value per chunk, that is, all except policy versions."""
     return [name for fact, kind in FACTS.items() if kind is not Kind.VERSIONS for name in _names(fact, kind)]
 
 
 def _names(fact: str, kind: Kind) -> tuple[str, ...]:
-    """Return the column names that store the metadata field `fact` of an episode."""
+    """Return the names of the Arrow columns that store the metadata field `fact` of kind `kind`."""
     return _NAMES.get(kind, (fact.rstrip("_"),))
 
 
 def row_columns(pack: EpisodePack) -> list[Any]:
-    """Return the Arrow columns of a pack's metadata, with one value per chunk.
+    """Return the metadata of a pack's chunks as Arrow columns with one value per chunk.
 
     Raises:
         WrongType: custom data or an id cannot be encoded as msgpack; the message names the key.
@@ -106,7 +106,7 @@ def row_columns(pack: EpisodePack) -> list[Any]:
 
 
 def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any]]) -> Any:
-    """Return an Arrow column of the ids that are strings or None. Other ids are put into `other_ids` by row."""
+    """Return the string ids as an Arrow column of `num` values. Ids of other types are added to `other_ids` by row."""
     pa = pyarrow()
     if ids is None:
         return _nulls(num, pa.string())
@@ -145,7 +145,7 @@ def _encode(value: Any, name: str) -> bytes:
 
 
 def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
-    """Return an Arrow column of byte strings, with null in the other rows."""
+    """Return an Arrow column of `num` byte strings, given as (row, bytes) pairs. The other rows are null."""
     pa = pyarrow()
     documents = dict(by_row)
     if not documents:
@@ -155,7 +155,7 @@ def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """Metadata of n chunks as arrays [n] by column name. Ids are Python objects, None if missing."""
+    """Metadata of n chunks read from Arrow: arrays [n] by column name, policy versions and custom data."""
 
     columns: dict[str, np.ndarray]
     versions: VersionColumn | None
@@ -163,7 +163,7 @@ class EpisodeRows:
 
     @staticmethod
     def of(batch: Any) -> EpisodeRows:
-        """Return the chunk metadata stored in an Arrow record batch or table.
+        """Return the episode metadata in an Arrow record batch or table as numpy columns with one row per chunk.
 
         Raises:
             UnreadableData: columns are inconsistent. Arrow raises errors of its own.
@@ -188,7 +188,7 @@ class EpisodeRows:
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> EpisodeRows:
-        """Return the chunk metadata of several record batches, concatenated."""
+        """Return the episode metadata of several record batches as one table."""
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
         whole = [_with_optional_columns(batch).select(names) for batch in batches]
@@ -205,7 +205,7 @@ class EpisodeRows:
         return self.columns["lookback"]
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
-        """Return the metadata in the form that `EpisodePack` stores, with these spaces."""
+        """Return the metadata as an `EpisodePack` stores it, together with the given spaces."""
         values = {}
         for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
             if kind is Kind.VERSIONS:
@@ -218,18 +218,18 @@ class EpisodeRows:
         return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
 
     def table(self, index: Any) -> dict[str, np.ndarray]:
-        """Return the columns of the selected chunks, as arrays by name."""
+        """Return the metadata columns of the chunks that `index` selects, as arrays by column name."""
         return {name: column[index] for name, column in self.columns.items()}
 
     def facts_of(self, index: Any) -> list[dict[str, Any] | None]:
-        """Return the `custom_data` dicts of the selected chunks."""
+        """Return the `custom_data` dicts of the chunks that `index` selects, or an empty list if no chunk has any."""
         if self.custom_data is None:
             return []
         return [self.custom_data[i] for i in np.arange(len(self.lengths))[index].tolist()]
 
 
 def _check(batch: Any) -> None:
-    """Raise an error if offsets of an Arrow batch are invalid, or a required column has nulls."""
+    """Raise an error if metadata columns of an Arrow batch are damaged, or a required column has missing values."""
     names = [field.name for field in row_fields()]
     batch.select(names).validate(full=True)
     for name in ("t_started", "length", "lookback", "return", "terminated", "truncated"):
@@ -238,7 +238,7 @@ def _check(batch: Any) -> None:
 
 
 def _with_optional_columns(batch: Any) -> Any:
-    """Return the record batch or table, with missing optional columns added as nulls."""
+    """Return the record batch or table with null columns added for metadata that older files lack."""
     missing = optional_names().difference(batch.schema.names)
     if not missing:
         return batch
@@ -260,7 +260,7 @@ def _versions_of(batch: Any) -> VersionColumn | None:
 
 
 def _lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the concatenated values of an Arrow list column, and the bounds [n + 1] of its lists."""
+    """Return the concatenated values of an Arrow list column, and where each list begins and ends, [n + 1]."""
     array = column.combine_chunks() if isinstance(column, pyarrow().ChunkedArray) else column
     bounds = array.offsets.to_numpy()
     return array.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
@@ -275,7 +275,7 @@ _READ = {Kind.ENDING: codes_of}
 
 
 def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:
-    """Insert ids that are not strings into copies of the id columns."""
+    """Put ids of other types than string, decoded from msgpack, into the id columns by row."""
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}
     for i, document in enumerate(documents_by_row):
@@ -285,7 +285,7 @@ def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[byt
 
 
 class CustomData(Sequence[dict[str, Any] | None]):
-    """Sequence of the `custom_data` dicts of a record batch's episodes, decoded when read."""
+    """Sequence of the `custom_data` dicts in an Arrow column, each decoded when it is read."""
 
     __slots__ = ("column",)
 

@@ -1,4 +1,4 @@
-"""Read, map, write and replace files such that a killed process leaves no half-written file."""
+"""Read and write files such that a killed process never leaves a half-written file under the final name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 
 def local_path(path: str | Path) -> Path:
-    """Return the path of a local directory. Raise `InvalidArgument` for a URL."""
+    """Return a path as a `Path`. Raise `InvalidArgument` if it is a URL of remote storage."""
     scheme, separator, _ = str(path).partition("://")
     if separator and scheme.isalnum():
         raise InvalidArgument(
@@ -37,7 +37,7 @@ def local_path(path: str | Path) -> Path:
 
 
 def open_file(path: Path) -> int:
-    """Open a regular file for reading, and return its descriptor.
+    """Open a regular file for reading, and return its descriptor. Directories, pipes and devices are refused.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -60,7 +60,7 @@ def open_file(path: Path) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a regular file, see `open_file`."""
+    """Return the bytes of a regular file."""
     with open(open_file(path), "rb", buffering=0) as file:
         return file.readall()
 
@@ -90,7 +90,7 @@ def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
 
 
 def _map(descriptor: int, size: int) -> np.ndarray:
-    """Map a file privately, and return its bytes, uint8 [size]."""
+    """Map an open file into memory, and return its bytes, uint8 [size]. Writes to them do not change the file."""
     libc = _libc()
     if libc is None:
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), np.uint8)
@@ -106,7 +106,7 @@ def _map(descriptor: int, size: int) -> np.ndarray:
 
 
 class _Mapping:
-    """Memory-mapped file that is unmapped when the last array that views it is freed.
+    """Memory-mapped file that is unmapped when the last array using its memory is freed.
 
     Python's own `mmap` keeps a file descriptor for each mapping, so a process could not map more than 1,000 files.
     """
@@ -124,7 +124,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @cache
 def _libc() -> Any:
-    """Return the C library with typed `mmap` and `munmap`, or None if the system has no `mmap`."""
+    """Return the C library with the functions `mmap` and `munmap`, or None if the system lacks them."""
     if not hasattr(mmap, "MAP_PRIVATE"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -156,7 +156,7 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
 
 
 def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
-    """Write a file atomically like `put`, with an exclusive lock, and return the descriptor of the lock.
+    """Write and lock a file atomically, and return the descriptor that holds the lock.
 
     Args:
         path: of the file.
@@ -187,13 +187,13 @@ def append(path: Path, text: str) -> None:
 
 
 def _draft_of(path: Path) -> str:
-    """Return a unique name for a temporary file in the directory of `path`."""
+    """Return a unique name for a temporary file next to `path`."""
     folder, name = os.path.split(os.fspath(path))
     return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
 def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
-    """Open a file with the `os.open` flags `flags`, and write the text.
+    """Create or open a file with the `os.open` flags `flags`, and write the whole text.
 
     Python's file objects would make three times as many system calls.
     """
@@ -227,7 +227,7 @@ _WORTH_RESERVING = 1 << 21  # bytes; one system call takes 50 us
 
 
 def reserve(descriptor: int, start: int, size: int) -> None:
-    """Reserve disk space for a large write, which makes the write faster on ext4.
+    """Reserve disk space for a large write to an open file, which makes the write faster on ext4.
 
     Without such a system call, or without space, nothing happens: the write raises the error.
     """
@@ -237,7 +237,7 @@ def reserve(descriptor: int, start: int, size: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """Return the system call `fallocate64`, or None if the system lacks the call.
+    """Return the C function `fallocate64`, which reserves disk space, or None if the system lacks it.
 
     Python's `posix_fallocate` writes to each block if a file system lacks the call.
     """
@@ -253,7 +253,7 @@ def _fallocate() -> Any:
 
 @contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Context manager with a temporary directory that is renamed to `target` on success.
+    """Context manager that yields a temporary directory, which becomes `target` if no error occurs.
 
     After an error the temporary directory is removed.
 
@@ -271,7 +271,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_beside(target: Path) -> Iterator[Path]:
-    """Context manager with a temporary directory next to `target`, on the same disk.
+    """Context manager that yields a temporary directory next to `target`, and finally removes it.
 
     Temporary directories of killed processes are removed first.
     """
@@ -292,7 +292,7 @@ def draft_beside(target: Path) -> Iterator[Path]:
 
 
 def sync(file: Path) -> None:
-    """Flush a file, and its name in its directory, to disk (fsync)."""
+    """Flush a file and its directory entry to disk (fsync), so that both survive a crash of the machine."""
     _sync(file)
     _sync(file.parent)
 

@@ -1,4 +1,4 @@
-"""`episodes.json`: the spaces, array schemas and metadata that all episodes of a data set share."""
+"""Read and write `episodes.json`: the spaces, array schemas and metadata that all episodes of a data set share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT, VERSION = "rl-episodes", 2  # the newest version; only data sets with a 
 
 
 class TrackKnowledge(IntEnum):
-    """Part of the array schema that a header contains: nothing, only observations, or all."""
+    """How much of the schema of a data set's arrays is known: nothing, only the observations, or all."""
 
     NOTHING = 0  # no episode was written
     OBSERVATIONS = 1  # no episode has a step
@@ -36,7 +36,7 @@ class TrackKnowledge(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Contents of `episodes.json`.
+    """Contents of `episodes.json`: spaces, array schemas and metadata of a data set.
 
     Attributes:
         observation_space, action_space: of all episodes, or None.
@@ -56,7 +56,7 @@ class Header:
     id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the contents as a JSON value. Raise `WrongType` if an attribute cannot be represented."""
+        """Return the header as a JSON value. Raise `WrongType` if JSON cannot represent an attribute."""
         return {
             "format": FORMAT,
             "version": VERSION if any(known.is_ragged for known in self.tracks.values()) else 1,
@@ -70,7 +70,7 @@ class Header:
         }
 
     def check_given(self, header: Header) -> None:
-        """Raise `InvalidArgument` if the spaces, `env_spec` or metadata of another writer differ."""
+        """Raise `InvalidArgument` if another writer's spaces, `env_spec` or metadata differ from this header's."""
         for name in ("observation_space", "action_space", "env_spec"):
             stored, value = getattr(self, name), getattr(header, name)
             if value is not None and stored != value and not (name == "env_spec" and _have_equal_json(stored, value)):
@@ -81,7 +81,7 @@ class Header:
             raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {header.metadata}; leave it out")
 
     def check_tracks(self, tracks: Fields, has_steps: bool) -> None:
-        """Raise `TrackMismatch` unless arrays with the schema `tracks` fit into the data set.
+        """Raise `TrackMismatch` unless arrays with the schema `tracks` match the data set's arrays as far as known.
 
         If there are no steps, only observations are compared.
         """
@@ -93,7 +93,7 @@ class Header:
 
     @property
     def known(self) -> TrackKnowledge:
-        """Part of the array schema that is known so far: nothing, only observations, or all."""
+        """How much of the array schema is known so far: nothing, only the observations, or all."""
         return (
             TrackKnowledge.ALL
             if self.knows_steps
@@ -103,7 +103,7 @@ class Header:
         )
 
     def learning(self, header: Header) -> Header:
-        """Return this header with the array schema of `header`, and with its spaces if none are stored."""
+        """Return this header completed by the array schema of `header`, and by its spaces if this one has none."""
         learned = replace(self, tracks=header.tracks, structure=header.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned
@@ -120,7 +120,7 @@ class Header:
 
 
 def read_header(directory: Path) -> Header | None:
-    """Return the header of a data set, or None if there is no `episodes.json`.
+    """Return the contents of `episodes.json`, or None if the directory has no such file.
 
     Raises:
         UnreadableData: the header is damaged, or of a newer format version.
@@ -195,7 +195,7 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
 
 
 def put_header(directory: Path, header: Header, *, new: bool) -> bool:
-    """Write `episodes.json` and return True. With `new`, return False if the file exists already."""
+    """Write `episodes.json` and return True. If `new` is True and the file exists, return False instead."""
     value = header.to_json()
     parts = {name: sorted_json(part) for name, part in value.items()}
     whole = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))  # as `sorted_json` writes the value
@@ -220,7 +220,7 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
 
 
 def _have_equal_json(spec: EnvSpec | str | None, other: EnvSpec | str | None) -> bool:
-    """Return True if two environment specs have the same JSON."""
+    """Return True if two environment specs are equal when written as JSON."""
     return _spec_to_json(spec) == _spec_to_json(other)
 
 
@@ -238,7 +238,7 @@ def _spec_from_json(value: Any) -> EnvSpec | str | None:
 
 
 def _metadata_to_json(metadata: dict[str, Any]) -> Any:
-    """Return user metadata as JSON, or as base64 of msgpack if JSON cannot represent it exactly."""
+    """Return user metadata as a JSON value, or msgpack in base64 if JSON would change the metadata."""
     if not metadata:
         return {"json": {}}
     document = msgpack_codec.encode(metadata, "metadata")

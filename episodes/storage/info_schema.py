@@ -1,4 +1,4 @@
-"""Arrow columns for info dicts: typed for numbers and equal arrays, else msgpack.
+"""Store info dicts in Arrow: one column per key, of numbers or arrays if all are alike, else of msgpack bytes.
 
 A path whose values change their dtype or shape between batches becomes documents from then on. So a writer begins at
 most two shards for each path.
@@ -28,7 +28,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 @dataclass(frozen=True, slots=True)
 class InfoField:
-    """Schema of the values under one key path of the infos.
+    """Dtype and shape of the info values under one key path, such as "episode/r". Other values are msgpack bytes.
 
     Attributes:
         dtype: of the values; None for documents.
@@ -54,7 +54,7 @@ class InfoField:
         return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}
 
     def column_types(self, path: str) -> dict[str, Any]:
-        """Return the names and Arrow types of the columns that store this key path."""
+        """Return names and types of the Arrow columns for the info values under the key path `path`."""
         arrow = pyarrow()
         if self.dtype is None:
             return {_values(path): arrow.large_list(arrow.large_binary())}
@@ -74,12 +74,12 @@ def _present(path: str) -> str:
 
 
 def columns_of(infos: Infos) -> dict[str, Column]:
-    """Return the infos as columns by key path. Raise `WrongType`, with the key, if msgpack cannot encode a value."""
+    """Return the infos as columns by key path. Raise `WrongType` if msgpack cannot encode a value, naming its key."""
     return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
 
 
 def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
-    """Return the info schemas `known` extended by the schemas of `columns`, or `known` itself if nothing changes."""
+    """Return the info schema `known` extended so that `columns` fit too. Keys whose dtype changes become msgpack."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
     fields = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
     changed = {path: field for path, field in fields.items() if known.get(path) != field}
@@ -87,7 +87,7 @@ def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
 
 
 def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, copies: bool) -> list[Any]:
-    """Return Arrow columns with one list of info values per episode, for each key path in `fields`."""
+    """Return the Arrow columns for the key paths in `fields`, each with one list of info values per episode."""
     num_rows, result = int(offsets[-1]), []
     for path, field in fields.items():
         if field.dtype is None:
@@ -114,7 +114,7 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
 
 
 def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
-    """Return the infos stored in an Arrow record batch, as views of its columns.
+    """Return the infos stored in an Arrow record batch, without copies of numeric values.
 
     Raises:
         UnreadableData: the number of infos differs from that of observations.

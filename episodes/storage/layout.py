@@ -1,4 +1,4 @@
-"""Convert a pack of episodes to an Arrow record batch and back.
+"""Convert a pack of episodes to an Arrow record batch, and a record batch back to a pack.
 
 The columns are those of `episode_rows`, one list column per track, and those of the infos. The metadata of the shard's
 Arrow schema describes them, so a shard can be read without other files.
@@ -48,7 +48,7 @@ LENGTHS = np.dtype(np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Columns of an Arrow file: dtype and shape of each array, and how arrays are nested.
+    """Which columns an Arrow file of episodes has: dtype and shape of each array, and how arrays are nested.
 
     Attributes:
         structure: how tracks are nested, see `structure_of`.
@@ -62,19 +62,19 @@ class Layout:
 
     @property
     def is_flat(self) -> bool:
-        """Whether no observation, action or extra output is a nested structure."""
+        """Whether observations, actions and each extra output are plain arrays, not nested ones."""
         parts = dict(self.structure["dict"]) if self.structure else {}
         extra = [part for _, part in parts.pop("extra_model_outputs", {"dict": []})["dict"]]
         return all(isinstance(part, str) for part in (*parts.values(), *extra))
 
     @property
     def with_lengths(self) -> list[str]:
-        """Paths of the ragged arrays that have a column with the lengths of their items."""
+        """Paths of the arrays with items of different lengths that need a column for the lengths of their items."""
         return [path for path, field in self.tracks.items() if field.is_ragged and field.bounds is None]
 
     @staticmethod
     def from_schema(schema: Any) -> Layout:
-        """Return the layout stored in the metadata of an Arrow schema.
+        """Return the layout that the metadata of an Arrow file's schema describes.
 
         Raises:
             UnreadableData: the schema is not one of an episode file.
@@ -91,7 +91,7 @@ class Layout:
         return layout
 
     def schema(self) -> Any:
-        """Return the Arrow schema of a file with this layout."""
+        """Return the Arrow schema of files with these columns."""
         value = {
             "structure": self.structure,
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
@@ -100,7 +100,7 @@ class Layout:
         return _schema_of(json.dumps(value).encode(), _row_names())
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
-        """Return a pack of episodes as an Arrow record batch. It shares the pack's memory unless `copies` is True."""
+        """Return a pack's episodes as an Arrow record batch. Memory is shared with the pack unless `copies` is True."""
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
             array: Any = pack.tracks[path]
@@ -136,7 +136,7 @@ def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
-    """Return the Arrow schema of a layout given as JSON bytes, with the metadata columns `row_names`.
+    """Return the Arrow schema for a layout in JSON, with the chunk metadata columns `row_names`.
 
     Building it takes 0.1 ms.
     """
@@ -155,7 +155,7 @@ def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
 
 
 class StoredBatch:
-    """Arrow record batch of episodes, readable as a pack or as single episodes.
+    """Arrow record batch of episodes, readable as a pack or episode by episode.
 
     In its pack, a compressed track is replaced by row numbers. So an index, slice or selection selects row numbers, and
     only the selected rows are decompressed in the end.
@@ -178,7 +178,7 @@ class StoredBatch:
 
     @property
     def here(self) -> StoredBatch:
-        """The local record batch: this one, or the downloaded copy of a remote one."""
+        """Record batch with all data on this machine: this one, or the downloaded copy of a remote one."""
         return self
 
     @property
@@ -193,7 +193,7 @@ class StoredBatch:
 
     @property
     def info_paths(self) -> Collection[str]:
-        """Key paths of the stored infos."""
+        """Key paths of the infos in this batch, such as "episode/r"."""
         return self._layout.infos.keys()
 
     @property
@@ -203,7 +203,7 @@ class StoredBatch:
 
     @property
     def written(self) -> Collection[str]:
-        """Paths of the arrays stored in the file, without arrays that were added to the data set later."""
+        """Paths of the arrays stored in this file. Arrays that were added to the data set later are not in it."""
         return self._layout.tracks.keys()
 
     @cached_property
@@ -212,7 +212,7 @@ class StoredBatch:
 
     @cached_property
     def compressed(self) -> dict[str, Any]:
-        """Compressed array columns, by path: `CompressedTrack` or `CompressedRaggedTrack`."""
+        """Compressed arrays by path, which decompress items on access."""
         result: dict[str, Any] = {}
         for path, field in self._layout.tracks.items():
             if field.compression != "zstd":
@@ -227,7 +227,7 @@ class StoredBatch:
         return result
 
     def _item_offsets(self, path: str) -> np.ndarray:
-        """Return the offsets of a ragged array's items in its values, int64 [num_rows + 1]."""
+        """Return where each item of a ragged array begins in the array of all values, int64 [num_rows + 1]."""
         bounds = self._layout.tracks[path].bounds
         if bounds is not None:
             if self._layout.tracks[bounds].bounds is not None or not self._layout.tracks[bounds].is_ragged:
@@ -248,7 +248,7 @@ class StoredBatch:
         return {}
 
     def _offsets(self, observed: bool) -> np.ndarray:
-        """Return the item bounds of each episode, int64 [n + 1], counted in observations or in steps."""
+        """Return where each episode begins in an array with one item per observation (or per step), int64 [n + 1]."""
         return self._observed_offsets if observed else self._stepped_offsets
 
     @cached_property
@@ -263,7 +263,7 @@ class StoredBatch:
 
     @cached_property
     def whole(self) -> EpisodePack:
-        """Pack of all episodes: views of the record batch, with row numbers in place of compressed arrays."""
+        """Pack of all episodes without copies. Compressed arrays are represented by the indices of their items."""
         with as_unreadable_data(self.source):
             return self._make_pack()
 
@@ -307,7 +307,7 @@ class StoredBatch:
         return pack
 
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
-        """Return episode i, or a slice of its steps, as views where arrays are not compressed."""
+        """Return episode `i`, or only its steps `steps`. Arrays are views of the file unless they are compressed."""
         episode = self.whole[i]
         if steps is not None:
             episode = episode[steps]
@@ -316,7 +316,7 @@ class StoredBatch:
         return episode
 
     def pack(self, numbers: np.ndarray) -> EpisodePack:
-        """Return the episodes `numbers` [k] as a pack: a view if they are consecutive and not compressed."""
+        """Return the episodes `numbers` [k] as a pack, without copies if they are consecutive and not compressed."""
         first, last = int(numbers[0]), int(numbers[-1])
         in_a_row = last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
         picked = self.whole
@@ -329,7 +329,7 @@ class StoredBatch:
         return EpisodePack.of(picked.columns.map_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
     def decoded(self, path: str, array: Any) -> Any:
-        """Return the decompressed rows for an array of row numbers, or the array itself if it is not compressed."""
+        """Return the items of a compressed array, given their indices. Other arrays are returned unchanged."""
         if path not in self.compressed:
             return array
         with as_unreadable_data(self.source):

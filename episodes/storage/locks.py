@@ -18,7 +18,7 @@ except ImportError:  # Windows
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting, and return False if that is impossible.
+    """Lock an open file without waiting. Return False if another process holds the lock, or without system support.
 
     The lock is held until all descriptors of the file are closed.
     """
@@ -33,7 +33,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Context manager that tries to lock a file or directory, and yields True if it succeeded."""
+    """Context manager that tries to lock a file or directory without waiting, and yields whether it succeeded."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield try_lock(descriptor, shared=shared)
@@ -42,7 +42,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if another process may hold a lock on the path, or if the system has no locks."""
+    """Return True if another process has locked the path, or might have because the system has no locks."""
     try:
         with locked(path, shared=path.is_file()) as could:  # NFS refuses an exclusive lock on a file opened for reading
             return not could

@@ -1,4 +1,4 @@
-"""Environment wrapper that writes every episode to a data set on disk."""
+"""Gymnasium wrappers that write every episode of an environment to a data set on disk."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RecordEpisodes(gym.Wrapper):
         self._num_steps = 0  # of the current chunk
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment, and start a new episode. An ongoing episode is written as a cut chunk."""
+        """Reset the environment and begin to record a new episode. An unfinished episode is written as a cut chunk."""
         self._write_rest()
         observation, infos = self.env.reset(seed=seed, options=options)
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
@@ -82,7 +82,7 @@ class RecordEpisodes(gym.Wrapper):
         return observation, infos
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment, and record the step.
+        """Step the environment and record the step. Ended episodes, and chunks of long ones, are written to disk.
 
         Raises:
             EpisodeStateError: there is no ongoing episode.
@@ -116,7 +116,7 @@ class RecordEpisodes(gym.Wrapper):
         return result
 
     def close(self) -> None:
-        """Write the ongoing episode as a cut chunk, finish the data set, and close the environment."""
+        """Write the unfinished episode, if any, as a cut chunk, finish the data set, and close the environment."""
         self._write_rest()
         self.writer.close()
         super().close()
@@ -160,7 +160,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         return result
 
     def close(self, **options: Any) -> None:
-        """Write the ongoing episodes as cut chunks, finish the data set, and close the environments."""
+        """Write unfinished episodes as cut chunks, finish the data set, and close the environments."""
         self._write()
         self.writer.close()
         super().close(**options)
@@ -187,7 +187,7 @@ def _chunk_steps(chunk_steps: int | None, space: spaces.Space, num_envs: int) ->
 
 
 def _item_bytes(space: Any) -> int:
-    """Return the approximate size in bytes of one item of a Gymnasium space."""
+    """Return the approximate memory size in bytes of one element of a Gymnasium space."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         return sum(map(_item_bytes, parts.values() if isinstance(parts, dict) else parts)) or 1
@@ -196,7 +196,7 @@ def _item_bytes(space: Any) -> int:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of a value whose memory the environment or policy may reuse."""
+    """Return a copy of an observation or action, since environments and policies may reuse its memory."""
     if type(value) is np.ndarray:
         return value.copy()
     if type(value) is dict:

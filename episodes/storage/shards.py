@@ -1,4 +1,4 @@
-"""Write and read shards: the single Arrow files of a data set, finished or unfinished.
+"""Write and read the Arrow files (shards) of a data set, which stay readable if the writer is killed.
 
     ARROW1.. | schema | batch | batch | ... | end of stream | footer | ARROW1
 
@@ -34,12 +34,12 @@ _NAME, _SUM, _DATA_SET = b"rl-episodes.shard", b"rl-episodes.sum", b"rl-episodes
 
 
 def writer_name() -> str:
-    """Return a unique writer name. Names sort by creation time."""
+    """Return a unique name for a writer of a data set. Names of later writers sort after those of earlier ones."""
     return f"{time.time_ns():016x}-{os.getpid():x}-{os.urandom(4).hex()}"
 
 
 class ShardWriter:
-    """Writer of one Arrow file, which is called `*.arrow.partial` until it is sealed.
+    """Writer of one Arrow file (shard), which has the suffix `.arrow.partial` until it is finished.
 
     After a failed write (a full disk) it takes no more batches. Its complete batches stay readable, also for processes
     that have mapped the file, since nothing is ever cut off.
@@ -97,7 +97,7 @@ class ShardWriter:
         self.num_episodes += batch.num_rows
 
     def abandon(self) -> None:
-        """Close the file without a footer, so that nothing more is written.
+        """Close the file as it is, without the footer that Arrow would write at the end.
 
         Arrow's destructors cannot write either.
         """
@@ -113,18 +113,18 @@ class ShardWriter:
         self.abandon()
 
     def append(self, batch: Any) -> None:
-        """Append a record batch with its checksums. After an error a part of it may be in the file."""
+        """Append a record batch with its checksums. After an error, a part of the batch may be in the file."""
         sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
         reserve(self._file.fileno(), self.nbytes, pyarrow().ipc.get_record_batch_size(batch))
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
         self._sink.flush()
 
     def sync(self) -> None:
-        """Flush the file to disk (fsync)."""
+        """Flush the file to disk (fsync), so that it survives a crash of the machine."""
         sync(self.path)
 
     def seal(self) -> None:
-        """Write the footer of the Arrow file, and rename it to its final name.
+        """Finish the file: write the footer of the Arrow format, and rename it to its final name.
 
         Raises:
             UnreadableData: the file is not there any more.
@@ -142,7 +142,7 @@ class ShardWriter:
 
 
 def _arrow_path(path: Path) -> str | bytes:
-    """Return the path in a form that Arrow accepts.
+    """Return the path as bytes or text, whichever Arrow accepts for all file names of this system.
 
     Arrow encodes text as UTF-8, but a directory's name may have another encoding.
     """
@@ -151,7 +151,7 @@ def _arrow_path(path: Path) -> str | bytes:
 
 @cache
 def _options() -> Any:
-    """Return Arrow's IPC write options, cached.
+    """Return default options for writing Arrow files, created once.
 
     Without this cache, Arrow would read environment variables each time.
     """
@@ -159,12 +159,12 @@ def _options() -> Any:
 
 
 def _place(name: str, batch: int) -> bytes:
-    """Return bytes that identify a record batch by file name and number, for its first checksum."""
+    """Return "file name:batch number" as bytes, which the batch's checksum covers to detect misplaced batches."""
     return f"{name}:{batch}".encode()
 
 
 def _with_checksum(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
-    """Return the Arrow schema with the file's name, the data set id and a checksum in its metadata."""
+    """Return the Arrow schema with file name, data set id and their checksum added to its metadata."""
     metadata = {**schema.metadata, _NAME: name.encode()}
     metadata.pop(_DATA_SET, None)
     if data_set is not None:
@@ -179,7 +179,7 @@ def _sum(metadata: dict[bytes, bytes], sum_name: str) -> str:
 
 @dataclass(slots=True)
 class ShardBatch:
-    """Record batch read from an Arrow file, with its stored checksums."""
+    """Batch of episodes read from an Arrow file, with the checksums stored with it."""
 
     batch: Any
     place: bytes  # see `_place`
@@ -187,7 +187,7 @@ class ShardBatch:
     sums: bytes
 
     def damaged(self) -> list[str]:
-        """Return the names of columns with wrong checksums.
+        """Return the names of the batch's columns whose checksums are wrong.
 
         Raises:
             MissingExtra: the checksum's package is not installed.
@@ -202,7 +202,7 @@ class ShardBatch:
 
 @dataclass(slots=True)
 class ShardRead:
-    """Readable contents of an Arrow file, and the reason if a part is unreadable.
+    """What could be read of an Arrow file, and why the rest could not.
 
     Attributes:
         file: of the shard.
@@ -228,13 +228,13 @@ class ShardRead:
         return sum(stored.batch.num_rows for stored in self.batches)
 
     def damaged(self) -> dict[int, list[str]]:
-        """Return the names of columns with wrong checksums, by record batch number."""
+        """Return the names of columns whose checksums are wrong, by record batch number."""
         damaged = {number: batch.damaged() for number, batch in enumerate(self.batches)}
         return {number: columns for number, columns in damaged.items() if columns}
 
     @property
     def damage(self) -> str:
-        """Description of the file's damage, or "" if the file is intact.
+        """Text that says how the file is damaged, or "" if it is intact.
 
         A shard that ends with its last complete batch is intact.
         """
@@ -248,7 +248,7 @@ class ShardRead:
 def read_shard(
     file: ShardFile, *, mapped: bool = True, layout_of: Callable[[Any], Any] = Layout.from_schema
 ) -> ShardRead:
-    """Read the complete record batches of an Arrow file, as views of the mapped file.
+    """Read all complete record batches of an Arrow file, without copies of their data.
 
     Args:
         file: of the shard.
@@ -272,7 +272,7 @@ def read_shard(
 
 
 def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
-    """Read record batches until the first incomplete one, and validate the end of a finished file."""
+    """Read record batches into `result` up to the first incomplete one, and validate the end of a finished file."""
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
@@ -298,7 +298,7 @@ def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) 
 
 
 def _ends_at(data: Any, whole: int) -> bool:
-    """Return True if only the end-of-stream mark and a footer follow from byte `whole` on."""
+    """Return True if the data ends properly after its last record batch, which ends at byte `whole`."""
     tail = data.slice(max(data.size - len(_END) - 4, 0)).to_pybytes()
     if len(tail) < len(_END) + 4 or not tail.endswith(_END):
         return False
@@ -318,7 +318,7 @@ def checked_name(schema: Any) -> str:
 
 
 def data_set_of(schema: Any) -> str | None:
-    """Return the data set id stored in an Arrow schema, or None."""
+    """Return the data set id stored in an Arrow schema, or None if there is none."""
     data_set = (schema.metadata or {}).get(_DATA_SET)
     return None if data_set is None else data_set.decode(errors="replace")
 

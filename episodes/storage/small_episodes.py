@@ -1,4 +1,4 @@
-"""Queue of small episodes that a writer packs and writes together."""
+"""Queue of small episodes that a writer collects to write them together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks import Tracks
 
 
 class SmallEpisodes:
-    """Queue of small episodes with equal dtypes and shapes that are written together.
+    """Queue of small episodes with equal dtypes, shapes and spaces, which are written together.
 
     A pack and a record batch for each episode would cost ten times as much as copying its arrays. Only episodes that
     cannot fail later are queued: finished, flat, with the dtypes and shapes of the kind, without custom data, and with
@@ -31,7 +31,7 @@ class SmallEpisodes:
         self._queue: list[tuple[EpisodeFacts, Tracks, dict[str, np.ndarray]]] = []
 
     def take(self, episodes: Sequence[Any], limit: int) -> bool:
-        """Queue copies of the episodes and return True, or return False if an episode is too large or differs.
+        """Queue copies of all given episodes, or return False if one of them is too large or differs from the queue.
 
         All episodes must be of the kind, and smaller than `limit` bytes together.
         """
@@ -55,7 +55,7 @@ class SmallEpisodes:
         return True
 
     def accept_like(self, episodes: Sequence[Any]) -> None:
-        """Accept only episodes with the dtypes, shapes and spaces of `episodes[0]` from now on.
+        """Define which episodes may be queued from now on: those with the dtypes, shapes and spaces of `episodes[0]`.
 
         If that episode has nested arrays, custom data or Python objects, no episode is accepted.
         """
@@ -68,7 +68,7 @@ class SmallEpisodes:
         return len(self._queue)
 
     def pack(self) -> EpisodePack | None:
-        """Return the queued episodes as one pack, or None if the queue is empty."""
+        """Return the queued episodes as one pack, or None if there are none."""
         return EpisodePack.from_episodes([_episode(*item) for item in self._queue]) if self._queue else None
 
     def clear(self) -> None:
@@ -77,7 +77,7 @@ class SmallEpisodes:
 
 
 def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:
-    """Return the arrays of an episode by path, or None if the episode cannot be queued."""
+    """Return an episode's arrays by path, or None if the episode is of a kind that cannot be queued."""
     if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:
         return None
     facts, tracks = episode.facts, episode.tracks
@@ -96,5 +96,5 @@ def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _episode(facts: EpisodeFacts, tracks: Tracks, arrays: dict[str, np.ndarray]) -> SingleAgentEpisode:
-    """Return an episode with the metadata `facts` and the arrays `arrays`, given by path."""
+    """Return an episode with these metadata, whose arrays are those in `arrays`, by path."""
     return SingleAgentEpisode.of(facts, tracks.map_arrays(lambda path, _: arrays[path]), {})

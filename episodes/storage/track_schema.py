@@ -1,4 +1,4 @@
-"""Dtype, item shape, compression and nesting of the arrays in a data set."""
+"""Schema of the arrays in a data set: dtype, item shape, compression, and how arrays are nested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to
 
 @dataclass(frozen=True, slots=True)
 class TrackField:
-    """Dtype, item shape and compression of one array column in a data set.
+    """Schema of one array in a data set: dtype, item shape and compression.
 
     Attributes:
         dtype: of the items, as numpy writes it.
@@ -68,23 +68,23 @@ class TrackField:
         return value if self.bounds is None else value | {"bounds": self.bounds}
 
     def alike(self, field: TrackField) -> bool:
-        """Return True if dtype and item shape are equal. Strings of all lengths count as one dtype."""
+        """Return True if dtypes and item shapes are equal. Strings of all lengths count as one dtype."""
         same = self.dtype == field.dtype or (self.is_text and field.is_text)
         return same and self.shape == field.shape
 
     @property
     def is_ragged(self) -> bool:
-        """Whether items have different lengths."""
+        """Whether items have different lengths (a ragged array)."""
         return self.shape[:1] == (LENGTH,)
 
     @property
     def value_shape(self) -> tuple[int, ...]:
-        """Shape of one value of an item with variable length, or of a whole item of fixed shape."""
+        """Shape of one item, or for items of variable length, of one of the values that make up an item."""
         return self.shape[1:] if self.is_ragged else self.shape
 
     @property
     def of_values(self) -> TrackField:
-        """Schema of the values of a ragged array, stored one after another."""
+        """Schema of the concatenated values of an array with items of variable length."""
         return TrackField(self.dtype, self.value_shape, self.compression)
 
     @property
@@ -96,13 +96,13 @@ class TrackField:
         return np.dtype(self.dtype).kind == "U" and np.dtype(self.dtype).isnative
 
     def empty(self, num_rows: int = 0) -> Any:
-        """Return an array of zeros [num_rows, *shape], or `num_rows` ragged items without values."""
+        """Return an array of `num_rows` zero items, or for variable lengths of `num_rows` empty items."""
         if self.is_ragged:
             return Ragged.of(self.of_values.empty(), np.zeros(num_rows + 1, np.int64))
         return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
 
     def filled(self, num_rows: int) -> np.ndarray:
-        """Return the default item repeated, [num_rows, *shape], without copies of the item."""
+        """Return `num_rows` times the default item of an added array, [num_rows, *shape], a view of one item."""
         item = np.frombuffer(bytes.fromhex(self.fill or ""), np.dtype(self.dtype)).reshape(self.shape)
         return np.broadcast_to(item, (num_rows, *self.shape))
 
@@ -115,7 +115,7 @@ Fields = dict[str, TrackField]
 
 
 def fields_of(pack: EpisodePack, compression: str) -> Fields:
-    """Return the schema of each array of a pack, by path."""
+    """Return the schema of each array of a pack, by the array's path."""
     fields = {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
     if ACTIONS.path in fields and fields[ACTIONS.path].is_ragged:
         fields |= {
@@ -125,13 +125,13 @@ def fields_of(pack: EpisodePack, compression: str) -> Fields:
 
 
 def has_bounds(path: str, field: TrackField) -> bool:
-    """Return True if the items at `path` are as long as ragged actions, as for ragged extra outputs."""
+    """Return True for arrays with items of variable length whose lengths equal those of the actions (extra outputs)."""
     parts = path.split("/")
     return field.is_ragged and len(parts) == 2 and parts[0] == "extra_model_outputs"
 
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
-    """Return the pack with string arrays as wide as in the current file, and its schemas by path.
+    """Return the pack with strings as wide as in the current file, and its schema, so that one file can hold both.
 
     Longer text gets twice the width, so that ever longer text starts only a few shards.
     """
@@ -151,13 +151,13 @@ def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> 
 
 
 def columns_of(pack: EpisodePack) -> dict[str, Any]:
-    """Return the observations, actions, rewards and extra outputs of a pack as one dict."""
+    """Return observations, actions, rewards and extra outputs of a pack by these names."""
     names = ("observations", "actions", "rewards", "extra_model_outputs")
     return {name: getattr(pack, name) for name in names}
 
 
 def observation_fields(fields: Fields) -> Fields:
-    """Return only the schemas of observation arrays."""
+    """Return those entries of a schema that belong to observations."""
     return {path: field for path, field in fields.items() if is_observed(path)}
 
 
@@ -170,12 +170,12 @@ def is_flat(pack: EpisodePack) -> bool:
 
 
 def is_observed(path: str) -> bool:
-    """Return True if the array at `path` has one row per observation instead of one per step."""
+    """Return True if the array at `path` has T + 1 items per episode (observations) instead of T."""
     return path.split("/", 1)[0] == "observations"
 
 
 def check_same(stored: Fields, new: Fields, label: str) -> None:
-    """Raise `TrackMismatch` unless both have arrays of the same paths, dtypes and shapes.
+    """Raise `TrackMismatch` unless the two schemas have equal paths, dtypes and item shapes.
 
     The message names the first that differs.
     """
@@ -194,7 +194,7 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
 
 
 def structure_of(value: Any, prefix: str = "") -> Any:
-    """Describe as JSON how a value is nested: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
+    """Describe the nesting of a value as JSON: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
     if nested.is_leaf(value):
         return prefix
     parts = [
@@ -210,7 +210,7 @@ def structure_of(value: Any, prefix: str = "") -> Any:
 
 
 def assemble(structure: Any, leaves: Mapping[str, Any]) -> Any:
-    """Return the nested value described by `structure`, with the leaves given by path."""
+    """Return a value nested as `structure_of` has described, with the leaves taken from `leaves` by path."""
     if isinstance(structure, str):
         return leaves[structure]
     if "tuple" in structure:

@@ -1,4 +1,4 @@
-"""Write episodes to a data set on disk."""
+"""Write episodes to a data set directory, also from several processes at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
 
 
 class _Addition(NamedTuple):
-    """Arrow record batch that a writer is about to queue or write, with its schema."""
+    """Arrow record batch that a writer is about to queue or write, with its schema and size."""
 
     header: Header
     layout: Layout
@@ -57,7 +57,7 @@ class _Addition(NamedTuple):
 
 
 class EpisodeWriter:
-    """Writer of episodes to a data set directory, which `EpisodeDataset` reads.
+    """Writer that appends episodes to a data set directory, which `EpisodeDataset` reads.
 
     The directory is created with the first episodes; an existing data set is appended to. Several writers, in several
     processes and threads, may write to one data set at a time. `flush` makes added episodes survive a killed process. A
@@ -137,7 +137,7 @@ class EpisodeWriter:
         self,
         episodes: SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode],
     ) -> None:
-        """Add a pack, an episode or chunk, or a list of episodes.
+        """Add a pack, an episode, a chunk of an episode, or a list of episodes to the data set.
 
         They are copied or written, so they may be changed afterwards. Large ones are written at once, small ones
         together with others; `flush` writes them now. Agents of multi-agent episodes are added as separate episodes;
@@ -176,7 +176,7 @@ class EpisodeWriter:
         self._small.accept_like(episodes)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
-        """Return the pack converted to an Arrow record batch. The writer itself is not changed."""
+        """Convert a pack to an Arrow record batch that fits the data set. The writer itself is not changed."""
         header, pack, tracks = self._fitted(pack)
         pack, tracks = with_common_text_width(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
@@ -275,7 +275,7 @@ class EpisodeWriter:
         return EpisodePack.from_episodes(episodes)
 
     def _fitted(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
-        """Return the header, pack and array schemas with which a pack will be written.
+        """Return header, pack and array schemas as they will be after writing, or raise an error if the pack misfits.
 
         Raises:
             TrackMismatch, InvalidArgument: the pack does not fit into the data set.
@@ -293,7 +293,7 @@ class EpisodeWriter:
         return replace(header, tracks=observation_fields(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
-        """Describe the nesting of the pack's arrays, with the stored order of keys if only the order differs."""
+        """Return how the pack's arrays are nested, as JSON. Keys in another order than in the data set are accepted."""
         if header.knows_steps and not self._header.knows_steps:
             return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
@@ -321,7 +321,7 @@ class EpisodeWriter:
     # --- files -------------------------------------------------------------------------------------------------
 
     def _put_header(self, header: Header) -> None:
-        """Write `episodes.json` if it is missing or lacks the tracks.
+        """Write `episodes.json` if it does not exist yet or does not know all arrays.
 
         Raises:
             InvalidArgument, TrackMismatch: another writer has written a header that differs.
@@ -331,14 +331,14 @@ class EpisodeWriter:
             self._manifest.data_set = self._header.id
 
     def _begin_if_other(self, addition: _Addition) -> None:
-        """Finish the current file and start another one if the addition has another Arrow schema."""
+        """Finish the current file if the new record batch has another schema, since a file has only one."""
         if addition.layout != self._layout:
             self._commit()
             self._seal()
             self._layout, self._schema = addition.layout, addition.schema
 
     def _pack_small(self) -> None:
-        """Convert the queued small episodes to one record batch, and queue or write that."""
+        """Convert the queued small episodes to one record batch, and then queue or write that batch."""
         pack = self._small.pack()
         if pack is not None:
             addition = self._prepare(pack)
@@ -348,7 +348,7 @@ class EpisodeWriter:
             self._take(addition)
 
     def _take(self, addition: _Addition) -> None:
-        """Queue a small record batch, or write a large one at once."""
+        """Queue a small record batch, or write a large one at once, after the queued ones."""
         self._begin_if_other(addition)
         if not addition.is_small:
             self._commit()
@@ -360,7 +360,7 @@ class EpisodeWriter:
             self._commit()
 
     def _commit(self) -> None:
-        """Write all queued record batches as one. After an error all stay queued."""
+        """Write all queued record batches as a single one. After an error they stay queued."""
         if not self._waiting:
             return
         if len(self._waiting) == 1:
@@ -389,7 +389,7 @@ class EpisodeWriter:
             self._seal()
 
     def _check_directory(self) -> None:
-        """Raise `UnreadableData` if the directory no longer contains the data set of this writer."""
+        """Raise `UnreadableData` if the directory was moved, removed or replaced since this writer was created."""
         header = read_header(self.path)
         if header is None or header.id != self._header.id:
             raise UnreadableData(
@@ -398,7 +398,7 @@ class EpisodeWriter:
             )
 
     def _seal(self) -> None:
-        """Finish the current Arrow file. If that fails, it stays unfinished with all its record batches."""
+        """Finish the current Arrow file. If that fails, the file stays readable as an unfinished one."""
         shard, self._shard = self._shard, None
         if shard is not None:
             try:
@@ -407,7 +407,7 @@ class EpisodeWriter:
                 self._tell(shard, is_open=False)
 
     def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
-        """Record the file's state in the writer's manifest. If that fails, `close` tries again."""
+        """Record in the manifest whether a file is open, and its number of episodes. `close` retries on failure."""
         try:
             if self._manifest.is_damaged:
                 self._check_directory()
@@ -418,7 +418,7 @@ class EpisodeWriter:
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
-    """Return a pack of episodes without steps, with empty action, reward and extra output arrays."""
+    """Return a pack of episodes without steps, with empty arrays of actions, rewards and extra outputs added."""
     empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
     columns = assemble(header.structure, pack.tracks | empty)
     return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})

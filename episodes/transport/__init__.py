@@ -1,4 +1,4 @@
-"""Transport of episodes between processes and machines: preallocated rollout buffers, and streams over ZeroMQ."""
+"""Send episodes between processes and machines over ZeroMQ, and collect rollouts in preallocated arrays."""
 
 from episodes.transport.accumulator import TrajectoryAccumulator
 from episodes.transport.keys import make_keys

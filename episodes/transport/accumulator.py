@@ -1,4 +1,4 @@
-"""Fixed-size rollout buffers that are filled step by step in preallocated arrays."""
+"""Rollout buffers of a fixed size, filled step by step in arrays that are allocated once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_PLANS = 64
 
 
 class TrajectoryAccumulator:
-    """Preallocated arrays of a fixed size that are filled item by item, read as a whole, and filled again.
+    """Arrays of a fixed size that are filled item by item, read when they are full, and then filled again.
 
     `example` is a dict of timescales, each a nested value (dicts, tuples and lists) of arrays:
 
@@ -75,7 +75,7 @@ class TrajectoryAccumulator:
 
     @property
     def buffers(self) -> dict[str, Any]:
-        """Arrays that `build` returns, with their current contents.
+        """Preallocated arrays that `build` returns, with the items written so far.
 
         A receiver of the arrays needs their structure, shapes and dtypes.
         """
@@ -83,11 +83,11 @@ class TrajectoryAccumulator:
 
     @property
     def is_full(self) -> bool:
-        """Whether all slots of all timescales are filled."""
+        """Whether the arrays of all timescales (such as steps and episodes) are completely filled."""
         return all(part.index == part.capacity for part in self._timescales.values())
 
     def add(self, timescale: str, data: Any) -> None:
-        """Write one item into the next free slot of a timescale, after validating the item.
+        """Write an item into the next free place of a timescale's arrays, if its shapes and dtypes fit.
 
         Args:
             timescale: a key of the example.
@@ -106,7 +106,7 @@ class TrajectoryAccumulator:
         part.add(data)
 
     def build(self) -> dict[str, Any]:
-        """Return the filled arrays, nested like `example`, and start again at the first slot.
+        """Return the arrays, nested like `example`, and continue writing at their beginning.
 
         Raises:
             EpisodeStateError: slots are empty and `partial="raise"`; the items are kept.
@@ -128,7 +128,7 @@ class TrajectoryAccumulator:
 
 
 class _Timescale:
-    """Preallocated arrays of one timescale, with cached plans for validating items.
+    """Arrays of one timescale (such as steps) with room for `capacity` items, and cached plans for checking items.
 
     A plan reads an item into a list of leaves, which are then written.
     """
@@ -206,7 +206,7 @@ class _Timescale:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """Convert an item to arrays with the expected shapes and dtypes. Raise an error for the first invalid leaf."""
+        """Convert an item to arrays of the expected shapes and dtypes. Raise an error for the first misfit."""
         leaves: list[Any] = []
         self._collect(self.buffers, data, (), leaves)
         fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
@@ -260,7 +260,7 @@ class _Timescale:
 
 
 def _is_of_numbers(array: np.ndarray) -> bool:
-    """Return True if a memoryview can write the array's items.
+    """Return True if the array's items can be written through a memoryview, which is faster than numpy.
 
     A memoryview needs a quarter of numpy's time.
     """
@@ -271,17 +271,17 @@ def _is_of_numbers(array: np.ndarray) -> bool:
 
 
 class _Unlike(Exception):
-    """Raised if an item is nested differently from the example: containers of other types or sizes."""
+    """Raised if an item is nested differently from the example, so that its arrays cannot be found the fast way."""
 
 
 def _keys(node: Any, of_leaves: bool) -> list[Any]:
-    """Return the keys of a container's arrays if `of_leaves` is True, otherwise of its nested containers."""
+    """Return the keys of a container whose values are arrays (`of_leaves`), or whose values are containers."""
     keys = sorted(node) if isinstance(node, Mapping) else range(len(node))
     return [key for key in keys if isinstance(node[key], np.ndarray) is of_leaves]
 
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-    """Return all arrays of a nested value with their paths, in the order in which items are read."""
+    """Return all arrays of a nested value with their paths, in the order in which `_reader` lists them."""
     if isinstance(node, np.ndarray):
         return [(path, node)]
     keys = (*_keys(node, of_leaves=True), *_keys(node, of_leaves=False))
@@ -289,7 +289,7 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.
 
 
 def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that lists the leaves of a value nested like `node`, and raises `_Unlike` for other values."""
+    """Return a function that lists the arrays of values nested exactly like `node`, and raises `_Unlike` for others."""
     if isinstance(node, np.ndarray):
         return lambda data: (data,)
     kind, size = type(node), len(node)
@@ -313,7 +313,7 @@ def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
 
 
 def _getter(keys: list[Any]) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that lists the values at `keys` of a container."""
+    """Return a function that returns the values of a container at `keys`."""
     return itemgetter(*keys) if len(keys) > 1 else lambda data: [data[key] for key in keys]
 
 
@@ -323,7 +323,7 @@ _PLANNED = _SCALARS | _PYTHON.keys() | {np.ndarray}
 
 
 def _plan(types: tuple[type, ...], kinds: list[tuple[tuple[int, ...], np.dtype]]) -> _Plan:
-    """Return the checks for leaves of these types: shapes and dtypes of arrays, and ranges of Python numbers."""
+    """Return what to check for items with values of these types: shapes, dtypes, and ranges of Python numbers."""
     arrays = [i for i, type_ in enumerate(types) if type_ is np.ndarray]
     first = slice(arrays[0], arrays[0] + 1) if arrays else slice(0)
     get = itemgetter(*arrays) if len(arrays) > 1 else itemgetter(first)

@@ -1,4 +1,4 @@
-"""Limit the bytes that a receiver buffers for each TCP connection, and close connections beyond the limit.
+"""Close TCP connections of a receiver whose sender makes it buffer too many bytes.
 
 ZeroMQ reads what arrives before anyone calls `recv`. Its limits count complete messages and bound single parts, so a
 peer could fill the memory with the parts of a message that never ends. The kernel counts the bytes that a TCP
@@ -26,7 +26,7 @@ _SO_COOKIE = 57  # Linux: a number that no other socket has had
 
 
 class Connection:
-    """Byte counts of one TCP connection of a receiver."""
+    """One TCP connection of a receiver, with counts of the bytes that it has received and processed."""
 
     __slots__ = ("cookie", "descriptor", "done", "is_closed", "is_counted", "offset", "waiting")
 
@@ -44,7 +44,7 @@ class Connection:
                 self.is_counted = True
 
     def num_held(self) -> int:
-        """Return the number of bytes of this connection that the process buffers. Raise `OSError` if it is not TCP."""
+        """Return how many received bytes of this connection wait in the process. Raise `OSError` if it is not TCP."""
         info = _option_of(self.descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         held = _RECEIVED.unpack(info)[0] - self.done - self.offset
         if held < 0:
@@ -52,11 +52,11 @@ class Connection:
         return max(held, 0)
 
     def read_cookie(self) -> bytes:
-        """Return the kernel's cookie of the socket, a number that identifies the socket uniquely."""
+        """Return the number by which the Linux kernel identifies the connection's socket uniquely, as bytes."""
         return _option_of(self.descriptor, socket.SOL_SOCKET, _SO_COOKIE, 8)
 
     def shut_down(self) -> None:
-        """Shut the connection down, so that ZeroMQ discards its buffered messages."""
+        """Shut the connection down, so that ZeroMQ closes it and discards its buffered messages."""
         if self.read_cookie() == self.cookie:
             with _borrowed(self.descriptor) as borrowed:
                 borrowed.shutdown(socket.SHUT_RDWR)
@@ -64,7 +64,7 @@ class Connection:
 
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield a Python socket for a file descriptor that ZeroMQ owns and keeps open."""
+    """Yield a Python socket for a file descriptor of ZeroMQ, without closing the descriptor afterwards."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     try:
         yield borrowed
@@ -73,13 +73,13 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _option_of(descriptor: int, level: int, name: int, size: int) -> bytes:
-    """Return a socket option (`getsockopt`) of the socket with the given descriptor."""
+    """Return the value of a socket option (`getsockopt`), `size` bytes, of the socket with this descriptor."""
     with _borrowed(descriptor) as borrowed:
         return borrowed.getsockopt(level, name, size)
 
 
 class ConnectionWatch:
-    """Open connections of a receiver, shared by the receiver and its watching thread."""
+    """Open TCP connections of a receiver, which a background thread updates and watches."""
 
     def __init__(self) -> None:
         self.num_failed_handshakes = 0
@@ -87,7 +87,7 @@ class ConnectionWatch:
         """Open connections by descriptor."""
 
     def start(self, zmq: Any, monitor: Any, limit: int) -> Callable[[], None]:
-        """Start the watching thread, and return a function that waits for its end.
+        """Start the background thread, and return a function that waits for its end.
 
         Args:
             zmq: the module.
@@ -100,7 +100,7 @@ class ConnectionWatch:
 
 
 def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
-    """Read connection events until the monitor is disabled, and close connections that exceed the byte limit."""
+    """Track connections by ZeroMQ's events until monitoring stops, and close those that exceed the byte limit."""
     connections, next_check = watch.connections, 0.0
     failures = (
         zmq.EVENT_HANDSHAKE_FAILED_AUTH,

@@ -1,4 +1,4 @@
-"""Encode the metadata of a pack (ids, lengths, endings, policy versions) for msgpack, and decode metadata."""
+"""Encode the metadata of episodes (ids, lengths, endings, policy versions) compactly for messages, and decode it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDINGS = bytes(range(4))  # valid codes
 
 
 def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
-    """Decode `num` episode lengths, int64 [num], and their sum. Raise `UnreadableData` for impossible lengths."""
+    """Decode the lengths of `num` episodes, int64 [num], and return their sum too. Invalid lengths raise an error."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
         largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
@@ -43,7 +43,7 @@ def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
 
 
 def no_counts(num: int) -> np.ndarray:
-    """Return `num` zeros, a read-only int64 array."""
+    """Return an array of `num` zeros, int64, cached for small `num` and then read-only."""
     return _ZEROS[:num] if num <= _NOT_MANY else np.zeros(num, np.int64)
 
 
@@ -53,7 +53,7 @@ def integers_of(values: np.ndarray) -> bytes:
 
 
 def _ids(ids: np.ndarray) -> Any:
-    """Encode episode ids: ASCII strings as bytes, other strings as UTF-32, ids of other types as msgpack."""
+    """Encode episode ids compactly: ASCII strings as bytes, other strings as UTF-32, other types as msgpack."""
     if ids.dtype.kind != "U" or not ids.nbytes:
         return msgpack_codec.encode(ids.tolist(), "ids")
     if not ids.dtype.isnative or sys.byteorder != "little":
@@ -110,7 +110,7 @@ def _read_document(data: bytes | None, num: int) -> np.ndarray | None:
 
 
 def _versions(column: VersionColumn) -> bytes | list[bytes]:
-    """Encode the policy versions of a pack in the shortest of several forms.
+    """Encode policy versions as one number, one number per chunk, or runs, whichever is shortest.
 
     The result is one number if all chunks have the same version, one number for each chunk, or the versions, begins and
     counts of runs.
@@ -140,7 +140,7 @@ def _of_versions(data: bytes, num: int) -> VersionColumn | None:
 
 @lru_cache(maxsize=64)
 def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
-    """Return the policy version column of `num` chunks with one version.
+    """Return the policy versions of `num` chunks of the same version, cached.
 
     The result is cached, because successive packs have the same version.
     """
@@ -148,7 +148,7 @@ def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
 
 
 def bounds_of(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tuple[int, int] | None:
-    """Return the lowest and highest policy version of the packs. The lowest is -1 if any step has no version.
+    """Return the lowest and highest policy version of the steps in `packs`, -1 for unknown, or None if all are unknown.
 
     Args:
         encoded: encoded metadata of the only pack, from which a single version is read faster.
@@ -173,7 +173,7 @@ def bounds_of(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tupl
 
 
 def _texts(values: np.ndarray) -> str | bytes:
-    """Return texts: one text if all episodes have the same, otherwise a document of all."""
+    """Encode one text per episode: as a single text if all are equal, else as msgpack."""
     texts = values.tolist()
     first = texts[0] if texts else None
     return first if type(first) is str and texts.count(first) == len(texts) else _document(values)
@@ -210,7 +210,7 @@ _NOT_SENT = [None] * len(FACTS)
 
 
 def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
-    """Decode the metadata columns of `num` episodes, with None for columns that the sender left out."""
+    """Decode the metadata columns of `num` episodes. Columns that the sender left out are None."""
     if len(columns) < _ALWAYS or None in columns[:_ALWAYS]:
         raise UnreadableData(f"facts without {[*FACTS][:_ALWAYS]}")
     metadata = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905

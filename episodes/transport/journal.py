@@ -1,4 +1,4 @@
-"""File that records which messages a receiver has taken from each sender, to survive a killed process.
+"""File in which a receiver records how many messages it has taken from each sender, to continue after a crash.
 
     header    64 bytes: b"REjournal2\\n" and zeros
     slots     4,096 slots of 96 bytes, one for each sender
@@ -34,14 +34,14 @@ _MOST_MESSAGES = 1 << 62  # of one sender
 
 
 class Progress(NamedTuple):
-    """Counts of messages that a receiver has taken from a sender and finished."""
+    """How many messages a receiver has taken from a sender, and how many of them its user has finished."""
 
     num_taken: int  # messages that were taken; the number of the next message
     num_done: int  # messages that the receiver's user was done with
 
 
 class _Slot:
-    """Position of a sender's record in the journal file, and the newest contents of the record."""
+    """Where the journal file stores one sender's counts, and their newest values."""
 
     __slots__ = ("index", "num_writes", "progress", "time")
 
@@ -51,7 +51,7 @@ class _Slot:
 
 
 class Journal:
-    """Memory-mapped file with the progress of each sender, which survives a killed process.
+    """Memory-mapped file with the number of messages taken from each sender, which survives a killed process.
 
     If all slots are used, a new sender takes the slot of the sender that was silent for the longest time.
 
@@ -131,7 +131,7 @@ class Journal:
             )  # the next write replaces the other record
 
     def progress_of(self, sender: bytes) -> Progress | None:
-        """Return the progress of a sender, or None if the journal has no record of the sender."""
+        """Return how many messages of a sender were taken and finished, or None for an unknown sender."""
         slot = self._slots.get(sender)
         return None if slot is None else slot.progress
 
@@ -168,7 +168,7 @@ class Journal:
 
 
 def _read_record(data: mmap.mmap, start: int) -> tuple[bytes, int, int, float] | tuple[()] | None:
-    """Read one record, (sender, num_taken, num_done, time). Return () if never written, None if damaged."""
+    """Return the record at byte `start` as (sender, num_taken, num_done, time), () if unused, or None if damaged."""
     record = data[start : start + _RECORD_SIZE]
     if record == _EMPTY:
         return ()

@@ -1,4 +1,4 @@
-"""Create and load the keys of ZeroMQ's CURVE encryption."""
+"""Create and load encryption keys for connections between senders and receivers (ZeroMQ's CURVE)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
 
 
 def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
-    """Return the public and the secret key in a folder. Raise `UnreadableData` unless it has exactly one pair."""
+    """Return public and secret key of the only key pair in a folder. Raise `UnreadableData` unless there is one."""
     secrets = sorted(Path(folder).glob("*.key_secret"))
     if len(secrets) != 1:
         raise UnreadableData(f"{folder} has {len(secrets)} secret keys; give a folder that make_keys made")
@@ -64,7 +64,7 @@ def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
 
 
 def public_key(folder: str | os.PathLike[str], name: str) -> bytes:
-    """Return the public key with the given name from a folder."""
+    """Return the public key stored as `<name>.key` in a folder."""
     return _loaded(Path(folder) / f"{name}.key")[0]
 
 
@@ -76,7 +76,7 @@ def _auth() -> Any:
 
 
 def _loaded(file: Path) -> tuple[bytes, bytes]:
-    """Load the public and the secret key from a file. Raise `UnreadableData` if the file is not a key."""
+    """Return the public and secret key stored in a file. Raise `UnreadableData` if the file contains no key."""
     auth = _auth()
     from zmq.utils import z85
 
@@ -91,7 +91,7 @@ def _loaded(file: Path) -> tuple[bytes, bytes]:
 
 
 def start_guard(context: Any, folder: str | os.PathLike[str]) -> Any:
-    """Start a thread that admits only senders with a public key in `folder`, and return the thread.
+    """Start a thread that lets only senders connect whose public key is in `folder`, and return the thread.
 
     The thread has a `stop` method.
 

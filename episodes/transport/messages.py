@@ -1,4 +1,4 @@
-"""Header and kinds of the messages between senders and receivers.
+"""Header and kinds of the messages that senders and receivers of episodes exchange.
 
     offset   size  field
     0        4     b"REps"
@@ -32,7 +32,7 @@ _new: Any = tuple.__new__  # half the price of the class call
 
 
 class Kind(IntEnum):
-    """Kind of a message. The first five kinds are sent by senders, the last four by receivers."""
+    """Kind of a message. The first five are sent by senders of episodes, the last four by receivers."""
 
     HELLO = 0  # number: the sender's first unacknowledged message; schema: its number of connections so far
     SCHEMA = 1  # schema: its id; the document follows the head
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
 
 class Head(NamedTuple):
-    """Header of a message: kind, sender, message number, schema, time and policy versions."""
+    """Header of a message: kind, sender id, message number, schema id, time of sending and policy versions."""
 
     kind: int
     num_parts: int
@@ -63,7 +63,7 @@ class Head(NamedTuple):
 
 
 def read_head(data: bytes | memoryview) -> Head | str:
-    """Decode the message header at the beginning of `data`, or return the reason why it is invalid, a text."""
+    """Return the message header at the beginning of `data`, or a text with the reason why it is invalid."""
     if len(data) < SIZE:
         return "no header"
     values = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Encode arrays as the parts of a ZeroMQ message, and decode arrays."""
+"""Write arrays into the parts of a multipart ZeroMQ message, and read them back without copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, 
 
 
 class PartsWriter:
-    """Writer of the parts of a message: small arrays go into the first part, each large array is one part.
+    """Writer of arrays into a multipart message: small arrays share the first part, each large one has its own.
 
     Args:
         small: size in bytes from which an array is large.
@@ -36,7 +36,7 @@ class PartsWriter:
         self.nbytes = 0  # bytes of all parts, once there is a body
 
     def put(self, *arrays: np.ndarray) -> None:
-        """Add arrays to the message."""
+        """Add arrays to the message, small ones to its first part and each large one as a part."""
         small = self.small
         for array in arrays:
             nbytes = array.nbytes
@@ -50,7 +50,7 @@ class PartsWriter:
             self._small_nbytes += nbytes + 7 & ~7
 
     def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
-        """Add the concatenation of small arrays to the message as one array.
+        """Add several small arrays to the message such that the reader gets them as one concatenated array.
 
         The arrays are copied when the parts are created.
         """
@@ -61,7 +61,7 @@ class PartsWriter:
         self._small_nbytes += nbytes + 7 & ~7
 
     def body(self, facts: Any) -> list[Buffer]:
-        """Return the buffers of the first part: `facts` encoded by msgpack, and the small arrays."""
+        """Return the first part of the message as buffers: `facts` in msgpack, then all small arrays."""
         head: Any = msgpack.packb(facts)
         size = _SIZE.size + len(head)
         self.nbytes = (size + 7 & ~7) + self._small_nbytes + sum(map(len, self.large))
@@ -69,7 +69,7 @@ class PartsWriter:
 
 
 class PartsReader:
-    """Reader of the arrays in a message, in the order in which they were written, as read-only views if possible.
+    """Reader of a message's arrays in the order in which they were written, mostly as read-only views.
 
     Args:
         parts: the parts of a message.
@@ -93,7 +93,7 @@ class PartsReader:
         self.limit = SMALL if len(parts) > 1 else ALL
 
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
-        """Return the next arrays, one per item of `items`, with `num_observed` or `num_steps` rows."""
+        """Return the next arrays of the message, one per item, with first dimension `num_observed` or `num_steps`."""
         body, limit, result = self.body, self.limit, []
         for dtype, shape, size, is_observed in items:
             rows = num_observed if is_observed else num_steps
@@ -119,6 +119,6 @@ class PartsReader:
         return array if array.flags.aligned else nested.frozen(array.copy())
 
     def end(self) -> None:
-        """Raise `UnreadableData` if parts or bytes of the message were not read."""
+        """Raise `UnreadableData` if the message contains more parts or bytes than were read."""
         if self.part != len(self.parts) or self.at != len(self.body):
             raise UnreadableData(f"{len(self.parts) - self.part} parts and {len(self.body) - self.at} bytes too many")

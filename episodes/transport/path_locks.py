@@ -1,4 +1,4 @@
-"""Lock files for `ipc://` addresses, since ZeroMQ lets a second socket take over a path in use."""
+"""Lock files that keep a second receiver from taking over the path of an `ipc://` address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IPC = "ipc://"
 
 
 def lock_of_path(address: str) -> list[Callable[[], None]]:
-    """Lock the path of an `ipc://` address by a file next to it, until the process ends.
+    """Lock the path of an `ipc://` address with a lock file, and return functions that unlock it.
 
     Returns:
         A function that removes the lock, and may be called twice; nothing for other addresses.

@@ -1,4 +1,4 @@
-"""Address, progress and acknowledgements of each sender, as stored by a receiver."""
+"""What a receiver stores about each sender: address, number of the next message, and unacknowledged messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_PLACES = 1 << 16
 
 @dataclass(slots=True)
 class Peer:
-    """State of one sender, as stored by a receiver: address, next message number and counts."""
+    """State of one sender in a receiver: its address, the number of its next message, and message counts."""
 
     address: bytes
     next: int  # number of the next message to be taken
@@ -33,7 +33,7 @@ class Peer:
 
 
 class Incoming(NamedTuple):
-    """Message as received from the socket, with its connection."""
+    """Message as received from the socket, with sender address, size and TCP connection."""
 
     address: bytes
     parts: list[Buffer]
@@ -42,7 +42,7 @@ class Incoming(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Message with packs that is queued in the receiver until it is decoded."""
+    """Received message with packs that waits to be decoded, with its sender."""
 
     peer: Peer
     head: Head
@@ -52,7 +52,7 @@ class Arrived(NamedTuple):
 
 
 class Peers(OrderedDict[bytes, Peer]):
-    """Senders of a receiver by id, the longest silent sender first.
+    """Senders known to a receiver, by id. The sender that has been silent for the longest time comes first.
 
     Of senders beyond 4,096 only the progress is kept, and of 65,536 more not even that: messages of these that were
     taken, and whose acknowledgement did not arrive, may be received twice.
@@ -63,17 +63,17 @@ class Peers(OrderedDict[bytes, Peer]):
         self._archived: OrderedDict[bytes, int] = OrderedDict()  # next message numbers of archived senders
 
     def next_number(self, sender: bytes, first: int) -> int:
-        """Return the number of the next message of a new or archived sender, or `first` if the sender is unknown."""
+        """Return the number of the next message expected from a returning sender, or `first` for an unknown sender."""
         return self._archived.pop(sender, first)
 
     def oldest_idle(self) -> bytes | None:
-        """Return the longest silent sender without unprocessed messages if there are more than 4,096 senders."""
+        """Return the longest silent sender without waiting messages if there are more than 4,096 senders, else None."""
         if len(self) <= _MOST_PEERS:
             return None
         return next((sender for sender, peer in self.items() if not (peer.num_waiting or peer.num_in_use)), None)
 
     def archive(self, sender: bytes) -> None:
-        """Remove the state of a sender, except the number of its next message."""
+        """Forget all about a sender except the number of its next message."""
         self._archived[sender] = self[sender].next
         del self[sender]
         if len(self._archived) > _MOST_PLACES:

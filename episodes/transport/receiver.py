@@ -73,7 +73,7 @@ _BIND_S = 5.0  # the system frees the port of a killed receiver a moment later
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStats:
-    """Message counts of an `EpisodeReceiver` since it was created.
+    """Counts of the messages that an `EpisodeReceiver` has received, rejected and lost since it was created.
 
     Attributes:
         received: messages that `recv` and `sample` have returned.
@@ -102,7 +102,7 @@ class ReceiverStats:
 
 
 class EpisodeReceiver(Endpoint):
-    """Receiver of packs and episodes from any number of `EpisodeSender`s, in order for each sender.
+    """Receiver of packs and episodes from any number of `EpisodeSender`s, in the order of sending for each sender.
 
     A message is acknowledged when `recv` returns it, or together with later ones while more are queued. A sender sends
     unacknowledged messages again when its connection breaks. So if the receiver's process is killed, only the messages
@@ -292,7 +292,7 @@ class EpisodeReceiver(Endpoint):
                 raise
 
     def _collect(self, num_steps: int, oldest: int, deadline: float) -> str | None:
-        """Take messages until the sample is complete and return None, or return a text on what is missing.
+        """Take messages until `sample` has enough steps. If no message comes, return what is missing as text.
 
         Args:
             oldest: version that is too old after the next version was published.
@@ -324,17 +324,17 @@ class EpisodeReceiver(Endpoint):
                 self._decode_and_take(index, into_batch=True)
 
     def _index_of(self, peer: Peer | None) -> int | None:
-        """Return the index of the first queued message (of `peer`, if not None), or None without such a message."""
+        """Return the queue index of the first message (from `peer`, unless None), or None if there is none."""
         return next((i for i, arrived in enumerate(self._queue) if peer is None or arrived.peer is peer), None)
 
     def _forget_gone(self, peers: list[Peer]) -> None:
-        """Exclude senders without a connection from the policy versions that `sample` waits for."""
+        """Let `sample` no longer wait for newer policy versions from those of `peers` that have disconnected."""
         for peer in peers:
             if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # senders ignore it
                 peer.lowest_version = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
-        """Receive until one message with packs is queued, and return True, or False if none arrives within 0.1 s."""
+        """Wait up to 0.1 s for messages, and process them until one with packs is queued. Return False if none is."""
         if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline)
@@ -346,14 +346,14 @@ class EpisodeReceiver(Endpoint):
         return False
 
     def _peek(self) -> None:
-        """Receive messages without waiting, until one with packs is queued or 256 messages were read."""
+        """Process messages that have arrived already, until one with packs is queued or 256 messages were read."""
         for _ in range(_MOST_AHEAD):
             if self._queue or (message := self._recv_message()) is None:
                 return
             self._handle_message(message)
 
     def _recv_message(self) -> Incoming | None:
-        """Receive one message, or return None if no message is available.
+        """Return the next message that has arrived, or None if there is none.
 
         Catching pyzmq's exception is cheaper than polling.
         """
@@ -371,7 +371,7 @@ class EpisodeReceiver(Endpoint):
         return _new(Incoming, (address, parts, sum(map(len, parts)), connection))
 
     def _connect(self, address: bytes, frame: Any) -> Connection:
-        """Return the TCP connection of a received frame, and store it under the sender's address."""
+        """Return the TCP connection through which a message part came, and remember it for the sender's address."""
         try:
             connection = self._watch.connections.get(frame.get(self.zmq.SRCFD))
         except self.zmq.ZMQError:  # an empty part has no source
@@ -386,14 +386,14 @@ class EpisodeReceiver(Endpoint):
         return connection
 
     def _handle_message(self, message: Incoming) -> bool:
-        """Process one received message, and return True if it contains packs and was queued."""
+        """Process a message, and count its bytes as processed unless it was queued. Return True if it was queued."""
         is_queued = self._queue_packs(message)
         if not is_queued:
             message.connection.done += message.nbytes + PART_BYTES * len(message.parts)
         return is_queued
 
     def _queue_packs(self, message: Incoming) -> bool:
-        """Process one received message by its kind, and return True if it contains packs and was queued."""
+        """Process a message according to its kind. Return True if it contains packs and was queued for decoding."""
         address, parts, *_ = message
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
@@ -415,7 +415,7 @@ class EpisodeReceiver(Endpoint):
         self._refused[reason] += 1
 
     def _register_sender(self, address: bytes, head: Head) -> None:
-        """Register a sender after its HELLO message, acknowledge taken messages, and send it the weights."""
+        """Process a sender's HELLO: register the sender, acknowledge its taken messages, and send it the weights."""
         peer = self._peers.get(head.sender)
         if head.number > _MOST_SENT:
             self._refuse("no header")
@@ -437,14 +437,14 @@ class EpisodeReceiver(Endpoint):
         self._share_weights(peer)
 
     def _archive(self, sender: bytes | None) -> None:
-        """Acknowledge all messages of a sender, and remove its state except the next message number."""
+        """Acknowledge all messages of an idle sender, and forget all but the number of its next message."""
         if sender is not None:
             self._acknowledge(self._peers[sender])
             self._unacknowledged.pop(sender, None)
             self._peers.archive(sender)
 
     def _register_schema(self, address: bytes, head: Head, schema: bytes) -> None:
-        """Store the schema of a sender's packs, or the reason why packs with this schema are rejected."""
+        """Store how a sender's packs are structured, or the reason why such packs are rejected."""
         if head.schema in self._layouts:
             return
         if len(schema) > _MOST_SCHEMA_BYTES or id_of(schema) != head.schema:
@@ -460,13 +460,13 @@ class EpisodeReceiver(Endpoint):
             self._layouts.popitem(last=False)
 
     def _num_space_items(self) -> int:
-        """Return the number of array items in the spaces of all stored schemas."""
+        """Return how many numbers the arrays of all spaces in the stored schemas have, to limit their memory."""
         return sum(
             layout.num_space_items for known in self._layouts.values() if not isinstance(known, str) for layout in known
         )
 
     def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
-        """Return a text on the first difference between received schemas and `like`, or "" if they are equal."""
+        """Return a text with the first difference between received packs and the expected `like`, or "" if equal."""
         for layout in layouts if self._like else ():
             differences = [_difference(expected, layout.fields) for expected in self._like]
             if all(differences):
@@ -474,7 +474,7 @@ class EpisodeReceiver(Endpoint):
         return ""
 
     def _in_order(self, message: Incoming, head: Head) -> bool:
-        """Add a message with packs to the queue if it is its sender's next message, and return True if it was added."""
+        """Queue a message with packs if it is the next one of its sender, and return True if it was queued."""
         address, parts, nbytes, connection = message
         peer = self._peers.get(head.sender)
         if peer is not None and address != peer.address:
@@ -506,7 +506,7 @@ class EpisodeReceiver(Endpoint):
         return True
 
     def _decode_and_take(self, index: int, *, into_batch: bool = False) -> None:
-        """Decode and take the queued message at `index`. A rejected message is taken without a result."""
+        """Decode the message at `index` of the queue, and hand it to the caller unless it must be rejected."""
         peer, head, parts, nbytes, _ = self._queue[index]
         layouts = self._layouts.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
         if isinstance(layouts, str):
@@ -540,7 +540,7 @@ class EpisodeReceiver(Endpoint):
     # --- taking and acknowledging --------------------------------------------------------------------------------
 
     def _take(self, index: int, result: Received | None = None, into_batch: bool = False) -> None:
-        """Remove a message from the queue, record its sender's progress, and schedule the acknowledgement.
+        """Remove a message from the queue, count it for its sender, and schedule its acknowledgement.
 
         Args:
             result: the result for the caller, or None if the message was rejected.
@@ -570,19 +570,19 @@ class EpisodeReceiver(Endpoint):
             self._request_hello(peer.address, peer)
 
     def _journal_progress(self, sender: bytes, peer: Peer) -> None:
-        """Record in the journal how many messages of a sender were taken and finished."""
+        """Write to the journal how many messages of a sender were taken, and how many of these are finished."""
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.num_in_use)
 
     def _schedule_acknowledgement(self, sender: bytes, peer: Peer) -> None:
-        """Schedule an acknowledgement for one message of `sender`."""
+        """Remember to acknowledge one more message of `sender`."""
         if not self._unacknowledged:
             self._unacknowledged_since = time.monotonic()
         peer.num_unacknowledged += 1
         self._unacknowledged[sender] = peer
 
     def _release_returned(self) -> None:
-        """Record in the journal that the calling thread has finished the messages of its last call."""
+        """Write to the journal that the messages returned by the calling thread's last call are finished."""
         senders = self._in_use.get(threading.get_ident())
         while senders:
             peer = self._peers[senders[-1]]
@@ -601,7 +601,7 @@ class EpisodeReceiver(Endpoint):
         self._unacknowledged.clear()
 
     def _request_hello(self, address: bytes, peer: Peer | None) -> None:
-        """Send a WHO message, which asks a sender for HELLO and its unacknowledged messages, once per address."""
+        """Ask a sender (by a WHO message, once per address) to introduce itself and repeat unacknowledged messages."""
         if peer is None:
             self._refuse("unknown sender")
             if address in self._requested:
@@ -616,7 +616,7 @@ class EpisodeReceiver(Endpoint):
         self._reply(address, Head(Kind.WHO, 1).packed())
 
     def _reply(self, address: bytes, *parts: Buffer) -> bool:
-        """Send a message to a sender, and return False if it has no connection.
+        """Send a message to the sender at `address`. Return False if it is not connected.
 
         The message is dropped if the sender reads nothing.
         """
@@ -721,7 +721,7 @@ class EpisodeReceiver(Endpoint):
 
 
 def _steps_of(result: Received) -> int:
-    """Return the number of steps of a pack, or of env steps of multi-agent episodes."""
+    """Return the number of steps in a pack, or the number of env steps in a list of multi-agent episodes."""
     return result.num_steps if isinstance(result, EpisodePack) else sum(map(len, result))
 
 

@@ -1,4 +1,4 @@
-"""Queue of a sender for small episodes and packs that are sent as one message."""
+"""Queue in which a sender collects small episodes or packs, to send them as one message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind i
 
 
 class SendQueue:
-    """Queue of small episodes or packs with equal dtypes and shapes, which are sent as one message.
+    """Queue of small episodes or packs with equal dtypes and shapes, to be sent as one message.
 
     An episode or pack is small if it has at most a quarter of the bytes that are sent together.
 
@@ -46,16 +46,16 @@ class SendQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue is full, so that it must be sent before more is added."""
+        """Whether the queued bytes have reached the limit, so that the queue must be sent before more is added."""
         return bool(self._joined) or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
 
     @property
     def is_late(self) -> bool:
-        """Whether the oldest episode or pack has been queued for at least `max_delay` seconds."""
+        """Whether the oldest item has been queued for `max_delay` seconds or longer, so that it should be sent."""
         return self._since != 0.0 and time.monotonic() - self._since >= self._max_delay
 
     def is_due(self, is_idle: bool) -> bool:
-        """Return True if the queue should be sent now.
+        """Return True if the queue should be sent now, given whether all earlier messages are acknowledged (`is_idle`).
 
         `is_idle` is True if no message is unacknowledged. Then packs are sent at once.
         """
@@ -64,7 +64,7 @@ class SendQueue:
         return self.is_full or self.is_late
 
     def take(self, episodes: Any) -> bool:
-        """Add a small episode or pack to the queue, or return False if it is too large or its schema differs."""
+        """Add a small episode or pack to the queue. Return False if it is too large or differs from the queued ones."""
         took = self._take_pack(episodes) if isinstance(episodes, EpisodePack) else self._take_episode(episodes)
         if took and self._since == 0.0:
             self._since = time.monotonic()
@@ -95,7 +95,7 @@ class SendQueue:
         return True
 
     def together(self) -> list[EpisodePack]:
-        """Return the queued packs to send as one message. The list stays the same until `clear`."""
+        """Return the packs of the next message. They stay the same until `clear` is called after sending."""
         if not self._joined:
             packs = self._packs
             if not packs:
@@ -106,7 +106,7 @@ class SendQueue:
         return self._joined
 
     def halve(self) -> bool:
-        """Split the packs of the next message in two, since one message is too large. Return False for one episode."""
+        """Move half of the next message's episodes back, as it is too large. Return False if it has only one."""
         packs = self._joined if len(self._joined) > 1 else [half for pack in self._joined for half in _halves(pack)]
         half = len(packs) // 2
         if half:
@@ -114,18 +114,18 @@ class SendQueue:
         return half > 0
 
     def clear(self) -> None:
-        """Remove the packs of the last message from the queue."""
+        """Forget the packs of the message that was just sent."""
         self._joined, self._since = [], 0.0
 
 
 def _halves(pack: EpisodePack) -> list[EpisodePack]:
-    """Split a pack into two packs of about equal length, or return it alone if it has one episode."""
+    """Split a pack into two packs of about half its episodes. A pack of one episode is returned alone."""
     half = len(pack) // 2
     return [pack[:half], pack[half:]] if half else [pack]
 
 
 def _infos_nbytes(infos: Infos) -> int:
-    """Return the size in bytes of the numeric info columns."""
+    """Return the memory size in bytes of the info values that are stored as arrays."""
     if not isinstance(infos, ColumnInfos):
         return 0
     columns = [column for column in infos.columns.values() if isinstance(column, TypedColumn)]
@@ -133,7 +133,7 @@ def _infos_nbytes(infos: Infos) -> int:
 
 
 def _is_plain(pack: EpisodePack) -> bool:
-    """Return True if a pack can certainly be encoded: ids and infos are numbers or strings, without custom data."""
+    """Return True if encoding a pack cannot fail: ids and infos are numbers or strings, without custom data."""
     facts, infos = pack.facts, pack.infos
     for column in _ids_of(facts):
         if column is not None and column.dtype.kind not in "Uiu":

@@ -1,4 +1,4 @@
-"""Convert everything that can be sent (episodes, lists, packs) to packs."""
+"""Convert everything that a sender accepts (episodes, lists of episodes, packs) to packs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Sendable = (
 
 
 def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return the episode, or a finalized copy if it is growing, so that its owner may continue to add steps."""
+    """Return the episode, or a numpy copy of an episode that is still growing, which its owner may extend."""
     if episode.is_numpy:
         return episode
     return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
 
 
 def packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
-    """Return the message kind for `episodes`, and a list of packs for each message.
+    """Return whether `episodes` are sent as single-agent or multi-agent data, and the packs of each message.
 
     Raises:
         WrongType: `episodes` are not a pack, an episode or an iterable of episodes.

@@ -32,7 +32,7 @@ _ENCODED = {False: encoded, True: encoded_as_one}
 
 @dataclass(frozen=True, slots=True)
 class SenderStats:
-    """Message counts of an `EpisodeSender` since it was created.
+    """Counts of the messages that an `EpisodeSender` has sent, repeated and got acknowledged since it was created.
 
     Attributes:
         sent: messages; a message is one pack, or several small episodes or packs that are sent together.
@@ -54,7 +54,7 @@ class SenderStats:
 
 
 class _Outgoing(NamedTuple):
-    """Encoded message that is about to be sent."""
+    """Encoded message that is about to be sent, with the packs in it."""
 
     kind: Kind
     packs: list[EpisodePack]
@@ -64,7 +64,7 @@ class _Outgoing(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """Message that was sent and is not acknowledged yet.
+    """Message that was sent but is not acknowledged yet. Its packs are kept, to send it again if needed.
 
     It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
     costs as much as everything else about a small one.
@@ -78,7 +78,7 @@ class _Sent(NamedTuple):
 
 
 class EpisodeSender(Endpoint):
-    """Sender of packs and episodes to an `EpisodeReceiver`, in order, with redelivery of unacknowledged messages.
+    """Sender of packs and episodes to an `EpisodeReceiver`, in order. Unacknowledged messages are sent again.
 
     A pack is one message. Finished episodes that are sent one by one are copied into a queue, which is sent when it has
     `coalesce` bytes or its oldest episode is `max_delay` seconds old, because a message costs as much as a hundred
@@ -155,7 +155,7 @@ class EpisodeSender(Endpoint):
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def send(self, episodes: Sendable, timeout: float | None = 10.0) -> None:
-        """Send a pack, an episode, or a list of episodes, as soon as the window of unacknowledged messages permits.
+        """Send a pack, an episode or a list of episodes. Wait while too many earlier messages are unacknowledged.
 
         Args:
             episodes: a growing episode is sent as it is now, and may grow on.
@@ -201,7 +201,7 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
-        """Send all queued episodes, and wait until the receiver has acknowledged all messages.
+        """Send all queued episodes, and wait until the receiver has acknowledged all of them.
 
         Args:
             timeout: seconds to wait; None waits without a limit.
@@ -257,7 +257,7 @@ class EpisodeSender(Endpoint):
         return SenderStats(**self._counts)
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
-        """Add a small episode or pack to the queue, and send the queue if it is due. Return False if not added."""
+        """Queue a small episode or pack, and send the queue if it is time. Return False if it cannot be queued."""
         queue = self._queue
         if awaits_connection and isinstance(episodes, EpisodePack):
             return False  # the first pack is not queued: it is sent at once
@@ -270,7 +270,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _send_queue(self) -> bool:
-        """Send the queue as far as the window of unacknowledged messages permits. Return True if all was sent."""
+        """Send all queued episodes. Return False if too many earlier messages are still unacknowledged."""
         queue = self._queue
         while queue:
             if len(self._unacked) >= self._window:
@@ -288,7 +288,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> _Outgoing:
-        """Encode packs as one message. Raise `InvalidArgument` if the message exceeds `max_message_bytes`."""
+        """Encode packs as one message. Raise `InvalidArgument` if it is larger than `max_message_bytes`."""
         message = _ENCODED[as_one](packs, self._schemas)
         nbytes = SIZE + message.nbytes
         if nbytes > self._most:
@@ -298,7 +298,7 @@ class EpisodeSender(Endpoint):
         return _new(_Outgoing, (kind, packs, as_one, nbytes, message))
 
     def _commit(self, outgoing: _Outgoing, queue: SendQueue | None = None) -> bool:
-        """Send a message and remove it from `queue`, or return False if the window is full."""
+        """Send a message and remove it from `queue`. Return False while too many messages are unacknowledged."""
         kind, packs, as_one, nbytes, message = outgoing
         unacked = self._unacked
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
@@ -317,7 +317,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _post(self, number: int, sent: _Sent, message: Message) -> None:
-        """Pass a message to the socket if there is a connection."""
+        """Pass a message to the socket. Without a connection nothing happens, and it is sent after connecting."""
         if not self._is_connected:
             return
         schema, schema_id, _, large, _, versions = message
@@ -333,7 +333,7 @@ class EpisodeSender(Endpoint):
                 self._never_put = number + 1
 
     def _send_schema(self, schema: bytes, schema_id: int) -> None:
-        """Send the schema of later messages, once per connection."""
+        """Send a description of dtypes, shapes and spaces, to which later messages on this connection refer by id."""
         if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
             self._sent_schemas.add(schema_id)
 
@@ -348,7 +348,7 @@ class EpisodeSender(Endpoint):
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Create a socket and connect it to the receiver. Unacknowledged messages are sent again later."""
+        """Connect a new socket to the receiver. Unacknowledged messages are sent again once it is connected."""
         self._sockets.close_socket()
         zmq = self.zmq
         socket = self.open(zmq.DEALER, self._most)
@@ -384,7 +384,7 @@ class EpisodeSender(Endpoint):
         return TransportTimeout(f"{unsent}, which does not answer; start a receiver there")
 
     def _poll_if_due(self) -> None:
-        """Poll the socket if the poll interval has passed or there is no connection."""
+        """Process messages from the receiver, if the last time was long enough ago or there is no connection."""
         now = time.monotonic()
         if not self._is_connected or now >= self._next_poll:
             self._next_poll = now + _POLL_S
@@ -392,7 +392,7 @@ class EpisodeSender(Endpoint):
                 self._poll()
 
     def _poll(self) -> None:
-        """Process connection events and all messages from the receiver."""
+        """Process connection events and all messages that the receiver has sent, such as acknowledgements."""
         zmq = self.zmq
         while self._monitor.getsockopt(_EVENTS) & _POLLIN:
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
@@ -438,7 +438,7 @@ class EpisodeSender(Endpoint):
         self._put([Head(Kind.GOT, 1, self._id, head.number).packed()])
 
     def _send_hello(self) -> None:
-        """Send a HELLO message, and all unacknowledged messages again."""
+        """Introduce the sender to the receiver by a HELLO message, and send unacknowledged messages again."""
         self._sent_schemas.clear()
         first, connection = next(iter(self._unacked), self._next), self._counts["connections"]
         if not self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()]):
@@ -455,7 +455,7 @@ class EpisodeSender(Endpoint):
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Send the queue, wait for acknowledgements, and close the sender even if that fails. May be called again.
+        """Send the queue, wait for acknowledgements, and close the sender in any case. May be called again.
 
         Args:
             timeout: seconds to wait; 0 drops what is not acknowledged.

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets shared by threads: locking, closing, and recovery after interrupted calls."""
+"""ZeroMQ sockets that threads can share, and that work again after a call was interrupted (Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def zeromq() -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse the memory of freed messages (up to 64 MiB) instead of returning it to the system.
+    """Let glibc keep the memory of freed messages (up to 64 MiB) for the next ones, which is faster.
 
     Each message of many packs is one block of memory, which the socket frees when it was sent. glibc returns such
     blocks to the system and requests them again page by page, which takes longer than writing the message. It stops
@@ -58,7 +58,7 @@ def keep_freed_memory() -> None:
 
 
 class OpenSockets:
-    """ZeroMQ context, sockets and other resources of one sender or receiver, to be closed together.
+    """ZeroMQ context, sockets and other resources of one sender or receiver, which are closed together.
 
     It does not refer to the endpoint, so that they can be released after the endpoint was garbage-collected.
     """
@@ -82,7 +82,7 @@ class OpenSockets:
             self.monitor = None
 
     def release(self) -> None:
-        """Close all resources, and drop queued messages. After an interrupt, a second call continues."""
+        """Close all sockets and other resources. If interrupted, a second call continues."""
         self.close_socket()
         while self.closers:
             self.closers[-1]()
@@ -92,7 +92,7 @@ class OpenSockets:
 
 
 def _release_dropped(sockets: OpenSockets, name: str) -> None:
-    """Close the sockets of a garbage-collected sender or receiver, with a `ResourceWarning`."""
+    """Close the sockets of a sender or receiver that was garbage-collected without `close`, and warn about it."""
     if sockets.is_released or sockets.process != _own_process:
         return
     if sockets.socket is not None:
@@ -102,7 +102,7 @@ def _release_dropped(sockets: OpenSockets, name: str) -> None:
 
 
 class Endpoint:
-    """Base class of senders and receivers: a ZeroMQ socket with a lock that threads share.
+    """Base class of senders and receivers: a ZeroMQ socket that several threads may use, with locks.
 
     Each call works in `with self.lock(), self.busy(), self.section():`. The first two are locks of C, which no
     interrupt leaves taken. A call that is interrupted, for example by Ctrl-C, may leave a message half sent or half
@@ -126,7 +126,7 @@ class Endpoint:
     # --- locking ---------------------------------------------------------------------------------------------------
 
     def lock(self) -> threading.RLock:
-        """Return the lock that a thread must hold to use the socket.
+        """Return the lock that threads share. Raise an error for a nested call, or in a forked process.
 
         Raises:
             EpisodeStateError: this thread is in a section already, because a signal handler interrupted it; or this
@@ -141,26 +141,26 @@ class Endpoint:
         return self._lock
 
     def busy(self) -> threading.Lock:
-        """Return the lock that is held while a call is working. The calling thread must hold `lock()`."""
+        """Return the lock that shows that a call is working, to detect nested calls. Take it while holding `lock()`."""
         self._owner = threading.get_ident()
         return self._busy
 
     def section(self) -> _Section:
-        """Return a context manager for the work of one call, which handles interrupts."""
+        """Return a context manager for the socket work of one call, which repairs what an interrupted call has left."""
         return _Section(self)
 
     def mend(self) -> None:
-        """Restore the connection after an interrupted call, which may have sent or received only part of a message."""
+        """Repair the connection after an interrupted call, which may have sent or received only a part of a message."""
         raise NotImplementedError
 
     def closed_error(self) -> EpisodeStateError:
-        """Return the error that calls raise after `close`."""
+        """Return the error to raise when the endpoint is used after `close`."""
         return EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
 
     # --- sockets ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
-        """Return a new ZeroMQ socket of the given kind, which replaces the previous socket."""
+        """Create a ZeroMQ socket of the given kind, store it as `socket` in place of the old one, and return it."""
         zmq = self.zmq
         socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0
@@ -181,7 +181,7 @@ class Endpoint:
         return monitor
 
     def poll_at(self, *sockets: Any) -> None:
-        """Set the sockets whose messages end a `wait`."""
+        """Set the sockets on which `wait` waits for messages."""
         self._poller = self.zmq.Poller()
         for socket in sockets:
             self._poller.register(socket, _POLLIN)
@@ -200,7 +200,7 @@ class Endpoint:
 
     @staticmethod
     def pause() -> None:
-        """Wait briefly, so that other threads can take the lock."""
+        """Sleep for a moment, so that other threads can take the lock."""
         time.sleep(_PAUSE_S)
 
     def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
@@ -222,7 +222,7 @@ class Endpoint:
         return frame
 
     def end_parts(self) -> None:
-        """Discard the rest of a partially received message, and complete a partially sent message."""
+        """Skip the rest of a message received in part, and complete a message sent in part."""
         while self.socket.getsockopt(self.zmq.RCVMORE):
             self.socket.recv(_NOBLOCK)
         with contextlib.suppress(self.zmq.ZMQError):
@@ -232,17 +232,17 @@ class Endpoint:
 
     @property
     def is_over(self) -> bool:
-        """Whether all resources are closed already, or belong to the parent of this forked process."""
+        """Whether nothing is left to close: resources are closed, or belong to the process that forked this one."""
         return self._sockets.is_released or self._sockets.process != _own_process
 
     def release(self) -> None:
-        """Close all resources, and drop queued messages. After an interrupt, a second call continues."""
+        """Close all sockets and other resources. If interrupted, a second call continues."""
         self.is_closed = True
         self._sockets.release()
 
 
 class _Section:
-    """Context manager for the work of one call, which repairs the connection if the last call was interrupted.
+    """Context manager for the socket work of one call, which first repairs what an interrupted call has left.
 
     Raises:
         EpisodeStateError: the endpoint is closed.
@@ -268,7 +268,7 @@ class _Section:
 
 
 def deadline_of(timeout: float | None) -> float:
-    """Return the deadline, in `time.monotonic()` seconds, of a timeout in seconds. None has no deadline.
+    """Return the time, in `time.monotonic()` seconds, at which a timeout in seconds ends. None never ends.
 
     Raises:
         InvalidArgument: the timeout is not a number.
@@ -281,7 +281,7 @@ def deadline_of(timeout: float | None) -> float:
 
 
 def checked_address(address: Any) -> str:
-    """Return the address of a socket. Raise `WrongType` if it is not a str."""
+    """Return the address unchanged. Raise `WrongType` if it is not a str."""
     if not isinstance(address, str):
         raise WrongType(f"address={address!r}: give a text such as 'tcp://127.0.0.1:5555'")
     return address

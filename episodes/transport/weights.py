@@ -1,4 +1,4 @@
-"""Encode network weights, nested arrays, for the messages from a receiver to its senders."""
+"""Encode network weights (nested arrays) as the message that a receiver sends to its senders, and decode it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Weights(NamedTuple):
 
 
 def encoded_weights(values: Any) -> list[Buffer]:
-    """Encode nested arrays or CPU tensors as the parts of a message. Raise `WrongType` if an array has objects."""
+    """Encode nested arrays or CPU tensors as message parts. Raise `WrongType` for arrays of Python objects."""
     arrays = {path: np.asarray(value) for path, value in nested.flatten(values).items()}
     fields = [[path, TrackField.of(path, array[None], "none")] for path, array in arrays.items()]
     writer = PartsWriter()
@@ -38,7 +38,7 @@ def encoded_weights(values: Any) -> list[Buffer]:
 
 
 def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> Weights:
-    """Decode the weights of a message, starting at byte `start` of its first part.
+    """Decode the network weights in a message, whose first part has `start` bytes before them.
 
     Raises:
         UnreadableData: the message is damaged.

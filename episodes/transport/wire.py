@@ -1,4 +1,4 @@
-"""Encode packs of episodes as the parts of a ZeroMQ message, and decode packs.
+"""Encode packs of episodes as multipart ZeroMQ messages, and decode them. Nothing is pickled.
 
     schema    msgpack, sent once per connection: for each pack its tracks (path, dtype, item shape), how they are
               nested, and its spaces
@@ -74,7 +74,7 @@ _new: Any = tuple.__new__  # half the time of calling the NamedTuple
 
 
 class Message(NamedTuple):
-    """Encoded packs: schema, metadata and array buffers."""
+    """Packs encoded as a message: schema, and buffers with metadata and arrays."""
 
     schema: bytes
     schema_id: int
@@ -84,7 +84,7 @@ class Message(NamedTuple):
     versions: tuple[int, int] | None  # the lowest and the highest policy version
 
     def parts(self, head: bytes = b"") -> list[Buffer]:
-        """Return the parts of the message. The first part begins with the bytes `head`."""
+        """Return the message as the list of parts to send. The bytes `head` are put before the first part."""
         try:
             first = b"".join((head, *self.body))
         except TypeError:  # an array is not contiguous, or has times: checking each array takes longer than this error
@@ -93,7 +93,7 @@ class Message(NamedTuple):
 
 
 def id_of(schema: bytes) -> int:
-    """Return the id of a schema, a 64-bit hash of its bytes."""
+    """Return the id of an encoded schema, a 64-bit hash of its bytes."""
     return int.from_bytes(hashlib.blake2b(schema, digest_size=8).digest(), "little")
 
 
@@ -101,13 +101,13 @@ def id_of(schema: bytes) -> int:
 
 
 class Schemas:
-    """Cache of encoded schemas (dtypes, shapes, nesting and spaces) of packs."""
+    """Cache of the encoded schemas (dtypes, shapes, nesting and spaces) of a sender's packs."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[bytes, int, Any]] = {}
 
     def of(self, packs: Sequence[EpisodePack], looks: Sequence[Any] | None = None) -> tuple[bytes, int]:
-        """Return the encoded schema of packs and its id, from the cache if possible.
+        """Return the encoded schema of these packs and its id, from the cache if possible.
 
         Args:
             looks: `schema_key` of each pack, if it was computed already.
@@ -127,7 +127,7 @@ class Schemas:
 
 
 def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
-    """Return a hashable key that is equal for packs with equal dtypes, shapes, nesting and spaces.
+    """Return a key that is equal for packs with equal dtypes, shapes, nesting and spaces, to cache schemas.
 
     Args:
         arrays: the arrays of the pack's tracks, if they were listed already.
@@ -141,7 +141,7 @@ def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any
 
 
 def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
-    """Return the observation, action, reward and extra output arrays of a pack, in the order of the schema."""
+    """Return all arrays of a pack except infos, in the order of its schema."""
     observations, _, actions, rewards, extra = pack.columns
     flat: list[Any] = [observations.data, actions.data, rewards.data]
     flat += [track.data for track in extra.values()] if extra else ()
@@ -149,7 +149,7 @@ def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
 
 
 def arrays_sent(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
-    """Return the arrays that a message contains: for ragged items the lengths, uint32 [n], and the values.
+    """Return the arrays to put into a message. Items of variable length become lengths, uint32 [n], and values.
 
     Ragged extra outputs beside ragged actions have the same lengths, which are sent once.
     """
@@ -175,7 +175,7 @@ def _lengths_sent(items: Ragged, path: str) -> np.ndarray:
 
 
 def schema_of(packs: Sequence[EpisodePack]) -> bytes:
-    """Encode the schema of packs as bytes. Raise `WrongType` if a dtype or a space cannot be encoded."""
+    """Encode dtypes, shapes, nesting and spaces of packs as bytes. Raise `WrongType` if one cannot be encoded."""
     described = [
         [
             [[path, field.dtype, list(field.shape)] for path, field in fields_of(pack).items()],
@@ -202,7 +202,7 @@ def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
 
 
 def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
-    """Return the array schemas of the packs in `like`: a pack, several packs, or None.
+    """Return the array schemas that a receiver expects, given as one or several example packs, or None.
 
     Raises:
         WrongType: `like` is something else.
@@ -214,7 +214,7 @@ def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
 
 
 def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
-    """Decode the schema of packs. Raise `UnreadableData` if the bytes are invalid."""
+    """Decode the schema of a message's packs to one layout per pack. Raise `UnreadableData` if it is invalid."""
     try:
         layouts = tuple(PackLayout(*fields) for fields in msgpack.unpackb(schema, strict_map_key=False))
         for layout in layouts:
@@ -227,7 +227,7 @@ def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
 
 
 class PackLayout:
-    """Decoded schema of a pack: dtypes, shapes, nesting and spaces, prepared for decoding messages.
+    """Decoded schema of a pack (dtypes, shapes, nesting, spaces), with which its messages are decoded.
 
     Raises:
         UnreadableData: a field, the structure or a space is invalid.
@@ -254,7 +254,7 @@ class PackLayout:
         self._has_bounds = [has_ragged_actions and has_bounds(path, field) for path, field in self.fields.items()]
 
     def empty(self) -> EpisodePack:
-        """Return a pack of this schema without episodes."""
+        """Return an empty pack (0 episodes) with the arrays of this schema."""
         none = np.zeros(0, np.int64)
         facts = PackFacts(np.zeros(0, "U1"), none, none.astype(np.uint8))
         return EpisodePack.of(
@@ -262,7 +262,7 @@ class PackLayout:
         )
 
     def read(self, facts: Any, source: PartsReader) -> EpisodePack:
-        """Decode the next pack of a message.
+        """Decode the next pack of a message from its metadata `facts` and the arrays of `source`.
 
         Args:
             facts: metadata of the pack, as in the message.
@@ -284,7 +284,7 @@ class PackLayout:
         return EpisodePack.of(tracks, _new(PackFacts, (*metadata, *self._spaces, custom)), lengths, lookbacks)
 
     def _read_ragged(self, source: PartsReader, steps: int, rows: int) -> list[Any]:
-        """Decode the next arrays and items of different lengths."""
+        """Read the next arrays of a message, some of which have items of different lengths."""
         arrays: list[Any] = []
         actions: Any = None
         for field, has_actions_bounds, (dtype, shape, size, observed) in zip(
@@ -307,7 +307,7 @@ class PackLayout:
         return arrays
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
-        """Combine decoded arrays and infos to the time series of a pack."""
+        """Return decoded arrays and infos as the columns of a pack (observations, infos, actions, ...)."""
         tracks = (
             ArrayTrack(_placed(arrays, self._observations), 0, OBSERVATIONS),
             InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
@@ -321,7 +321,7 @@ class PackLayout:
 
 
 def _placed(arrays: list[np.ndarray], place: Any) -> Any:
-    """Return the array at index `place`, or nested arrays for nested indices."""
+    """Return the array at index `place`. For nested indices, return arrays nested in the same way."""
     return arrays[place] if type(place) is int else nested.map_leaves(arrays.__getitem__, place)
 
 
@@ -339,7 +339,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _num_items(space: Any) -> int:
-    """Return the number of array items that the JSON description of a space implies."""
+    """Return how many numbers the arrays of a space need, given its JSON description, to detect huge spaces."""
     if isinstance(space, dict):
         return math.prod(_shape(space.get("shape", (0,)))) + sum(map(_num_items, space.values()))
     return sum(map(_num_items, space)) if isinstance(space, list) else 0
@@ -357,7 +357,7 @@ def checked_field(dtype: Any, shape: Any) -> TrackField:
 
 
 def item_size(field: TrackField) -> int:
-    """Return the size in bytes of one item with this dtype and shape."""
+    """Return the size in bytes of one array item of this dtype and shape."""
     size = np.dtype(field.dtype).itemsize
     for length in field.value_shape:
         size *= length
@@ -380,7 +380,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Encode packs of equal schemas as one pack."""
+    """Encode packs of equal schemas as a message that is decoded as a single, concatenated pack."""
     writer = PartsWriter(small=ALL)
     for arrays in zip(*[arrays_sent(pack, arrays_of(pack)) for pack in packs], strict=True):
         writer.put_as_one(arrays)
@@ -391,7 +391,7 @@ def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
-    """Decode the packs of a message.
+    """Decode all packs of a message. Raise `UnreadableData` if it is damaged.
 
     Args:
         layouts: layouts of the message's schema.
@@ -411,7 +411,7 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
 
 
 def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, writer: PartsWriter) -> list[Any]:
-    """Add the info columns of a pack to the message, and return the pack's encoded metadata."""
+    """Write a pack's infos into the message, and return its encoded metadata."""
     described = None
     if type(infos) is not EmptyInfos:
         described = _put_infos(infos.without_objects(), writer) if isinstance(infos, ColumnInfos) else None
@@ -434,7 +434,7 @@ def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: In
 
 
 def _put_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
-    """Add info columns to the message, and return their encoded description."""
+    """Write columns of info values into the message, and return a description of these columns as bytes."""
     described = []
     for path, column in infos.columns.items():
         if isinstance(column, PackedColumn):
@@ -453,7 +453,7 @@ def _put_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
 
 @lru_cache(maxsize=256)
 def _described(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...], int, bool, bool], ...]:
-    """Decode a description of info columns: path, dtype (None: msgpack), shape, size, `plain` and masked."""
+    """Decode the description of info columns: path, dtype (None: msgpack), item shape and size, and two flags."""
     columns = []
     for path, dtype, shape, plain, masked in msgpack.unpackb(data):
         if not isinstance(path, str):

@@ -1,4 +1,4 @@
-"""Storage of a replay buffer: ring arrays, and links that connect steps to episodes."""
+"""Storage of a replay buffer: arrays used as rings, and links between the steps of each episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Description of all writes of an addition to a replay ring, computed before the first write."""
+"""Planned writes to a replay ring, which are computed completely before the first of them is executed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from episodes.tracks.infos import Infos
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Data and links of steps that are about to be written to the ring.
+    """Recorded steps to write to the replay ring, with the positions of their neighbours and observations.
 
     Attributes:
         observations: nested arrays.
@@ -38,7 +38,7 @@ class Block:
     versions: Any = None
 
     def in_order(self, order: np.ndarray) -> Block:
-        """Return the same steps in the order given by the indices `order` [S]."""
+        """Return the same steps with their links in the order given by the indices `order` [S]."""
         rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
         versions = self.versions[order] if isinstance(self.versions, np.ndarray) else self.versions
         places = order.argsort()
@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Ring indices for new steps, and the old steps that they evict.
+    """Plan of where new steps go in the replay ring, and which episodes lose steps by it.
 
     Attributes:
         head: index of the first new step.
@@ -71,7 +71,7 @@ class Reservation:
 
 @dataclass(slots=True, eq=False)
 class Addition:
-    """All writes of one addition to the ring. Writing it twice has the same effect as writing it once.
+    """All writes of one addition to the replay ring, computed in advance. Writing it twice has the effect of once.
 
     Attributes:
         reservation: indices and evictions.
@@ -87,12 +87,12 @@ class Addition:
 
 
 class StagedSource(Protocol):
-    """Interface of a recorder that has recorded steps which are not in the ring yet."""
+    """Interface of a recorder whose newest steps are kept in memory and not yet written to the replay ring."""
 
     def build_addition(self, ring: Any) -> tuple[Addition, Any]:
-        """Return the addition that writes all staged steps, and the state to pass to `proceed` after the write."""
+        """Return the planned writes of all steps not yet in the ring, and the argument for `proceed` after them."""
         ...
 
     def proceed(self, continuation: Any) -> None:
-        """Drop the staged steps after they were written to the ring. A repeated call has no effect."""
+        """Forget the steps that were just written to the ring, and take over the state after them. May be repeated."""
         ...

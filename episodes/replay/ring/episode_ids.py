@@ -1,4 +1,4 @@
-"""Generate the ids of a buffer's episodes from serial numbers, so that no id has to be stored.
+"""Generate episode ids from a random prefix and serial numbers, so that a buffer need not store them.
 
     id      5f0c2ab9d31e47c8806b | 00000000002a       prefix, serial number
 
@@ -18,7 +18,7 @@ _PREFIX_BYTES = 10  # of 16 bytes of an id
 
 
 class EpisodeIds:
-    """Generator of episode ids from a random prefix and a serial number.
+    """Generator of episode ids that are computed from a random prefix and the episode's serial number.
 
     Attributes:
         num: serial number of the next episode.
@@ -29,7 +29,7 @@ class EpisodeIds:
         self._begins, self._prefixes = [0], [os.urandom(_PREFIX_BYTES).hex()]
 
     def begin(self, generator: np.random.Generator) -> None:
-        """Use another random prefix for later episode ids, drawn from `generator`."""
+        """Draw a new random prefix for all following episode ids from `generator`."""
         if self._begins[-1] == self.num:
             del self._begins[-1], self._prefixes[-1]
         self._begins.append(self.num)
@@ -45,12 +45,12 @@ class EpisodeIds:
         return self.id_of(self.num - 1)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state as plain numbers and strings."""
+        """Return the prefix and the next serial number as plain values, for a checkpoint."""
         return {"num": self.num, "begins": list(self._begins), "prefixes": list(self._prefixes)}
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> EpisodeIds:
-        """Create an id generator from a state that `get_state` returned."""
+        """Create a generator of episode ids from a state that `get_state` returned."""
         names = cls()
         names.num, names._begins, names._prefixes = state["num"], list(state["begins"]), list(state["prefixes"])
         return names

@@ -1,4 +1,4 @@
-"""Table of the episodes in a replay ring, with the ring positions of their first and last steps."""
+"""Table of the episodes in a replay ring: ids, metadata and the ring positions of their first and last steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARRAYS = ("first", "last", "serials")
 
 
 class _Facts(dict[int, EpisodeFacts]):
-    """Episode metadata by table entry. Entries without metadata have the metadata `recorded`."""
+    """Metadata of episodes by their row number in the episode table, with a common default for recorded episodes."""
 
     recorded = NO_FACTS
 
@@ -33,7 +33,7 @@ class _Facts(dict[int, EpisodeFacts]):
 
 
 class _CustomData(dict[int, dict[str, Any] | None]):
-    """Custom data by table entry, with None for entries that have none set."""
+    """Custom data of episodes by their row number in the episode table, or None for episodes without custom data."""
 
     def __missing__(self, entry: int) -> None:
         return None
@@ -41,7 +41,7 @@ class _CustomData(dict[int, dict[str, Any] | None]):
 
 @dataclass(slots=True, eq=False)
 class TableChange:
-    """Change of the episode table: entries to remove, and entries to add with their ids.
+    """Planned change of the episode table: rows of episodes that are removed, and rows, ids and data of new ones.
 
     Attributes:
         places: indices of `order` that change.
@@ -71,7 +71,7 @@ class TableChange:
 
 
 class EpisodeTable:
-    """Table with one entry for each episode that has steps in the ring. Entries are reused.
+    """Table with one row ("entry") for each episode that has steps in the ring. Rows of removed episodes are reused.
 
     All entries are in one array, the used ones in front. `change` computes a change and `apply` makes it. An
     interrupted `apply` can be called again.
@@ -106,15 +106,15 @@ class EpisodeTable:
 
     @property
     def order(self) -> np.ndarray:
-        """Table entries in use, int64 [n], in no particular order."""
+        """Row numbers (entries) of all stored episodes, int64 [n], in no particular order."""
         return self._all[: self._num_used]
 
     def find(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the table entry of each episode id, int64 [n], or -1 for unknown ids."""
+        """Return the row number (entry) of each episode id in the table, int64 [n], or -1 for ids not stored."""
         return np.fromiter(map(self._entries.get, ids, repeat(NONE)), np.int64)
 
     def id_of(self, entry: int) -> str:
-        """Return the id of the episode with the table entry `entry`."""
+        """Return the id of the episode in row `entry` of the table."""
         id_ = self._ids.get(entry)
         if id_ is None:
             id_ = self.names.id_of(int(self.serials[entry]))
@@ -122,7 +122,7 @@ class EpisodeTable:
         return id_
 
     def key_of(self, entry: int) -> EpisodeKey:
-        """Return the episode id, agent id and module id of the episode with the table entry `entry`."""
+        """Return episode id, agent id and module id of the episode in row `entry` of the table."""
         facts = self.facts[entry]
         return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)
 
@@ -133,7 +133,7 @@ class EpisodeTable:
     # --- changing ------------------------------------------------------------------------------------------------
 
     def change(self, closed: np.ndarray, num_opened: int) -> TableChange:
-        """Compute the change that removes the entries `closed` [k] and adds `num_opened` entries."""
+        """Plan to remove the episodes in the rows `closed` [k], and to assign rows to `num_opened` new episodes."""
         used, surplus = self._num_used, num_opened - len(closed)  # removed entries are reused at once
         while used + surplus > len(self._all):
             self._grow()
@@ -150,7 +150,7 @@ class EpisodeTable:
         return TableChange(places, values, closed, closed[:num_opened], left, serial=self.names.num)
 
     def apply(self, change: TableChange) -> None:
-        """Apply a change to the table. A repeated call has no effect."""
+        """Execute a planned change of the table. Calling it again has no further effect."""
         if change.recorded_facts is not None and change.recorded_facts != self.facts.recorded:
             recorded = [entry for entry in self.order.tolist() if entry not in self.facts]
             self.facts.update(dict.fromkeys(recorded, self.facts.recorded))
@@ -188,13 +188,13 @@ class EpisodeTable:
         self._all = np.concatenate([self._all, np.arange(size, 2 * size)])
 
     def detach_id(self, id_: str) -> None:
-        """Forget the id of a stored episode, so that the next chunk with this id starts a new entry."""
+        """Forget the id of a stored episode, so that a later chunk with this id counts as a new episode."""
         self._entries.pop(id_, None)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the contents of the table as a dict of copies."""
+        """Return the contents of the table as a dict of copies, for a checkpoint."""
         used = self.order.tolist()
         ids: list[str | None] = [None] * len(self._all)
         facts: list[Any] = [None] * len(self._all)
@@ -218,7 +218,7 @@ class EpisodeTable:
         return {**arrays, **lists, "names": self.names.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the contents of the table from a dict that `get_state` returned."""
         self.first, self.last = state["first"].copy(), state["last"].copy()
         self.serials = np.array(state["serials"])
         self.names = EpisodeIds.of_state(state["names"])
@@ -235,5 +235,5 @@ class EpisodeTable:
 
 
 def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    """Return an array [2 * size] that starts with the first `size` items of `array`."""
+    """Return a zero-padded copy [2 * size] of the first `size` elements of an array."""
     return np.concatenate([array[:size], np.zeros(size, array.dtype)])

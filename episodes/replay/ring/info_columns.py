@@ -1,4 +1,4 @@
-"""Cached columns of the infos in a replay ring, built when infos are first sampled."""
+"""Infos of the observations in a replay ring as columns by key, built when infos are first sampled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HasInfos(Protocol):
 
 
 class InfoColumns:
-    """Cached columns of info values by key path, [num_rows], each with a mask of present values.
+    """Cached columns of info values: an array per key path with a value for each observation in the ring.
 
     The columns are derived from the ring's `infos`. Each segment is copied once, when infos are sampled after it was
     added. A buffer whose infos are never sampled has no columns.
@@ -44,7 +44,7 @@ class InfoColumns:
         self.are_exact = True
 
     def columns(self, ring: HasInfos, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the info values [...] at ring positions by key path, and by "_<path>" masks of present values.
+        """Return the info values [...] at ring positions, by key path, and by "_<path>" whether they are present.
 
         Missing values are zeros.
         """
@@ -53,7 +53,7 @@ class InfoColumns:
         return result | {path: column.take(rows) for path, column in self._paths.items()}
 
     def dicts(self, ring: HasInfos, rows: np.ndarray) -> list[dict[str, Any]] | None:
-        """Return the infos at ring positions [n] as dicts, or None if the columns did not keep all types."""
+        """Return the infos at ring positions [n] as dicts, or None if the columns lost the type of a value."""
         self._add_new_rows(ring)
         if not self.are_exact:
             return None
@@ -88,7 +88,7 @@ class InfoColumns:
 
 
 def _typed(column: Column) -> Column:
-    """Convert a packed column of strings to an array column. Other columns are returned unchanged."""
+    """Convert a column of strings in compact form to an array column. Other columns are returned unchanged."""
     dtype = column.text_dtype() if isinstance(column, PackedColumn) else None
     if dtype is None:
         return column
@@ -99,7 +99,7 @@ def _typed(column: Column) -> Column:
 
 
 class _PathColumn:
-    """Ring column of the info values of one key path, [num_rows + 1, ...]. The last row is padding."""
+    """Info values of one key path for all observations in a ring, [num_rows + 1, ...]. The last row is padding."""
 
     __slots__ = ("num_rows", "plain", "present", "values")
 
@@ -113,13 +113,13 @@ class _PathColumn:
             self.plain, self.values = False, np.full(num_rows + 1, None)
 
     def clear(self, position: int, count: int) -> None:
-        """Mark `count` rows from `position` on as missing."""
+        """Mark the values at `count` ring positions from `position` on as missing."""
         put(self.present, self.num_rows, position, np.zeros(count, bool))
         nothing = None if self.values.dtype == object else np.zeros((), self.values.dtype)
         put(self.values, self.num_rows, position, np.full((count, *self.values.shape[1:]), nothing))
 
     def put(self, position: int, column: Column) -> bool:
-        """Write values from `position` on, and return True if the column could keep their type."""
+        """Write info values from ring position `position` on, and return False if their type could not be kept."""
         exact = isinstance(column, TypedColumn) and self._fits(column)
         if not exact:
             self._convert_to_objects()
@@ -129,7 +129,7 @@ class _PathColumn:
         return exact
 
     def _fits(self, column: TypedColumn) -> bool:
-        """Return True if `column` has the dtype and shape of this ring column, with strings of any length."""
+        """Return whether new info values have this column's dtype and shape. String arrays are widened if needed."""
         dtype, other_dtype = self.values.dtype, column.values.dtype
         if column.holds_objects or column.plain != self.plain or column.values.shape[1:] != self.values.shape[1:]:
             return False
@@ -146,7 +146,7 @@ class _PathColumn:
             self.values[present_rows] = objects(before)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the values at the ring positions `rows` [...], with copies of Python objects."""
+        """Return the info values at the ring positions `rows` [...], with copies of Python objects."""
         result = self.values[rows]
         if result.dtype == object:
             result.reshape(-1)[:] = objects([copy_mutable(value) for value in result.reshape(-1)])
@@ -154,7 +154,7 @@ class _PathColumn:
 
 
 def _all_values(column: Column) -> list[Any]:
-    """Return all values of a column as a list, with None for missing values."""
+    """Return all values of an info column as a list, with None for missing values."""
     present_rows = column.present
     values = iter(column.list(present_rows.nonzero()[0]))
     return [next(values) if real else None for real in present_rows.tolist()]

@@ -1,4 +1,4 @@
-"""Infos of the observations in a replay ring, stored as the segments in which they were added."""
+"""Infos of the observations in a replay ring, stored in the groups in which they were added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 class InfoSegments:
-    """Infos of the observations in a replay ring. Observations without a segment have empty infos.
+    """Infos of the observations in a replay ring, by observation number. Observations without infos take no memory.
 
     Attributes:
         starts: row number of each segment's first info.
@@ -34,14 +34,14 @@ class InfoSegments:
         return self._lists[1]
 
     def append(self, start: int, infos: Infos) -> None:
-        """Add the infos of the observations from number `start` on, unless this segment exists already."""
+        """Add the infos of consecutive observations, the first with number `start`. A repeated call has no effect."""
         if isinstance(infos, EmptyInfos) or not len(infos) or (self.starts and self.starts[-1] == start):
             return
         self.parts[len(self.starts) :] = [infos]
         self.starts.append(start)
 
     def drop_before(self, row: int) -> None:
-        """Remove the infos of observations with numbers below `row`."""
+        """Free each group of infos whose observations all have numbers below `row`."""
         while self._dropped < len(self.starts) and self._stop(self._dropped) <= row:
             self.parts[self._dropped] = EmptyInfos(0)
             self._dropped += 1
@@ -61,7 +61,7 @@ class InfoSegments:
         return self.parts[segment].item(row - self.starts[segment])
 
     def infos(self, rows: Iterable[int]) -> Infos:
-        """Return the infos of the observations with the numbers `rows`."""
+        """Return the infos of the observations with the numbers `rows` as an `Infos` object."""
         if len(self.starts) == self._dropped:
             return EmptyInfos(len(list(rows)))
         return infos_of([self.item(row) for row in rows])

@@ -1,4 +1,4 @@
-"""Ring storage of steps in the order of their addition, linked to episodes, with each observation stored once.
+"""Ring storage of steps with links between neighbouring steps of an episode. Each observation is stored once.
 
 Step number k is at position k % capacity. Observations have a ring of their own, which is a little larger, since an
 episode of T steps has T + 1 observations. Both only move forward: when a step replaces the oldest one, nothing else
@@ -40,7 +40,7 @@ _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at 
 
 
 class LinkedRing:
-    """Ring storage of up to `capacity` steps, with links to observations and neighbouring steps.
+    """Ring storage of the newest `capacity` steps, each with links to its observations and neighbouring steps.
 
     An addition is computed first (`reserve`, then an `Addition`), which changes nothing, and then assigned to `work`.
     From that assignment on it belongs to the ring. If writing it is interrupted, by Ctrl-C or for lack of memory,
@@ -104,7 +104,7 @@ class LinkedRing:
         self.clear()
 
     def clear(self) -> None:
-        """Remove all stored and staged steps. Dtypes and shapes stay fixed, and step numbers continue."""
+        """Remove all steps, also recorded ones not yet written. Dtypes and shapes stay fixed, step numbers continue."""
         num_skipped = -self.head % self.capacity
         self.__dict__.update(  # one call, so that no interrupt leaves a part of it
             staged=None,
@@ -122,7 +122,7 @@ class LinkedRing:
         )
 
     def close(self) -> None:
-        """Release all arrays and close the files. Later uses raise `EpisodeStateError`."""
+        """Release all arrays and close their files. Any later use of the ring raises `EpisodeStateError`."""
         if not self.is_closed:
             lock, files = self.lock, self.allocator.files
             self.__dict__.clear()
@@ -137,7 +137,7 @@ class LinkedRing:
         raise EpisodeStateError("the replay buffer is closed; make another one, with resume=True if it has files")
 
     def replace_contents(self, source: LinkedRing) -> None:
-        """Take over the contents of the ring `source`, which must not be used afterwards."""
+        """Replace this ring's contents by those of the ring `source`, which must not be used afterwards."""
         stays = ("lock", "allocator", "resume_point", "log")
         contents = {name: value for name, value in vars(source).items() if name not in stays}
         self.__dict__.update(
@@ -146,7 +146,7 @@ class LinkedRing:
         self.keep_log(None if self.log is None else self.log.size)
 
     def keep_log(self, size: int | None) -> None:
-        """Start a log of the episodes and times of the newest `size` steps, evicted steps included."""
+        """Start to log the episodes and times of the newest `size` steps, evicted ones included. None: stop."""
         self.log = StepLog(size) if size else None
         if self.log is not None:
             slots = positions(self.tail, len(self), self.capacity)
@@ -157,13 +157,13 @@ class LinkedRing:
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all arrays, links included."""
+        """Memory size in bytes of all arrays, including those that link steps."""
         observations = self.observations.nbytes if self.has_observations else 0
         return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
 
     @property
     def observations(self) -> TrackRing:
-        """Ring array of the stored observations.
+        """Ring array of the observations. It has a few more items than the ring has steps.
 
         Raises:
             EpisodeStateError: no observation was added yet.
@@ -178,7 +178,7 @@ class LinkedRing:
         return self._observations is not None
 
     def check(self, observations: Any, tracks: dict[str, Any]) -> None:
-        """Raise an error unless observations and step arrays [k, ...] fit the stored dtypes and shapes.
+        """Raise an error unless new observations and per-step arrays [k, ...] fit the stored dtypes and shapes.
 
         Args:
             observations: nested arrays [k, ...].
@@ -207,7 +207,7 @@ class LinkedRing:
                 self.tracks[name].check(items)
 
     def create_missing(self, observations: Any, tracks: dict[str, Any], has_versions: bool = False) -> None:
-        """Create the ring arrays that are still missing, with the dtypes and shapes of the given items.
+        """Create ring arrays that do not exist yet, with the dtypes and shapes of the given observations and steps.
 
         Args:
             tracks: the step tracks by name; empty before the first step.
@@ -227,7 +227,7 @@ class LinkedRing:
         self.__dict__.update(created)
 
     def _created(self, observations: Any, tracks: dict[str, Any], has_versions: bool) -> dict[str, Any]:
-        """Return the attributes that `create_missing` sets, with newly allocated arrays."""
+        """Allocate the missing ring arrays, and return the attributes that `create_missing` must set."""
         created: dict[str, Any] = {}
         stored = self._observations if self.tracks or self.rows_head else None
         if stored is None:
@@ -243,7 +243,7 @@ class LinkedRing:
         return created
 
     def _created_tracks(self, observations: TrackRing, tracks: dict[str, Any]) -> dict[str, Any]:
-        """Create the ring arrays for actions, rewards, flags and extra outputs, and return the changed attributes.
+        """Allocate ring arrays for actions, rewards, flags and extra outputs, and return the attributes to set.
 
         Integer rewards become float64, since later rewards may be fractions. float16 is too coarse for sums.
         """
@@ -289,7 +289,7 @@ class LinkedRing:
     # --- writing what was decided --------------------------------------------------------------------------------
 
     def flush_staged(self) -> None:
-        """Write all staged steps to the ring, and finish an interrupted write."""
+        """Complete an interrupted write, and write the steps that recorders still keep in memory."""
         if self.work is not None:
             self._finish()
         if self.staged is not None:
@@ -298,7 +298,7 @@ class LinkedRing:
             self._run(partial(self._write_staged, addition, staged, continuation))
 
     def add(self, addition: Addition) -> None:
-        """Write an addition to the ring. If interrupted, the next use of the ring repeats the whole write."""
+        """Execute the planned writes of an addition. If interrupted, the next use of the ring repeats all of them."""
         self._run(partial(self.write, addition))
 
     def _write_staged(self, addition: Addition, staged: StagedSource, continuation: Any) -> None:
@@ -307,7 +307,7 @@ class LinkedRing:
         self.staged = None
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Execute `work`, and remember it until it has returned, so that an interrupted call is repeated."""
+        """Call `work`. If it is interrupted, the next use of the ring calls it again."""
         self.work = work
         self._finish()
 
@@ -319,7 +319,7 @@ class LinkedRing:
     # --- reserving space ---------------------------------------------------------------------------------------
 
     def reserve(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
-        """Plan an addition: compute the indices of new steps and the evicted steps.
+        """Plan an addition: compute the indices of the new steps, and which episodes lose old steps.
 
         The only change is a larger ring of observations if it is too small.
 
@@ -339,7 +339,7 @@ class LinkedRing:
         return reservation
 
     def _plan_eviction(self, stop: int, head: int, tail: int) -> Reservation:
-        """Compute which episodes lose steps if all steps before number `stop` are evicted."""
+        """Compute which episodes lose their first steps, or all, if the steps with numbers below `stop` are evicted."""
         if stop == self.tail:
             return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
         count, start = stop - self.tail, self.tail % self.capacity
@@ -357,13 +357,13 @@ class LinkedRing:
         return Reservation(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
 
     def widen(self, window: int) -> None:
-        """Allow steps to refer to observations up to `window` rows before their next observation."""
+        """Keep observations longer, so that a step's two observations may be up to `window` positions apart."""
         if window > self.window:
             self.kept_from = max(self.kept_from - (window - self.window), 0)
             self.window = window
 
     def evict_before(self, number: int) -> None:
-        """Evict all steps with numbers below `number`."""
+        """Evict all steps with numbers below `number`, also if the ring is not full."""
         with self.lock:
             self.flush_staged()
             if number > self.tail:
@@ -372,7 +372,7 @@ class LinkedRing:
                 self.add(Addition(reservation, self.table.change(reservation.closed, 0)))
 
     def oldest_row(self, tail: int) -> int:
-        """Return the number of the oldest observation that is still needed after evicting the steps before `tail`."""
+        """Return the number of the oldest observation that steps from number `tail` on still need."""
         if tail >= self.head:
             return max(self.rows_head - self.window, 0)
         latest = self.rows_head - 1
@@ -381,11 +381,11 @@ class LinkedRing:
 
     @property
     def first_row(self) -> int:
-        """Number of the oldest observation that is not overwritten."""
+        """Number of the oldest observation that is still in the observation ring."""
         return max(self.lost_rows, self.rows_head - self.num_rows)
 
     def _grow_rows(self, needed: int, num_steps: int) -> None:
-        """Allocate a larger ring for observations, since many short episodes have many first observations."""
+        """Replace the observation ring by a larger one, which many short episodes need for their first observations."""
         expected = needed * self.capacity // max(num_steps, 1)
         size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
         first, old = self.first_row, self._observations
@@ -403,7 +403,7 @@ class LinkedRing:
             self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
-        """Replace the ring of observations by `observations`, and set the observation positions of all steps."""
+        """Replace the observation ring by a larger one, and the steps' links to observations by those in `rows`."""
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations
@@ -412,7 +412,7 @@ class LinkedRing:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def write(self, addition: Addition) -> None:
-        """Write an addition to the arrays of the ring. A repeated call has the same effect."""
+        """Execute the planned writes of an addition on the ring's arrays. A repeated call has the same effect."""
         reservation, block, rows_head, num_steps = (
             addition.reservation,
             addition.block,
@@ -460,7 +460,7 @@ class LinkedRing:
             put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW], mode=UNCHECKED))
 
     def _write_endings(self, start: int, block: Block) -> None:
-        """Write the terminated and truncated flags, together with the rewards if both share a machine word."""
+        """Write the flags of terminated and truncated steps (and the rewards, if both share a 64-bit word)."""
         if self._word is not None:
             rewards = block.tracks[REWARDS].astype(np.float32, copy=False)
             self._word.write(start, rewards.view(np.uint32), block.step_rows)
@@ -472,7 +472,7 @@ class LinkedRing:
                 flags[(start + steps) % self.capacity] = True
 
     def copy_observations_into_records(self) -> None:
-        """Copy the observations before and after each stored step into the record of the step, if there is space."""
+        """Copy each step's two observations into its record, for fast sampling, if the records have space for them."""
         if self.beside is not None:
             slots = positions(self.tail, len(self), self.capacity)
             for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):
@@ -481,24 +481,24 @@ class LinkedRing:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
-        """Return the step numbers at the ring positions `slots`."""
+        """Return the numbers (running counts) of the steps at the ring positions `slots`, in the same shape."""
         return numbers_at(slots, self.head, self.capacity)
 
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the observation numbers at the ring positions `rows`."""
+        """Return the numbers (running counts) of the observations at the observation ring positions `rows`."""
         return numbers_at(rows, self.rows_head, self.num_rows)
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
-        """Return the time of the next step of each stored episode, given by table entries."""
+        """Return the time index after the newest step of each episode, given by rows `entries` [n] of `table`."""
         return self.links.t[self.table.last.take(entries)] + 1
 
     def have_ended(self, entries: np.ndarray) -> np.ndarray:
-        """Return True for each table entry whose episode was terminated or truncated."""
+        """Return whether each episode, given by rows `entries` [n] of `table`, has ended, bool [n]."""
         last = self.table.last.take(entries)
         return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
 
     def track(self, name: str) -> Any:
-        """Return the ring arrays [capacity + 1, ...] with this name, such as "rewards"."""
+        """Return the ring arrays [capacity + 1, ...] of one quantity, such as "rewards"."""
         return self.tracks[name].data
 
 

@@ -1,4 +1,4 @@
-"""Directory of a memory-mapped replay buffer, with its lock and array files.
+"""Directory with the memory-mapped array files of a replay buffer, locked while the buffer uses them.
 
 lock            held (flock) by the buffer that uses the directory
 ring_1.npy ...  the arrays, of full size from the beginning
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20  # bytes that are written at once where the system cannot reser
 
 
 class MappedFiles:
-    """Memory-mapped `.npy` files in a locked directory.
+    """Memory-mapped `.npy` files in a directory that is locked against other replay buffers.
 
     The directory stays locked until `close`. An object that is dropped without `close` releases the lock, with a
     `ResourceWarning`.
@@ -63,7 +63,7 @@ class MappedFiles:
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def expect(self, names: Sequence[str]) -> None:
-        """Let the next calls of `array` map the existing files `names` in this order.
+        """Announce that the next calls of `array` reopen the existing files `names`, in this order.
 
         Raises:
             UnreadableData: a name is not that of an array file, or occurs twice.
@@ -76,13 +76,13 @@ class MappedFiles:
         self._reopened = list(names)
 
     def finish_expected(self) -> None:
-        """Stop mapping the files that `expect` announced. Raise `UnreadableData` if a file was never mapped."""
+        """Return to creating new files. Raise `UnreadableData` if a file announced by `expect` was not reopened."""
         left, self._reopened = self._reopened, None
         if left:
             raise UnreadableData(f"{self.folder}: the state names {len(left)} files that the buffer has no arrays for")
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array mapped from a new file, or from the next file announced by `expect`.
+        """Return an array mapped from a new file, or after `expect` from the next announced file.
 
         Raises:
             OSError: the file cannot be created, for example because the disk is full.
@@ -131,19 +131,19 @@ class MappedFiles:
                 self.names.remove(name)
 
     def remove_all_but(self, names: Iterable[str]) -> None:
-        """Delete all files that are in use, except `names`. Files announced by `expect` stay."""
+        """Delete all files in use except `names`. Nothing is deleted while files announced by `expect` are reopened."""
         if self._reopened is None:
             self.remove(set(self.names).difference(names))
 
     def remove_unused(self) -> None:
-        """Delete array files left by a killed process."""
+        """Delete array files in the directory that this buffer does not use, such as those of a killed process."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
                 file.unlink(missing_ok=True)
 
 
 def file_name_of(array: np.ndarray) -> str | None:
-    """Return the name of the file from which an array or its base is memory-mapped, or None."""
+    """Return the name of the file from which an array (or the array it views) is memory-mapped, or None."""
     base: Any = array
     while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
         base = getattr(base, "base", None)
@@ -151,7 +151,7 @@ def file_name_of(array: np.ndarray) -> str | None:
 
 
 def _locked(file: Path) -> int:
-    """Open a lock file, lock it exclusively, and return its descriptor."""
+    """Open a file and lock it exclusively, and return its descriptor. Raise `InvalidArgument` if it is locked."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +185,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Map an existing `.npy` file, after validating its header and size.
+    """Map an existing `.npy` file into memory, after validating its header and size.
 
     Reading a map beyond the end of its file would end the process.
     """

@@ -1,4 +1,4 @@
-"""Ring of ragged items: a record per position with start and length, and a ring of values that grows when it is full.
+"""Ring of items with different lengths: a start and a length per position, and a second ring with the values.
 
     positions   0      1      2      3            start and length of each item
     values      | item 4 | free ... | item 1 | item 2 | item 3 |
@@ -20,7 +20,7 @@ _LEAST = 1024  # values of a new ring
 
 
 class RaggedRing:
-    """Items of one kind at `size` positions, and an empty item at position `size`, for padding.
+    """Ring of items with different lengths at `size` positions. Position `size` has an empty item, for padding.
 
     It is a leaf of the nested arrays of a `TrackRing`.
 
@@ -42,26 +42,26 @@ class RaggedRing:
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype of the values."""
+        """Dtype of the items' values."""
         return self.kind.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """`(size + 1, -1, ...)`, as of ragged items."""
+        """Shape of the ring as reported to callers: `(size + 1, -1, ...)`, where -1 is the variable item length."""
         return (self.size + 1, LENGTH, *self.kind.value_shape)
 
     @property
     def size_of_values(self) -> int:
-        """Number of values for which there is memory."""
+        """Number of values that fit into the allocated memory."""
         return len(self._contents[0])
 
     @property
     def nbytes(self) -> int:
-        """Size of values, starts and lengths in bytes."""
+        """Size in bytes of the items' values, starts and lengths."""
         return self._contents[0].nbytes + self._contents[1].nbytes + self._lengths.nbytes
 
     def write(self, start: int, items: Ragged) -> None:
-        """Write at most `size` items from position `start` on, and from 0 on after `size` - 1. May be called twice."""
+        """Write up to `size` items from position `start` on, wrapping around at the end. May be called twice."""
         slots, flat = (start + np.arange(len(items))) % self.size, items.flat
         self._make_room(slots, len(flat))
         values, starts, tail, head = self._contents
@@ -74,7 +74,7 @@ class RaggedRing:
         self._contents = values, starts, tail, head + len(flat)
 
     def _make_room(self, slots: np.ndarray, num: int) -> None:
-        """Free or allocate memory for `num` values of new items."""
+        """Free the values of the items at `slots`, and allocate memory if `num` values of new items do not fit."""
         values, starts, tail, head = self._contents
         if head + num - tail <= len(values):
             return
@@ -93,7 +93,7 @@ class RaggedRing:
         self._contents = values, starts, tail, head
 
     def take(self, slots: np.ndarray, axis: int = 0) -> Ragged:
-        """Return copies of the items at the positions [k]."""
+        """Return copies of the items at the positions `slots` [k]."""
         values, starts, _, _ = self._contents
         firsts, lengths = starts[slots], self._lengths[slots]
         if len(slots) and (firsts[1:] == firsts[:-1] + lengths[:-1]).all():

@@ -1,4 +1,4 @@
-"""Convert the contents of a replay ring to a plain dict and back, bit for bit."""
+"""Convert a replay ring to a dict of plain values for a checkpoint, and back without any loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost
 
 
 def ring_state(ring: LinkedRing) -> dict[str, Any]:
-    """Return the contents of the ring as a dict of numbers, lists and arrays."""
+    """Return the contents of the ring as a dict of numbers, lists and arrays, for a checkpoint."""
     num_steps, num_rows = min(ring.head, ring.capacity), min(ring.rows_head, ring.num_rows)
     return {
         **{name: getattr(ring, name) for name in NUMBERS},
@@ -29,7 +29,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
 
 
 def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
-    """Create a ring from a dict that `ring_state` returned, with the allocator of `ring`.
+    """Create a ring from a dict that `ring_state` returned. The allocator of `ring` allocates its arrays.
 
     Raises:
         InvalidArgument: the state has another capacity.
@@ -63,7 +63,7 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
 
 
 def checked_numbers(numbers: dict[str, Any]) -> dict[str, int]:
-    """Return the counters of a saved ring. Raise `ValueError` if they contradict each other."""
+    """Return the step and observation counters of a saved ring. Raise `ValueError` if they are inconsistent."""
     capacity, num_rows, tail, head, skipped, rows_head, lost_rows, window, _ = (numbers[name] for name in NUMBERS)
     is_sound = (
         all(isinstance(number, int) for number in numbers.values())

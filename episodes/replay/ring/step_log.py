@@ -1,4 +1,4 @@
-"""Log of the episode and time of the newest steps in a ring, evicted steps included."""
+"""Log of the episode and time of the newest steps in a ring, kept for a while after the steps are evicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEW = 1024  # up to this number, ids of forgotten steps are kept
 
 
 class StepLog:
-    """Log of the episode (as a serial number) and the time of the newest `size` steps, 16 bytes per step.
+    """Log that returns the episode and time of the newest `size` steps, stored or evicted, at 16 bytes per step.
 
     The values are those of the steps' links, so each addition costs one contiguous copy. Ids are stored only if they do
     not follow from the serial number. All writes may be repeated.
@@ -28,7 +28,7 @@ class StepLog:
         self._too_many = _FEW
 
     def name(self, table: EpisodeTable, change: TableChange) -> None:
-        """Record the ids of the episodes that a change adds to the table."""
+        """Record the ids of new episodes in `change`, an executed change of the episode table."""
         if change.facts is not None:
             self._name(table, change.opened)
         elif change.ids is not None:
@@ -39,7 +39,7 @@ class StepLog:
             self._named[serial] = table.key_of(entry)
 
     def write(self, number: int, serials: np.ndarray, t: np.ndarray) -> None:
-        """Record the episodes and times of k new steps, starting with the step index `number`."""
+        """Record the episodes (serial numbers) and times of k new steps, the first with step index `number`."""
         self._first = number if self._first is None else self._first
         head = number + len(t)
         number, serials, t = max(number, head - self.size), serials[-self.size :], t[-self.size :]
@@ -55,17 +55,17 @@ class StepLog:
         self._too_many = max(2 * len(self._named), _FEW)
 
     def begin(self, number: int, entries: np.ndarray, t: np.ndarray, table: EpisodeTable) -> None:
-        """Restart the log with k stored steps, starting with the step index `number`."""
+        """Restart the log with the k steps that are stored now, the first with step index `number`."""
         self._first, self._named = None, {}
         self._name(table, table.order)
         self.write(number, table.serials[entries], t)
 
     def _reaches(self, head: int) -> int:
-        """Return the index of the oldest step in the log, if the next step has the index `head`."""
+        """Return the index of the oldest step in the log, given the index `head` of the next step."""
         return head if self._first is None else max(self._first, head - self.size)
 
     def find(self, numbers: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Look up steps in the log: return a mask of known steps [n], their episodes' serial numbers, and their times.
+        """Return which step indices `numbers` [n] are in the log, and serial numbers and times of the found steps.
 
         The newest step is `head` - 1.
         """
@@ -74,6 +74,6 @@ class StepLog:
         return known, self._serials[at], self._t[at]
 
     def key_of(self, serial: int, table: EpisodeTable) -> EpisodeKey:
-        """Return the episode id and agent of the episode with this serial number."""
+        """Return episode id and agent of the episode with a serial number, from the log or from the episode table."""
         named = self._named.get(serial) or table.names.id_of(serial)
         return EpisodeKey(named) if isinstance(named, str) else named

@@ -1,4 +1,4 @@
-"""Small fields of each step next to each other in memory, so that sampling a step reads one cache line.
+"""Small arrays of a replay ring, interleaved step by step, so that sampling a step reads one CPU cache line.
 
     record of a step    | observation before | after | reward | flags | action | next | t |   up to 64 bytes
 
@@ -20,7 +20,7 @@ Fields = Mapping[str, np.ndarray]
 
 
 class StepRecords:
-    """Array of `size` fixed-size step records, and one record of zeros at the end for padding.
+    """Array of `size` records, each with all small fields of a step, and a record of zeros at the end for padding.
 
     Args:
         size: number of steps.
@@ -48,11 +48,11 @@ class StepRecords:
             start = stop
 
     def field(self, name: str) -> np.ndarray:
-        """Return one field of all records, [size + 1, ...], a strided view."""
+        """Return one field of all records, such as the rewards, as a strided view [size + 1, ...]."""
         return self._arrays[name]
 
     def word(self, name: str, following: Sequence[str]) -> np.ndarray | None:
-        """Return a 4-byte field and the `following` flags as one uint64 array [size + 1], or None if not adjacent.
+        """Return a 4-byte field and the flags after it as a uint64 array [size + 1], or None if not adjacent.
 
         Writing a 4-byte value to it sets the `following` fields to zero.
         """
@@ -65,17 +65,17 @@ class StepRecords:
 
 
 def item_bytes(items: np.ndarray) -> int:
-    """Return the size in bytes of one item of `items` [k, ...]."""
+    """Return the size in bytes of one item of an array [k, ...]."""
     return items.itemsize * math.prod(items.shape[1:])
 
 
 def is_small(items: object) -> bool:
-    """Return True if items [k, ...] are numeric and small enough to be stored in step records."""
+    """Return True if items are numbers or small arrays of numbers, at most 16 bytes each."""
     return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and 0 < item_bytes(items) <= SMALL
 
 
 def fits_in_a_line(needed: Fields) -> bool:
-    """Return True if a record with these fields fits into one cache line."""
+    """Return whether a step record with these fields fits into one CPU cache line."""
     return _size(needed) <= CACHE_LINE
 
 
@@ -90,6 +90,6 @@ def _width(needed: Fields) -> int:
 
 
 def _by_alignment(field: tuple[str, np.ndarray]) -> int:
-    """Return the sort key of a record field that places the strictest alignment first."""
+    """Return a sort key for a record's (name, array) fields that places the strictest memory alignment first."""
     nbytes = item_bytes(field[1])
     return -(nbytes & -nbytes)

@@ -1,4 +1,4 @@
-"""Policy versions of the steps in a replay ring."""
+"""Version of the policy that took each step in a replay ring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.replay.ring.track_ring import Allocator, put
 
 
 class StepVersions:
-    """Policy version of each step in a ring of `capacity`, or -1 if unknown.
+    """Version of the policy that took each step in a ring of `capacity` steps, or -1 if unknown.
 
     Attributes:
         versions: versions by position, int64 [capacity + 1], or None if no version is known.
@@ -27,7 +27,7 @@ class StepVersions:
         self.newest = UNKNOWN
 
     def write(self, start: int, num_steps: int, versions: Any) -> None:
-        """Write the policy versions of `num_steps` steps from position `start` on.
+        """Write the policy versions of `num_steps` steps from ring position `start` on.
 
         `versions` is one version for all steps, an array [num_steps], or None.
         """
@@ -45,19 +45,19 @@ class StepVersions:
         self.newest = max(self.newest, newest)
 
     def at(self, slots: np.ndarray) -> np.ndarray:
-        """Return the policy versions of the steps at the positions `slots` [...], int64 [...]."""
+        """Return the version of the policy that took each step at the ring positions `slots` [...], int64 [...]."""
         return np.full(slots.shape, UNKNOWN) if self.versions is None else self.versions[slots]
 
     def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
-        """Return the run-length encoded policy versions of an episode's steps, or None if no version is known."""
+        """Return the policy versions of an episode's steps as runs of equal values, or None if none is known."""
         return None if self.versions is None else VersionRuns.of(self.versions[slots], num_steps)
 
     def reopen(self, newest: int) -> None:
-        """Map the array of versions from the next existing file."""
+        """Map the array of policy versions from an existing file, and set the newest version."""
         self.versions, self.newest = self._made(), newest
 
     def with_array(self) -> StepVersions:
-        """Return a copy with an allocated array in which all versions are unknown."""
+        """Return an empty copy with an allocated array, in which all policy versions are unknown."""
         versions = StepVersions(self.capacity, self._allocator)
         versions.versions = self._made()
         versions.versions[:] = UNKNOWN
@@ -69,5 +69,5 @@ class StepVersions:
         return array
 
     def get_state(self, size: int) -> np.ndarray | None:
-        """Return a copy of the policy versions of the first `size` steps, or None if no version is known."""
+        """Return a copy of the policy versions at the first `size` ring positions, or None if no version is known."""
         return None if self.versions is None else self.versions[:size].copy()

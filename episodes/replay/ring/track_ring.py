@@ -1,4 +1,4 @@
-"""Ring arrays: written from left to right and, once full, from the left again.
+"""Arrays used as rings: written from left to right and, once full, from the left again.
 
 Rows are numbered in the order in which they are written. Row number k is at position k % size:
 
@@ -31,7 +31,7 @@ UNCHECKED: Any = "clip"
 
 
 class Allocator:
-    """Allocator of ring arrays, in memory or in the memory-mapped files of a directory.
+    """Creator of ring arrays, in memory or as memory-mapped files in a directory.
 
     Args:
         files: where mapped files are created; None for arrays in memory.
@@ -41,7 +41,7 @@ class Allocator:
         self.files = files
 
     def empty(self, size: int, item: Any) -> Any:
-        """Allocate an array [size + 1, ...] with the dtype and item shape of `item` [k, ...]. The last row is zeros.
+        """Allocate an array [size + 1, ...] of the dtype and item shape of `item` [k, ...]. The last row is zeros.
 
         For ragged items it is a `RaggedRing`.
         """
@@ -61,7 +61,7 @@ class Allocator:
 
     @property
     def names(self) -> list[str]:
-        """Names of all memory-mapped files in use."""
+        """Names of the memory-mapped files of all arrays in use."""
         return [] if self.files is None else list(self.files.names)
 
     def remove(self, names: Iterable[str]) -> None:
@@ -70,13 +70,13 @@ class Allocator:
             self.files.remove(names)
 
     def remove_all_but(self, names: Iterable[str]) -> None:
-        """Delete all memory-mapped files in use, except `names`."""
+        """Delete all memory-mapped files of arrays in use, except the files `names`."""
         if self.files is not None:
             self.files.remove_all_but(names)
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialized array that begins at a cache line."""
+    """Return an uninitialized array whose memory begins at the start of a CPU cache line."""
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -110,12 +110,12 @@ class TrackRing:
 
     @staticmethod
     def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
-        """Allocate a ring array for items with the dtypes and shapes of `items`, nested arrays [k, ...]."""
+        """Allocate a ring array of `size` items with the dtypes and shapes of `items`, nested arrays [k, ...]."""
         return TrackRing(name, size, nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items))
 
     @property
     def is_ragged(self) -> bool:
-        """Whether a leaf is a `RaggedRing`."""
+        """Whether items have different lengths, so that an array is a `RaggedRing`."""
         return not self.plain and any(type(leaf) is RaggedRing for leaf in nested.leaves(self.data))
 
     @property
@@ -123,7 +123,7 @@ class TrackRing:
         return sum(leaf.nbytes for leaf in nested.leaves(self.data))
 
     def check(self, items: Any) -> None:
-        """Raise an error unless `items` [k, ...] have the structure, item shape and dtype of this ring array.
+        """Raise an error unless `items` [k, ...] have the nesting, item shape and dtype of this ring array.
 
         Raises:
             TrackMismatch: another structure, or a dtype that could lose values.
@@ -148,7 +148,7 @@ class TrackRing:
             )
 
     def write(self, number: int, items: Any, rows: Any = None) -> None:
-        """Write `items[rows]` (or all items) at the ring positions of the row numbers `number`, `number + 1`, ..."""
+        """Write `items[rows]` (all if `rows` is None) as consecutive items with the numbers `number`, ..."""
         start = number % self.size
         if self.plain:
             if rows is not None:
@@ -171,7 +171,7 @@ class TrackRing:
         return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
-        """Return a copy of the rows [first, stop) in a ring array of another size."""
+        """Return a ring array with another size that contains copies of the items with numbers [first, stop)."""
 
         def copy_leaf(old: Any) -> Any:
             new: Any = allocator.empty(size, old)
@@ -187,12 +187,12 @@ class TrackRing:
 
     @property
     def file_names(self) -> list[str]:
-        """Names of the files from which the arrays are memory-mapped."""
+        """Names of the files from which this ring's arrays are memory-mapped."""
         return [name for leaf in nested.leaves(self.data) if (name := file_name_of(leaf))]
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:
-    """Return an array [n, ...] of small items as a view [n] with one element per item, or None."""
+    """Return a view [n] of small items [n, ...] with one element per item, or None if items are too large."""
     if data.ndim == 1:
         return data
     nbytes = data.itemsize * math.prod(data.shape[1:])
@@ -202,7 +202,7 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
 
 
 def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
-    """Return the items `items[rows]` [k, ...], or `items` unchanged without `rows`."""
+    """Return `items[rows]` [k, ...], or all `items` if `rows` is None."""
     if rows is None:
         return items
     if isinstance(rows, slice) or type(items) is Ragged:
@@ -232,7 +232,7 @@ def put(ring: Any, size: int, start: int, items: Any) -> None:
 
 
 def positions(number: int, count: int, size: int) -> np.ndarray:
-    """Return the ring positions [count] of the rows with numbers from `number` on."""
+    """Return the ring positions [count] of consecutive items, the first with number `number`."""
     start = number % size
     result = np.arange(start, start + count)
     if start + count > size:
@@ -241,7 +241,7 @@ def positions(number: int, count: int, size: int) -> np.ndarray:
 
 
 def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
-    """Return the row numbers at ring positions, where `head` is the number of the next row."""
+    """Return the numbers (running counts) of the items at ring positions, if the next item has number `head`."""
     if head <= size:
         return positions.astype(np.int64)
     start = head % size
@@ -249,7 +249,7 @@ def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
 
 
 def contiguous_ranges(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
-    """Split row numbers [first, stop) into (number, count) ranges that do not wrap around in rings of all `sizes`."""
+    """Split the item numbers [first, stop) into (number, count) ranges that wrap around in no ring of these `sizes`."""
     while first < stop:
         count = min(stop - first, *(size - first % size for size in sizes))
         yield first, count

@@ -1,4 +1,4 @@
-"""Ledgers: logs of the batch rows that each training update used, for comparing two runs."""
+"""Ledgers: logs of the exact batches that each training update used, with which two runs can be compared."""
 
 from episodes.storage.ledger.difference import Difference, difference
 from episodes.storage.ledger.ledger import Ledger

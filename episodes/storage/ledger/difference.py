@@ -14,7 +14,7 @@ from episodes.storage.ledger.ledger_reader import LedgerReader, LedgerUpdate
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """First difference between the ledgers of two training runs.
+    """First difference between the ledgers (logs of training updates) of two runs.
 
     Attributes:
         update: number of the update.
@@ -84,7 +84,7 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
 
 
 def _describe_row(update: LedgerUpdate, row: int, ledger: LedgerReader) -> str:
-    """Describe a batch row as text: its episode, time and content hash."""
+    """Return a text with the episode, time and content hash of one batch row of an update."""
     episode = int(update.episode[row])
     step = "a step that is not known" if episode == UNKNOWN else f"t={update.t[row]} of episode {ledger.ids[episode]}"
     return f"{step}, content {update.content[row]:016x}"

@@ -1,4 +1,4 @@
-"""Log of the data that each update of a training run used, row by row, for comparing runs.
+"""Log of the data on which each update of a training run was computed, row by row, for comparing runs.
 
     update | module | weights | settings | named        | episode [n] | t [n] | content [n]
     1      |        | 9a3f..  | 77c1..   | ["5f0c", ..] | 0 0 1 ..    | 0 1 0 | hashes of the rows
@@ -35,7 +35,7 @@ _MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since t
 
 
 def schema() -> Any:
-    """Return the Arrow schema of a ledger file."""
+    """Return the Arrow schema of ledger files: one row per training update."""
     pa = pyarrow()
     numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
     lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}
@@ -43,7 +43,7 @@ def schema() -> Any:
 
 
 class _Note(NamedTuple):
-    """Record of one training update, one row of a ledger file."""
+    """Record of one training update with its batch, as a ledger file stores it."""
 
     update: int
     module: str
@@ -56,7 +56,7 @@ class _Note(NamedTuple):
 
 
 class Ledger:
-    """Log of the batch rows that each update of a training run used. It may be shared by threads.
+    """Log of the batches with which a training run updated its networks. It may be shared by threads.
 
     The directory is created with the first note. `flush` makes notes survive a killed process. A ledger that is dropped
     without `close` loses only notes that were not flushed, with a `ResourceWarning`.
@@ -102,7 +102,7 @@ class Ledger:
         settings: Mapping[str, Any] | None = None,
         module: str = "",
     ) -> None:
-        """Record the batch of a training update, and a hash of the weights after the update.
+        """Record a training update: hashes of the rows of its batch, their episodes, and a hash of the new weights.
 
         Args:
             update: its number. A number that is not higher than the last one's shows that the run was resumed.
@@ -129,7 +129,7 @@ class Ledger:
                 self.flush()
 
     def _steps(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the episode number and time of each batch row, and append the ids of new episodes to `named`."""
+        """Return each batch row's episode number and time, int [B] each, and append new episodes' ids to `named`."""
         episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
         try:
             origin: Origin = batch.origin
@@ -169,7 +169,7 @@ class Ledger:
                 self.close()
 
     def close(self) -> None:
-        """Write queued records, and finish the file. Later records start another file."""
+        """Write queued records and finish the ledger's file. Records added later start another file."""
         with self._lock:
             if self._waiting:
                 self.flush()
@@ -196,12 +196,12 @@ class Ledger:
 
 
 def _text(value: Any) -> str:
-    """Return a string that Arrow can store, with lone surrogates escaped."""
+    """Return a value as a string that can be encoded as UTF-8, with lone surrogates escaped."""
     return str(value).encode(errors="backslashreplace").decode()
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
-    """Return the step index of each row [B], or of sequences [B, W] the first step that is not padding."""
+    """Return the step index of each batch row [B]. For sequences [B, W] it is that of the first real step."""
     if numbers.ndim == 1 or not numbers.size:
         return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]

@@ -1,4 +1,4 @@
-"""Read the recorded training updates of a ledger."""
+"""Read the training updates that a ledger has recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage.shards import read_shard
 
 
 class LedgerUpdate(NamedTuple):
-    """Record of one training update: hashes of its weights and batch rows, and their episodes and times.
+    """Record of one training update: hashes of weights, settings and batch rows, and the rows' episodes and times.
 
     Attributes:
         update: its number.
@@ -40,7 +40,7 @@ class LedgerUpdate(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Location of an update's record: file, record batch and row."""
+    """Number of a training update and where it is stored: file, record batch and row."""
 
     update: int
     shard: int
@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class LedgerReader(Sequence[LedgerUpdate]):
-    """Read-only sequence of the updates recorded in a ledger, as of the time when it was opened.
+    """Read-only sequence of the training updates that a ledger contained when it was opened.
 
     If updates were repeated after a checkpoint was resumed, the last ones are read.
 
@@ -77,7 +77,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         self._in_shard = [np.full(len(names) + 1, UNKNOWN, np.int64) for names in self._names]
 
     def _valid_places(self) -> list[_Place]:
-        """Return the locations of all valid updates, without updates that a resumed run replaced."""
+        """Return where each update is stored, without updates that were repeated after the run was resumed."""
         standing: dict[str, list[_Place]] = {}
         for shard, batches in enumerate(self._shards):
             for number, batch in enumerate(batches):
@@ -115,7 +115,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         )
 
     def _numbered(self, shard: int, episode: np.ndarray) -> np.ndarray:
-        """Map episode numbers of one file to episode numbers of the whole ledger, int64 [n]."""
+        """Convert episode numbers of one ledger file to numbers that are unique in the whole ledger, int64 [n]."""
         numbers = self._in_shard[shard]
         for i in np.unique(episode[numbers[episode] == UNKNOWN]).tolist():
             if i != UNKNOWN:
@@ -130,7 +130,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
 
 
 def _folder(path: Path) -> Path:
-    """Return the directory of a ledger, given this directory or the folder of a training run."""
+    """Return the directory of the ledger at `path`, which may also be a run's folder that contains one."""
     return path / "ledger" if (path / "ledger").is_dir() else path
 
 
@@ -157,5 +157,5 @@ def _check_schema(file: ShardFile, column_types: Any) -> None:
 
 
 def _episode_ids(batches: list[Any]) -> list[str]:
-    """Return the episode ids stored in a ledger file, by episode number."""
+    """Return the ids of the episodes in a ledger file, in the order of their numbers."""
     return [id_ for batch in batches for id_ in batch["named"].values.to_pylist()]

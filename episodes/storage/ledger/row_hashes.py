@@ -18,7 +18,7 @@ _SMALL = 256  # bytes of a row's column; what is larger is hashed before it is h
 
 
 def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
-    """Return a hash of each batch row over all numeric columns, uint64 [B]."""
+    """Return a hash of each batch row's content, over all numeric columns except `indices`, uint64 [B]."""
     digest = digest_of("xxh3")
     columns = batch.to_dict() if isinstance(batch, Batch) else batch
     leaves = [leaf for name in sorted(columns) if name not in _NOT_CONTENT for leaf in nested.leaves(columns[name])]
@@ -31,7 +31,7 @@ def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
 
 
 def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
-    """Return the bytes of each row of a column, uint8 [B, k], or None for a column without numbers."""
+    """Return the bytes of each row of one column, uint8 [B, k], or None if the column has no numbers."""
     torch = torch_of(leaf)
     if torch:
         leaf = leaf.detach().cpu().contiguous()
@@ -42,17 +42,17 @@ def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
 
 
 def _hash_rows(rows: np.ndarray, digest: Any) -> np.ndarray:
-    """Return the hash of each row of bytes, uint64 [B, 1] for `rows` [B, k]."""
+    """Return the 64-bit hash of each row of a byte array [B, k], uint64 [B, 1]."""
     return np.fromiter(map(digest, rows), np.uint64, len(rows))[:, None]
 
 
 def hash_of_arrays(arrays: Iterable[np.ndarray]) -> int:
-    """Return one hash of all given arrays in order."""
+    """Return one hash of several arrays, which depends on their order."""
     digest = digest_of("xxh3")
     each = [digest(np.ascontiguousarray(array)) for array in arrays]
     return digest(np.array(each, np.uint64))
 
 
 def hash_of_values(values: Mapping[str, Any] | None) -> int:
-    """Return a hash of JSON values. Other values are hashed by their text."""
+    """Return a hash of settings, encoded as JSON. Values that JSON cannot represent count by their `str`."""
     return digest_of("xxh3")(json.dumps(values or {}, sort_keys=True, default=str).encode())

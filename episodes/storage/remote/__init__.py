@@ -1,4 +1,4 @@
-"""Remote data sets: reading through a local cache, and uploading."""
+"""Data sets in remote storage, such as S3: read through a local cache, and uploaded."""
 
 from __future__ import annotations
 

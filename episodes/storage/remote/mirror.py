@@ -1,4 +1,4 @@
-"""Read a remote data set through a local cache directory.
+"""Read a remote data set, with downloaded files kept in a local cache directory.
 
 When the data set is opened, the facts of all episodes are read: each shard's footer gives the positions of its record
 batches, and only the row columns of these are downloaded, once. A shard is downloaded when an episode in it is first
@@ -35,7 +35,7 @@ _BLOCK = 1 << 16  # bytes that are read at a time, of footers and rows
 
 
 class Mirror:
-    """Local cache of a remote data set, with its JSON files and the Arrow files used last.
+    """Local cache of a remote data set: all JSON files, and the most recently used Arrow files.
 
     Args:
         url: of the data set.
@@ -60,7 +60,7 @@ class Mirror:
 
     @property
     def path(self) -> str:
-        """URL of the data set."""
+        """URL of the remote data set."""
         return self.place.url
 
     @property
@@ -68,7 +68,7 @@ class Mirror:
         return True
 
     def refresh(self) -> Catalog:
-        """Download the JSON files and manifests, and return the catalog of Arrow files."""
+        """Download all JSON files and manifests, and return which Arrow files are current."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sizes = self.place.sizes()
         small = [name for name in self._sizes if name.endswith((".json", ".manifest"))]
@@ -87,7 +87,7 @@ class Mirror:
         return False  # a listing of an object store is of one moment
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Download the metadata columns of each Arrow file, or with `verify` the complete files.
+        """Download the episode metadata of each Arrow file, or the complete files if `verify` is True.
 
         The result has None for a missing file.
         """
@@ -102,7 +102,7 @@ class Mirror:
             return list(pool.map(read, files))
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the record batches of an Arrow file. Their arrays are downloaded on first access."""
+        """Return the batches of episodes in an Arrow file. Their arrays are downloaded on first access."""
         if read.layout is None:
             return []
         size = self._sizes.get(read.file.path.name) or 0
@@ -112,7 +112,7 @@ class Mirror:
         ]
 
     def batch(self, file: ShardFile, number: int, header: Header) -> StoredBatch:
-        """Return record batch `number` of an Arrow file, which is downloaded if needed."""
+        """Return record batch `number` of an Arrow file. The file is downloaded unless it is in the cache."""
         with self._lock:
             batches = self._open.get(file.name)
             if batches is None:
@@ -133,7 +133,7 @@ class Mirror:
             return batches[number]
 
     def _fetch(self, file: ShardFile) -> ShardRead:
-        """Read an Arrow file from the cache, which downloads it if needed.
+        """Return the contents of an Arrow file, downloaded unless it is in the cache.
 
         Raises:
             FileNotFoundError: the remote file was removed.
@@ -153,7 +153,7 @@ class Mirror:
         return read_shard(ShardFile(file.name, file.order, local, file.num_episodes))
 
     def _make_room(self) -> None:
-        """Delete the least recently used Arrow files until the cache is within its size limit."""
+        """Delete the least recently used Arrow files if the cache exceeds its size limit."""
         files = []
         for entry in os.scandir(self.directory):
             with suppress(FileNotFoundError):
@@ -200,7 +200,7 @@ class Mirror:
 
 
 class RemoteBatch(StoredBatch):
-    """Record batch of a remote data set: metadata columns are known, arrays are downloaded on first access."""
+    """Batch of episodes in remote storage: metadata is in memory, and arrays are downloaded on first access."""
 
     def __init__(
         self, rows: Any, layout: Layout, header: Header, mirror: Mirror, file: ShardFile, number: int, size: int
@@ -214,7 +214,7 @@ class RemoteBatch(StoredBatch):
 
     @property
     def here(self) -> StoredBatch:
-        """Complete local record batch, downloaded if needed."""
+        """The same batch with all data on this machine. Its file is downloaded if needed."""
         return self._mirror.batch(self._file, self._number, self._header)
 
     @property
@@ -227,7 +227,7 @@ class RemoteBatch(StoredBatch):
 
 
 def _row_columns(source: Any) -> bytes:
-    """Return only the metadata columns of an Arrow file as an Arrow stream, with the file's schema."""
+    """Return the episode metadata columns of an Arrow file, without its arrays, as the bytes of an Arrow stream."""
     ipc = pyarrow().ipc
     schema = ipc.open_file(source).schema
     fields = list(range(num_columns(schema.names)))
@@ -241,7 +241,7 @@ def _row_columns(source: Any) -> bytes:
 
 
 def _read_rows(file: ShardFile, data: bytes) -> ShardRead:
-    """Decode the metadata columns of an Arrow file that `_row_columns` returned."""
+    """Decode the episode metadata columns of an Arrow file from bytes that `_row_columns` returned."""
     arrow, read = pyarrow(), ShardRead(file)
     reader = arrow.ipc.open_stream(data)
     whole = arrow.BufferReader(base64.b64decode(reader.schema.metadata[_SCHEMA]))

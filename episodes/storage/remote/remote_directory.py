@@ -27,7 +27,7 @@ def is_elsewhere(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class RemoteDirectory:
-    """Remote directory with operations to list, read, write and remove its files.
+    """Remote directory whose files can be listed, read, written and removed, through fsspec.
 
     Args:
         url: of the directory.
@@ -66,11 +66,11 @@ class RemoteDirectory:
         object.__setattr__(self, "root", root.rstrip("/"))
 
     def path(self, name: str) -> str:
-        """Return the path of the file `name` in the remote file system."""
+        """Return the path of the file `name` as the remote file system needs it."""
         return f"{self.root}/{name}"
 
     def sizes(self) -> dict[str, int | None]:
-        """Return the size of each file by name, or None for an unknown size."""
+        """List the files, and return the size in bytes by name, or None for an unknown size."""
         self.system.invalidate_cache()
         try:
             with self.reached():
@@ -97,30 +97,30 @@ class RemoteDirectory:
             raise ConnectionError(f"{self.url}/{name}: {num_bytes} of {size} bytes came")
 
     def make(self) -> None:
-        """Create the remote directory, if the file system has directories."""
+        """Create the remote directory, if the file system has directories (object stores have none)."""
         protocol = self.system.protocol
         if _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             with self.reached():
                 self.system.makedirs(self.root, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write bytes to a small remote file."""
+        """Write a small file with the contents `data` to the remote directory."""
         with self.reached():
             self.system.pipe_file(self.path(name), data)
 
     def send(self, file: Path, name: str) -> None:
-        """Upload a local file under the name `name`."""
+        """Upload a local file to the remote directory, under the name `name`."""
         with self.reached():
             self.system.put_file(str(file), self.path(name))
 
     def remove(self, name: str) -> None:
-        """Remove a remote file."""
+        """Remove the file `name` from the remote directory."""
         with self.reached():
             self.system.rm_file(self.path(name))
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Context manager that turns all errors of remote file systems into `OSError`."""
+        """Context manager that turns all errors of the remote file system into `OSError`."""
         try:
             yield
         except (OSError, EpisodeError, ValueError, LookupError, TypeError, pyarrow().ArrowException):

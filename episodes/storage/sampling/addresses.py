@@ -23,7 +23,7 @@ _MOVED_AS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.compl
 
 
 class _Memory:
-    """Buffer over the memory addresses [lo, hi) that numpy can view as an array.
+    """Read-only buffer over the memory addresses [lo, hi), which numpy can view as one array.
 
     Addresses between the record batches are never read.
     """
@@ -34,7 +34,7 @@ class _Memory:
 
 
 class MappedColumn:
-    """Array column over all record batches of a data set, read by memory address.
+    """One array of a data set, spread over the memory-mapped files of all record batches, but read like one array.
 
     Args:
         arrays: of each batch [rows, *shape], C-contiguous; None for a batch without the track.
@@ -66,14 +66,14 @@ class MappedColumn:
         )
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Return the items [..., *shape] stored at the memory offsets `units` [...]."""
+        """Return the array items at the memory offsets `units` [...], an array [..., *shape]."""
         if not self._bytes_of_item:
             return np.zeros(units.shape + self.shape, self.dtype)
         items = self._each[units]
         return items if self._is_each else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return windows of W successive items [B, W, *shape] from the memory offsets `units` [B], zero-padded."""
+        """Return B windows of W successive items [B, W, *shape] from the offsets `units` [B], padded with zeros."""
         shape = (*grid.there.shape, *self.shape)
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)
@@ -91,7 +91,7 @@ class MappedColumn:
         return result
 
     def _items(self, count: int) -> np.ndarray:
-        """Return an array whose element u is the `count` successive items that begin at memory offset u."""
+        """Return an overlapping view in which element u is the `count` successive items from memory offset u on."""
         view = self._views.get(count)
         if view is None:
             size = self._bytes_of_item * count

@@ -1,4 +1,4 @@
-"""Options for batches sampled from disk: of steps, of windows of steps, of chunks, or of whole episodes."""
+"""Options that say what is in a batch sampled from disk: steps, windows of steps, chunks or whole episodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StepBatches:
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Options for batches of windows of successive steps, columns [B, W, ...] with W = lookback + burn_in + length.
+    """Options for batches of windows of W = lookback + burn_in + length successive steps, columns [B, W, ...].
 
     Columns are those of `EpisodeReplayBuffer.sample_sequences`. A window stays within its episode. If an episode's
     first chunk has a lookback, columns on the left show it.
@@ -75,7 +75,7 @@ class WindowBatches:
 
 
 def columns_asked_for(kind: StepBatches | WindowBatches) -> dict[str, Any]:
-    """Return the options `keys`, `views` and `include_infos` as keyword arguments for `Sampler.sample`."""
+    """Return the options `keys`, `views` and `include_infos` as keyword arguments of `sample` or `sample_sequences`."""
     return {"keys": kind.keys, "views": kind.views, "include_infos": kind.include_infos}
 
 
@@ -98,7 +98,7 @@ class EpisodeBatches:
 
 @dataclass(frozen=True, slots=True)
 class ChunkBatches:
-    """Options for batches of parts of episodes, returned as packs, for example for data sets with ragged arrays.
+    """Options for batches of parts of episodes, as packs. It is the way to sample arrays of variable-length items.
 
     Each sampled step begins a chunk of `length` steps, or fewer at the end of its episode.
 
@@ -129,7 +129,7 @@ def kind_of(
     windows: tuple[int, int] | WindowBatches | ChunkBatches | TimeWindows | None,
     episodes: int | EpisodeBatches | None,
 ) -> Kind:
-    """Return the options of the one given kind of batches. Raise `InvalidArgument` unless exactly one is given."""
+    """Return the batch options for the one argument that is given. Raise `InvalidArgument` unless exactly one is."""
     if sum(option is not None for option in (steps, windows, episodes)) != 1:
         raise InvalidArgument(
             f"steps={steps}, windows={windows}, episodes={episodes}: give one of them, such as steps=256, "

@@ -1,4 +1,4 @@
-"""Look-up of the episode and time of sampled steps, used for the `origin` of batches."""
+"""Source of `batch.origin`: finds the episode and time of steps that were sampled from disk."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from episodes.storage.sampling.stored_tracks import StoredTracks
 
 
 class DatasetSteps:
-    """Source that maps the indices of sampled steps to their episodes and times."""
+    """Source that returns the episode and time of steps in a data set, by step index."""
 
     def __init__(self, tracks: StoredTracks, path: str) -> None:
         self._tracks: StoredTracks | None = tracks
         self._path = path
 
     def step(self, number: int) -> StepOrigin:
-        """Return the episode, time and ending of the step with the index `number`."""
+        """Return the episode, time and ending of the step with index `number` as a `StepOrigin`."""
         tracks, chunk = self._chunk_of(number)
         table, (batch, row) = tracks.table, tracks.place(chunk)
         facts, chain = batch.whole.facts.at(row), table.chain(chunk)
@@ -39,12 +39,12 @@ class DatasetSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the episode that contains the step `number`, joined from all its chunks in the data set."""
+        """Return the episode that contains the step with index `number`, joined from all its chunks on disk."""
         tracks, chunk = self._chunk_of(number)
         return tracks.episode(chunk)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episode keys and times of the steps with the indices `numbers` [n]."""
+        """Return the episodes (ids, agents) and times of the steps with the indices `numbers` [n]."""
         tracks = self._tracks
         if tracks is None:
             return StepLocations([None], np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64))

@@ -1,4 +1,4 @@
-"""Access to items of compressed array columns, decompressed into a memory pool or into a file."""
+"""Random access to items of compressed arrays, decompressed into a memory pool or once into a cache file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage.sampling.window_grid import WindowGrid
 
 
 class BlockRows(Protocol):
-    """Interface to an array of one record batch that can be decompressed block by block."""
+    """Interface to one array of a record batch that can be decompressed block by block."""
 
     @property
     def starts(self) -> np.ndarray: ...  # [k], the first row of each block
@@ -30,7 +30,7 @@ class BlockRows(Protocol):
 
 
 class PlainRows:
-    """Uncompressed array [rows, ...] with the interface of a compressed one, in blocks of `rows_per_block`."""
+    """Array that is not compressed, but has the interface of one, with blocks of `rows_per_block` items."""
 
     def __init__(self, array: np.ndarray, rows_per_block: int) -> None:
         self._array = array
@@ -42,7 +42,7 @@ class PlainRows:
 
 
 class DecodedColumn:
-    """Compressed array column of all record batches, with a memory pool of decompressed blocks.
+    """Compressed array of a data set, over all record batches, with a memory pool of decompressed blocks.
 
     Sampled blocks are decompressed into a pool, and stay until others need the space. If all blocks of a batch are in
     the pool, sampling is one gather.
@@ -87,7 +87,7 @@ class DecodedColumn:
         self.num_decoded = 0
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Return the items [..., *shape] in the rows `units` [...], decompressing blocks as needed."""
+        """Return the items number `units` [...], an array [..., *shape]. Their blocks are decompressed if needed."""
         rows = units.ravel()
         blocks = self._starts.searchsorted(rows, side="right") - 1
         with self._lock:
@@ -107,7 +107,7 @@ class DecodedColumn:
         return result
 
     def _put(self, blocks: np.ndarray) -> None:
-        """Decompress the given blocks into the pool, and evict the oldest other blocks."""
+        """Decompress these blocks into the memory pool, in place of the blocks that were decompressed first."""
         slots = self._slot_of[blocks]
         missing = blocks[slots < 0]
         if not len(missing):
@@ -127,7 +127,7 @@ class DecodedColumn:
         self.num_decoded += len(missing)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return windows of W successive items [B, W, *shape] from the rows `units` [B], zero-padded."""
+        """Return B windows of W successive items [B, W, *shape] from item number `units` [B] on, padded with zeros."""
         rows = units[:, None] + np.arange(grid.there.shape[1])
         if not len(grid.padding):
             return self.take(rows)
@@ -137,7 +137,7 @@ class DecodedColumn:
 
 
 def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, source: str) -> np.ndarray:
-    """Return the decompressed rows of an array column, mapped from a cache file.
+    """Return all items of a compressed array, memory-mapped from a cache file, which is written if missing.
 
     A missing cache file is written first. It appears complete, so a killed process leaves none, and several processes
     may write it at a time.

@@ -1,4 +1,4 @@
-"""Sampled steps and windows of steps, and methods that read any array column at these steps."""
+"""Sampled steps, or windows of steps, of a data set on disk, at which any of its arrays can be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from episodes.storage.sampling.window_grid import WindowGrid
 
 
 class _Draw:
-    """Base class of sampled steps: their positions [n] in the data set and the chunks [n] that contain them."""
+    """Base class of sampled steps or windows: position in the data set and chunk of each sampled step, [n] each."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
         self.tracks, self.steps = tracks, steps
@@ -33,7 +33,7 @@ class _Draw:
 
     @property
     def ends(self) -> np.ndarray:
-        """Stop position (last step + 1) of each sampled step's episode, int64 [n]."""
+        """Position after the last step of each sampled step's episode, int64 [n]."""
         return self.steps.known(END)
 
     @cached_property
@@ -49,7 +49,7 @@ class _Draw:
 
 
 class StepDraw(_Draw):
-    """Sampled steps [n], each with the last step of its n-step window."""
+    """Sampled steps [n]. With n-step returns, the next observation and ending are those of the last of n steps."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps, last: np.ndarray | None = None) -> None:
         super().__init__(tracks, steps)
@@ -60,13 +60,13 @@ class StepDraw(_Draw):
         return self.numbers.shape
 
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the items [n, ...] of column `place` at the sampled steps, or with `after` the next observations."""
+        """Return the items [n, ...] of array number `place` at the sampled steps, or with `after` what follows them."""
         if after and self.last is not self.numbers:
             return self.at(place, self.last + 1)
         return self._items(place, self.steps.units(place, after=after))
 
     def at(self, place: int, numbers: np.ndarray) -> np.ndarray:
-        """Return the items [n, ...] or [n, k, ...] of column `place` at given positions in the same episodes."""
+        """Return the items [n, ...] or [n, k, ...] of array number `place` at other positions in the same episodes."""
         table, step = self.tracks.table, self.tracks.columns[place].step
         if table.is_joined:
             chunks = self.episodes if numbers.ndim == 1 else self.episodes[:, None]
@@ -79,7 +79,7 @@ class StepDraw(_Draw):
         return _take(self.tracks, place, units, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes are terminated, and whether truncated, at the last steps, bool [n] each."""
+        """Return whether the episodes are terminated and truncated at the last n-step steps, bool [n] each."""
         if self.last is not self.numbers:
             return self.steps.endings_at(self.last)
         terminated, truncated = self.steps.endings()
@@ -90,27 +90,27 @@ class StepDraw(_Draw):
         return self.steps.indices
 
     def is_first(self) -> np.ndarray:
-        """Return True for each sampled step that has no earlier stored step in its episode, bool [n]."""
+        """Return whether each sampled step is the first stored one of its episode, bool [n]."""
         return self.before == 0
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return the element of `values` [chunks] for each sampled step's chunk, [n]."""
+        """Return for each sampled step the element of `values` [number of chunks] that belongs to its chunk, [n]."""
         return values[self.episodes]
 
     def times(self) -> np.ndarray:
         return self.t
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the positions of the steps, the positions of the last n-step steps, and the chunks, int64 [n] each."""
+        """Return positions of the sampled steps and of their last n-step steps, and their chunks, int64 [n] each."""
         return self.numbers, self.last, self.episodes
 
     def laid_out(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` [n, ...] unchanged. `WindowDraw` arranges them in windows."""
+        """Return `values` [n, ...] of the sampled steps unchanged. The same method of `WindowDraw` forms windows."""
         return values
 
 
 class WindowDraw(_Draw):
-    """Sampled windows [B, W]: `left` context columns, the sampled step, and the steps after it."""
+    """Sampled windows of W steps [B, W]: `left` context steps, the sampled step, and the steps after it."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps, left: int, length: int) -> None:
         super().__init__(tracks, steps)
@@ -128,7 +128,7 @@ class WindowDraw(_Draw):
 
     @cached_property
     def _positions(self) -> np.ndarray:
-        """Positions of all cells of the windows, int64 [B, W], cells without a step included."""
+        """Positions of all steps of the windows in the data set, int64 [B, W], including positions that are padding."""
         return (self.numbers - self.left)[:, None] + np.arange(self.shape[1])
 
     @property
@@ -136,7 +136,7 @@ class WindowDraw(_Draw):
         return self.grid.there.shape
 
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the items [B, W, ...] of column `place`, or with `after` the next items. Padding is zero."""
+        """Return the items [B, W, ...] of array number `place`, or with `after` the next items. Padding is zeros."""
         column = self.tracks.columns[place]
         if self.tracks.unwritten[place] is not None:
             result = np.zeros((*self.shape, *column.shape), column.dtype)
@@ -151,14 +151,14 @@ class WindowDraw(_Draw):
         return result
 
     def _items_of(self, place: int, cells: np.ndarray, after: bool) -> np.ndarray:
-        """Return the items [k, ...] in the window cells selected by the mask `cells`, bool [B, W]."""
+        """Return the items [k, ...] of array number `place` at the k window steps selected by `cells`, bool [B, W]."""
         table, positions = self.tracks.table, self._positions[cells]
         owners = table.owners(positions, np.repeat(self.episodes, cells.sum(1)))
         units = table.known[FIRST_BASE + place][owners] + (positions + after) * self.tracks.columns[place].step
         return _take(self.tracks, place, units, owners)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes are terminated, and whether truncated, at each step, bool [B, W] each."""
+        """Return whether the episodes are terminated, and whether truncated, at each window step, bool [B, W] each."""
         grid, (num, width) = self.grid, self.shape
         last = np.arange(0, num * width, width) + grid.stops - 1
         ended = self.ends == self.numbers - self.left + grid.stops
@@ -169,7 +169,7 @@ class WindowDraw(_Draw):
         return flags_at[0].reshape(num, width), flags_at[1].reshape(num, width)
 
     def is_first(self) -> np.ndarray:
-        """Return True in each cell with the first stored step of an episode, bool [B, W]."""
+        """Return which window steps are the first stored step of their episode, bool [B, W]."""
         first = np.zeros(self.shape, bool)
         at = self.left - self.before
         shown = at >= 0
@@ -177,7 +177,7 @@ class WindowDraw(_Draw):
         return first
 
     def step_indices(self) -> np.ndarray:
-        """Return the indices of the steps in the data set, int64 [B, W], or -1 for padding and lookback steps."""
+        """Return the index of each window step in the data set, int64 [B, W], or -1 for padding and lookback steps."""
         positions, stored = self._positions, self.grid.there
         if self.left:
             stored = stored & (positions >= (self.ends - self.steps.known(LENGTH))[:, None])
@@ -187,22 +187,22 @@ class WindowDraw(_Draw):
         return np.where(stored, positions, -1)
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return the element of `values` [chunks] of each window, repeated as [B, W], with None or 0 as padding."""
+        """Return the element of `values` [number of chunks] for each window step's chunk, [B, W], or None or 0."""
         result = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
         result[~self.grid.there] = None if result.dtype == object else np.zeros((), result.dtype)
         return result
 
     def times(self) -> np.ndarray:
-        """Return the time index of each step in its episode, int64 [B, W], with 0 as padding."""
+        """Return the time index of each window step in its episode, int64 [B, W], with 0 as padding."""
         return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the positions of all steps without padding (twice), and their chunks, int64 [k] each."""
+        """Return positions of all window steps that are not padding (twice), and their chunks, int64 [k] each."""
         numbers = self._positions[self.grid.there]
         return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
 
     def laid_out(self, values: np.ndarray) -> np.ndarray:
-        """Arrange values [k, ...] of the steps as a column [B, W, ...], with zeros or None as padding."""
+        """Arrange values [k, ...] of all real window steps as a column [B, W, ...], with zeros or None as padding."""
         result = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
         if result.dtype == object:
             result[...] = None
@@ -214,7 +214,7 @@ Draw = StepDraw | WindowDraw
 
 
 def _take(tracks: StoredTracks, place: int, units: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-    """Return the items [..., *shape] of column `place` at the memory offsets `units` [...]."""
+    """Return the items [..., *shape] of array number `place` at the memory offsets `units` [...]."""
     take, unwritten = tracks.columns[place].take, tracks.unwritten[place]
     return take(units) if unwritten is None else _take_or_fill(take, units, *unwritten, chunks)
 
@@ -222,7 +222,7 @@ def _take(tracks: StoredTracks, place: int, units: np.ndarray, chunks: np.ndarra
 def _take_or_fill(
     take, units: np.ndarray, chunks_without: np.ndarray, item: np.ndarray, episodes: np.ndarray
 ) -> np.ndarray:
-    """Return the items at the offsets `units` [n, ...], or the default `item` if a chunk lacks the column."""
+    """Return the items at the offsets `units` [n, ...], or the default `item` for chunks that lack the array."""
     missing = chunks_without[episodes]
     result = np.empty((*units.shape, *item.shape), item.dtype)
     result[missing] = item

@@ -1,4 +1,4 @@
-"""Read the info dicts of sampled steps, as dicts or as columns."""
+"""Read the infos that the environment returned with sampled observations, as dicts or as columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 
 
 class StoredInfos:
-    """Infos of all record batches of a data set, with one row per observation."""
+    """Infos of all observations of a data set, loaded at once, from which those of sampled steps are picked."""
 
     def __init__(self, tracks: StoredTracks) -> None:
         packs = [batch.whole for batch in tracks.batches]
@@ -30,13 +30,13 @@ class StoredInfos:
 
     @staticmethod
     def of(tracks: StoredTracks) -> StoredInfos:
-        """Return the infos of the data set, loaded on first use."""
+        """Return the infos of the data set that `tracks` belongs to, loaded on first use."""
         if tracks.infos is None:
             tracks.infos = StoredInfos(tracks)
         return tracks.infos
 
     def dicts(self, numbers: np.ndarray, episodes: np.ndarray) -> list[dict[str, Any]]:
-        """Return the info dict of each observation at the positions `numbers` [n]."""
+        """Return the info dict of each observation at the positions `numbers` [n] of the chunks `episodes` [n]."""
         result: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
         for infos, indices, rows in self._by_batch(numbers, episodes):
             for place, info in zip(indices.tolist(), infos.take(rows).dicts(), strict=True):
@@ -44,7 +44,7 @@ class StoredInfos:
         return result
 
     def columns(self, numbers: np.ndarray, episodes: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the info values [n, ...] of each key path, and as "_<path>" a mask of present values, bool [n].
+        """Return info values [n, ...] by key path, and as "_<path>" whether each value is present, bool [n].
 
         A missing value is 0 or None.
         """
@@ -64,7 +64,7 @@ class StoredInfos:
     def _by_batch(
         self, numbers: np.ndarray, episodes: np.ndarray
     ) -> Iterator[tuple[ColumnInfos, np.ndarray, np.ndarray]]:
-        """Yield, for each record batch with infos, its infos, the indices [k] of sampled steps, and their rows [k]."""
+        """Yield (infos of a record batch, indices [k] of sampled steps, rows [k] of their infos in the batch)."""
         owners = self._table.owners(numbers - 1, episodes)  # the info after a step is of the step's chunk
         rows = self._firsts[owners] + numbers
         of = self._ends.searchsorted(rows, side="right")
@@ -79,7 +79,7 @@ Kind = tuple[np.dtype, tuple[int, ...]] | None  # None: objects
 
 
 def _kinds(parts: list[Any]) -> dict[str, Kind]:
-    """Return the common dtype and shape of the values of each info key path, or None if they differ.
+    """Return the dtype and shape of the info values of each key path, or None if these differ between batches.
 
     Text has the width of the longest.
     """

@@ -11,7 +11,7 @@ REWARDS = "rewards"
 
 
 def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
-    """Return the last steps of n-step windows, the discounted reward sums [n] and the window lengths [n].
+    """Return the sampled steps with the last steps of their n-step windows, the discounted sums [n] and lengths [n].
 
     A window has up to `n_step` steps, one number or one for each row [n], and stops with its episode.
     """
@@ -29,7 +29,7 @@ def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tu
 
 
 def as_summable(rewards: np.ndarray) -> np.ndarray:
-    """Return rewards converted to float32 or float64, the dtype of their sums in replay buffers."""
+    """Return rewards converted to float32 or float64, the dtypes in which replay buffers sum rewards."""
     if rewards.dtype in SUMS:
         return rewards
     return rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)

@@ -1,4 +1,4 @@
-"""Cursor over a sampling order that precomputes the locations of the next steps."""
+"""Cursor that reads a sampling order step by step, and looks up where the next steps are in large blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 1 << 13  # positions: small enough for the processor's caches, and many 
 
 
 class OrderCursor:
-    """Cursor over a sampling order, with results precomputed for many positions at a time.
+    """Cursor over a sampling order that looks up the sampled steps in blocks, which is faster than one batch at a time.
 
     Args:
         order: maps positions to numbers of steps or episodes.
@@ -33,16 +33,16 @@ class OrderCursor:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the next position to be sampled."""
+        """Number of complete passes over the data before the next sampled step."""
         return self.position // self.order.num
 
     @property
     def left(self) -> int:
-        """Number of positions before the end of the current epoch."""
+        """Number of steps (or episodes) that are still to be sampled in the current epoch."""
         return self.order.num - self.position % self.order.num
 
     def take(self, num: int) -> Any:
-        """Return the results of the next `num` positions, and advance the cursor."""
+        """Return the next `num` sampled steps or episodes, and move on."""
         start, stop = self.position, self.position + num
         if not self._start <= start < stop <= self._stop:
             return self._taken_in_parts(num)
@@ -61,7 +61,7 @@ class OrderCursor:
         return self._found[parts[0]] if len(parts) == 1 else self._find(np.concatenate(numbers))
 
     def _work_out(self) -> None:
-        """Compute the results for the block of positions around the current one, within its epoch."""
+        """Compute the sampled steps from the current position to the end of its block or epoch."""
         start, num = self.position, self.order.num
         place = start % num
         stop = start - place + min(place - place % CHUNK + CHUNK, num)

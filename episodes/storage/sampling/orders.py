@@ -1,4 +1,4 @@
-"""Sampling orders: functions from positions 0, 1, 2, ... to the numbers of steps or episodes.
+"""Sampling orders: functions that return which step or episode comes at position 0, 1, 2, ...
 
 So sampling can be repeated, resumed at a position and divided among workers. Position p is in epoch p // num.
 """
@@ -20,17 +20,17 @@ _32, _31, _30, _27, _11 = (np.uint64(bits) for bits in (32, 31, 30, 27, 11))
 
 
 class Order(Protocol):
-    """Interface of a sampling order: a function from positions to the numbers of steps or episodes."""
+    """Interface of a sampling order: a function that returns which step or episode comes at each position."""
 
     num: int  # positions in an epoch
 
     def at(self, start: int, stop: int) -> np.ndarray:
-        """Return the step or episode numbers at the positions `start` to `stop` of one epoch, int64 [stop - start]."""
+        """Return which steps or episodes come at the positions `start` to `stop` of one epoch, int64 [stop - start]."""
         ...
 
 
 class InOrder:
-    """Order that samples each number once per epoch, in the stored order."""
+    """Order in which each step or episode comes once per epoch, as stored."""
 
     def __init__(self, num: int) -> None:
         self.num = num
@@ -40,7 +40,7 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """Order that samples each number once per epoch, shuffled differently in each epoch, in constant memory."""
+    """Order in which each step or episode comes once per epoch, shuffled anew each time, in constant memory."""
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:
         self.num, self.seed, self._small = num, seed, small
@@ -54,7 +54,7 @@ class ShuffledOrder:
 
 
 class UniformOrder:
-    """Order that samples each number independently, with equal probabilities."""
+    """Order that samples steps or episodes with replacement, with equal probabilities."""
 
     def __init__(self, num: int, seed: int) -> None:
         self.num, self.seed = num, seed
@@ -64,7 +64,7 @@ class UniformOrder:
 
 
 class WeightedOrder:
-    """Order that samples each number independently, with the distribution that `find` defines."""
+    """Order that samples steps or episodes with replacement, by a function `find` of uniform random numbers."""
 
     def __init__(self, num: int, seed: int, find: Callable[[np.ndarray], np.ndarray]) -> None:
         self.num, self.seed, self._find = num, seed, find
@@ -74,7 +74,7 @@ class WeightedOrder:
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """Return a numpy random generator seeded with all given numbers."""
+    """Return a numpy random generator whose seed is determined by all given integers."""
     return np.random.default_rng(np.random.SeedSequence(numbers))
 
 
@@ -86,7 +86,7 @@ def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
-    """Return a uniform random number in [0, 1) for each position, float64 [stop - start]."""
+    """Return reproducible random numbers in [0, 1), one for each position, float64 [stop - start]."""
     (key,) = _keys(seed, stream, 1)
     hashed = _hash(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11
@@ -94,7 +94,7 @@ def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
 
 
 def permute(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the values [n] at the indices `places` [n] of a random permutation of 0 ... num - 1.
+    """Return the elements [n] with the indices `places` [n] of a pseudo-random permutation of 0 ... num - 1.
 
     `places` is overwritten. The permutation is a Feistel network on a rectangle slightly larger than `num`. Values
     outside pass through it again.
@@ -122,7 +122,7 @@ def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.
 
 
 def _hash(values: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Return a 64-bit hash of each value, computed by the finalizer of SplitMix64."""
+    """Return a keyed 64-bit hash of each value (the finalizer of SplitMix64)."""
     mixed = values + key
     mixed *= _ODD
     mixed ^= mixed >> _30
@@ -139,7 +139,7 @@ def _keys(seed: int, stream: int, num: int) -> np.ndarray:
 
 
 class Blocks:
-    """Order that samples each number once per epoch, with steps close in time near each other.
+    """Order in which each step comes once per epoch, shuffled so that few compressed blocks are needed at a time.
 
     Runs of steps are put into a random order, and the steps of `at_once` runs at a time are shuffled. So a block of
     compressed items is decompressed once per epoch.
@@ -185,7 +185,7 @@ class Blocks:
 
 
 def runs_of(starts: np.ndarray, lengths: np.ndarray, lookbacks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split chunks into runs of at most `size` steps, and return their starts and stops, int64 [k] each.
+    """Split chunks into runs of at most `size` successive steps, and return the runs' starts and stops, int64 [k].
 
     A run stays within its chunk, and within a block of `size` rows, counted from the chunk's lookback on.
     """

@@ -1,4 +1,4 @@
-"""Sampler of steps, windows or episodes from the files of a data set."""
+"""Sampler of training batches (steps, windows or episodes) from the files of a data set."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _PLAIN_RUN, _PLAIN_RUNS = 4096, 64  # steps in a run, and runs that are mixed, w
 
 
 class StoredEpisodes(Protocol):
-    """Interface of a data set that a `Sampler` uses, implemented by `EpisodeDataset`."""
+    """Interface of the data sets from which a `Sampler` can sample."""
 
     @property
     def path(self) -> Path | str: ...
@@ -77,7 +77,7 @@ class StoredEpisodes(Protocol):
 
 
 class Sampler:
-    """Sampler of steps, windows or episodes from the files of a data set, created by `EpisodeDataset.sampler`.
+    """Iterator over batches of steps, windows or episodes that are read from the files of a data set.
 
     `for batch in sampler` iterates over the rest of the epoch, and later over the next one. `sample`, `at` and
     `sample_sequences` have the arguments, columns and errors of `EpisodeReplayBuffer`. All methods but `at` advance one
@@ -159,7 +159,7 @@ class Sampler:
         return ShuffledOrder(num, self.seed) if self.order == "shuffled" else UniformOrder(num, self.seed)
 
     def _blocks(self) -> Order:
-        """Return an order over runs of steps whose decompressed data fit into the memory pool."""
+        """Return the order "blocks": only so many compressed blocks are mixed at a time as fit into the memory pool."""
         if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
@@ -180,12 +180,12 @@ class Sampler:
     # --- an epoch ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
+        """Return the number of batches in an epoch, that is, in one pass over the data."""
         return -(-self._ahead.order.num // self.what.size)
 
     @property
     def num_left(self) -> int:
-        """Number of batches left in this epoch, or in a whole epoch if this one has ended."""
+        """Number of batches left in this epoch. At an epoch's end, that of a whole epoch."""
         return -(-self._ahead.left // self.what.size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -215,7 +215,7 @@ class Sampler:
         return batch if self.collate is None else self.collate(batch)
 
     def _chunks(self, kind: ChunkBatches, steps: LocatedSteps) -> EpisodePack:
-        """Return the chunks that begin at sampled steps as a pack."""
+        """Return the parts of episodes that begin at the given steps as a pack of chunks."""
         pairs = zip(steps.episodes.tolist(), steps.numbers.tolist(), strict=True)
         windows = [self._tracks.window(chunk, position, kind.length, kind.lookback) for chunk, position in pairs]
         return EpisodePack.from_episodes(windows)
@@ -227,7 +227,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Skip the next `num_batches` batches, for example the batches of another data loading worker."""
+        """Skip batches, for example those that other data loading workers return."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)
@@ -256,13 +256,13 @@ class Sampler:
     def _checked_keys(
         self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
     ) -> Sequence[str]:
-        """Validate the arguments of `sample` and `at`, and return the names of the columns to be read."""
+        """Validate the arguments of `sample` and `at`, and return the names of the columns that the batch will have."""
         check_n_step(n_step)
         check_fraction("gamma", gamma)
         return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
 
     def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
-        """Return the `n_step` of `num` transitions: one int for all, or a random int for each, int64 [num]."""
+        """Return how many steps the n-step returns of `num` transitions cover: an int, or random ints, int64 [num]."""
         return self._random_steps(n_step, start, num) if isinstance(n_step, tuple) else int(n_step)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
@@ -320,7 +320,7 @@ class Sampler:
         return self._with_padding(batch, padded) if padded.any() else batch
 
     def _with_padding(self, batch: Batch, padded: np.ndarray) -> Batch:
-        """Return the batch with default values in the rows `padded`, bool [n], such as zeros and index -1."""
+        """Return the batch with the rows `padded`, bool [n], set to padding: zeros, empty infos and index -1."""
         columns = batch.to_dict()
         for key, column in columns.items():
             fill: Any = {
@@ -350,7 +350,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the next `batch_size` windows of `length` steps, like `EpisodeReplayBuffer.sample_sequences`."""
+        """Return the next `batch_size` windows of `length` steps, as a `Batch` of columns [B, W, ...]."""
         check_sequences(batch_size, length, burn_in, lookback, boundary, None)
         names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
@@ -377,7 +377,7 @@ class Sampler:
     # --- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, seed, options and files of the sampler as plain values, for a checkpoint."""
+        """Return the sampler's position, seed, options and files as plain values, for a checkpoint."""
         return {
             "seed": self.seed,
             "position": self._ahead.position,
@@ -389,7 +389,7 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state_dict`, so that the following batches are the same as in the saved run.
+        """Restore a state from `state_dict`, so that the next batches are those that would have followed it.
 
         If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 
@@ -446,7 +446,7 @@ class Sampler:
             return len(self._tracks.table) - before
 
     def _is_all_of(self, dataset: StoredEpisodes) -> bool:
-        """Return True if `dataset` contains no new episodes, even if its files were compacted."""
+        """Return True if `dataset` has no episodes that the sampler lacks, even if its files were compacted."""
         known = self.dataset.snapshot()
         if known == dataset.snapshot():
             return True
@@ -456,7 +456,7 @@ class Sampler:
             return False
 
     def copy(self) -> Sampler:
-        """Return an independent sampler over the same files at the same position."""
+        """Return an independent sampler with the same files, order and position."""
         return type(self)._of(self.__getstate__())
 
     @classmethod
@@ -466,7 +466,7 @@ class Sampler:
         return sampler
 
     def with_origin(self, batch: Batch) -> Batch:
-        """Return a batch sampled in another process with an `origin` that is readable in this process."""
+        """Return a batch that another process sampled with an `origin` that this process can read."""
         return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Index of the steps of many stored episodes: memory locations, episode bounds and times."""
+"""Index of all steps of a data set: the chunk and episode that each step belongs to, and where it is in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS_ON = 8  # how many chunks further is searched, before the chunk is found 
 
 
 class StepIndex:
-    """Index that maps each step of a data set to its chunk, position and memory location.
+    """Index that maps each step of a data set to its chunk, its position and its place in memory.
 
     A step has an index, counted chunk after chunk in the stored order, and a position. Positions count the steps of
     chunks that continue each other one after another:
@@ -56,7 +56,7 @@ class StepIndex:
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
     def _join(self, heads: np.ndarray) -> np.ndarray:
-        """Merge the index entries of chunks of one episode, and return the position of each chunk's first step [n]."""
+        """Join chunks with the same first chunk in `heads`, and return the first position of each chunk, int64 [n]."""
         order = np.lexsort((self.known[T_STARTED], heads))
         first = np.empty_like(self.starts)
         first[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
@@ -76,7 +76,7 @@ class StepIndex:
         return len(self.ends)
 
     def chain(self, chunk: int) -> list[int]:
-        """Return all chunks of the episode that contains `chunk`, in order of time."""
+        """Return the numbers of all chunks of the episode that contains `chunk`, in order of time."""
         if not self.is_joined:
             return [chunk]
         head = self.heads[chunk]
@@ -84,7 +84,7 @@ class StepIndex:
         return self._order[at : int(self._heads_in_order.searchsorted(head, side="right"))].tolist()
 
     def owners(self, positions: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-        """Return the chunks that store the items at `positions` [...] of the episodes of the chunks `chunks` [...].
+        """Return which chunks store the items at `positions` [...], given any chunk of the same episodes in `chunks`.
 
         Positions before and after the episode's steps belong to its first and its last chunk.
         """
@@ -95,18 +95,18 @@ class StepIndex:
         return self._order[self._stops.searchsorted(steps, side="right")]
 
     def episodes_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the chunk of each step with the indices `numbers`, int64 [n]."""
+        """Return which chunk each of the steps with the indices `numbers` [n] belongs to, int64 [n]."""
         return self._episodes_and_ends(numbers)[0]
 
     def located(self, numbers: np.ndarray) -> LocatedSteps:
-        """Return the chunks, positions and memory locations of the steps with the indices `numbers` [n]."""
+        """Return the steps with the indices `numbers` [n], with their chunks, positions and places in memory."""
         chunks, ends = self._episodes_and_ends(numbers)
         if self.is_joined:
             return LocatedSteps(self, numbers + self.shifts[chunks], chunks, numbers)
         return LocatedSteps(self, numbers, chunks, numbers, {END: ends})
 
     def _episodes_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the chunk of each step index [n], and the stop index of that chunk [n].
+        """Return each step's chunk, and the index after the last step of that chunk, int64 [n] each.
 
         A table of buckets gives a chunk that is mostly at most two chunks too early.
         """
@@ -124,7 +124,7 @@ class StepIndex:
         return chunks, ends
 
     def units(self, place: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-        """Return the memory offsets of column `place` at the positions `numbers` [n] in the chunks `episodes` [n].
+        """Return memory offsets [n] of the items of array number `place` at positions `numbers` [n] in their chunks.
 
         Chunks that are contiguous, as those of one record batch without lookbacks, have one base.
         """
@@ -136,7 +136,7 @@ class StepIndex:
 
 
 def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSteps:
-    """Move steps back within their episodes until `length` steps follow, as far as the episodes allow."""
+    """Return steps moved back within their episodes such that `length` steps follow, if the episodes are that long."""
     ends, lengths = steps.known(END), steps.known(LENGTH)
     positions = np.minimum(steps.numbers, np.maximum(ends - length, ends - lengths))
     chunks = table.owners(positions, steps.episodes)
@@ -144,7 +144,7 @@ def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSte
 
 
 class LocatedSteps:
-    """Some steps of a data set, with their positions, chunks and memory offsets, [n] each.
+    """Some steps of a data set, with the position, chunk and memory offset of each, [n] each.
 
     A slice of it shares what the whole computes: for thousands of steps at once, which costs less than for each draw.
 
@@ -177,7 +177,7 @@ class LocatedSteps:
         return part
 
     def known(self, fact: int) -> np.ndarray:
-        """Return one row of the index (such as END or LENGTH) for each step's chunk, int64 [n], read-only."""
+        """Return one property of each step's chunk, such as END or LENGTH, int64 [n], read-only."""
         if self._whole is not None:
             return self._whole.known(fact)[self._own]
         values = self._known.get(fact)
@@ -186,7 +186,7 @@ class LocatedSteps:
         return values
 
     def units(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the memory offset of column `place` at each step, or with `after` at the next item, int64 [n]."""
+        """Return the memory offset of each step's item in array number `place`, or of the item after it, int64 [n]."""
         if self._whole is not None:
             return self._whole.units(place, after=after)[self._own]
         units = self._units.get((place, after))
@@ -199,7 +199,7 @@ class LocatedSteps:
         return units
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether each step terminates, and whether it truncates, its episode, bool [n] each, read-only."""
+        """Return whether each step ends its episode by termination, and whether by truncation, bool [n] each."""
         if self._whole is not None:
             terminated, truncated = self._whole.endings()
             return terminated[self._own], truncated[self._own]
@@ -208,7 +208,7 @@ class LocatedSteps:
         return self._endings
 
     def endings_at(self, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes terminate, and whether they are truncated, at positions `last`, bool [n] each."""
+        """Return whether episodes are terminated, and whether truncated, at the positions `last`, bool [n] each."""
         endings = np.zeros((2, len(last)), bool)
         ended = (self.known(END) == last + 1).nonzero()[0]
         flags = self._table.known[FLAGS].take(self.episodes[ended])

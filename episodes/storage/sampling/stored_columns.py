@@ -1,4 +1,4 @@
-"""Columns of batches sampled from disk, with the names and dtypes of replay buffer columns."""
+"""Compute the columns of batches sampled from disk, with the names and dtypes that replay buffers use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def columns_of(
     known: Mapping[str, np.ndarray] = MappingProxyType({}),
     views: BoundViews | None = None,
 ) -> dict[str, Any]:
-    """Return the batch columns `keys` of sampled steps. Columns in `known` are not read from disk.
+    """Return the batch columns `keys` of sampled steps. Columns given in `known` are not computed.
 
     With `views`, "obs" and "new_obs" are replaced by the views' columns.
     """
@@ -46,7 +46,7 @@ def columns_of(
 
 
 def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
-    """Return the view columns of the observations before the steps, and as "new_<column>" after the last steps."""
+    """Return views' columns for observations before the steps and, as "new_<column>", after the (n-step) last steps."""
     steps, last, episodes = draw.places()
     none = steps[:0]
     before, after = (steps if Columns.OBS in keys else none), (last + 1 if Columns.NEXT_OBS in keys else none)
@@ -92,7 +92,7 @@ def _column(draw: Draw, key: str) -> Any:
 
 
 def _infos(draw: Draw, as_dicts: bool) -> Any:
-    """Return the infos that came with the observations after the sampled steps, empty dicts as padding."""
+    """Return the infos that came with the observations after the steps, as dicts [n] or as columns by key path."""
     _, last, episodes = draw.places()
     infos = StoredInfos.of(draw.tracks)
     if not as_dicts:
@@ -104,7 +104,7 @@ def _infos(draw: Draw, as_dicts: bool) -> Any:
 
 
 def states_before(draw: WindowDraw, burn_in: int) -> Any:
-    """Return the recurrent state [B, ...] before each window's first burn-in step, or zeros without such a step."""
+    """Return the recurrent state [B, ...] in which the policy took each window's first burn-in step, zeros if none."""
     has_state = draw.before > burn_in
     numbers, indices = draw.numbers[has_state], draw.steps.indices[has_state]
     steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[has_state], indices))

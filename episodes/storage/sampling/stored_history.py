@@ -1,4 +1,4 @@
-"""Observation history of steps on disk, as input of views (such as frame stacking)."""
+"""Observation history of steps on disk, from which views (such as frame stacking) compute the policy's input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 
 class BoundViews(Protocol):
-    """Interface of bound views: functions from a history to the input columns of a policy."""
+    """Interface of views prepared for certain spaces: functions from a history to a policy's input columns."""
 
     given: HistorySpaces
     lookback: int
@@ -27,7 +27,7 @@ class BoundViews(Protocol):
 
 
 class StoredHistory(History):
-    """History of B stored observations, given by position and chunk, with earlier observations and steps.
+    """B observations of a data set, each with access to the earlier observations and steps of its episode.
 
     The observation before the step at position k has position k. The history goes back to the episode's first step, or
     to the beginning of its lookback.
@@ -66,7 +66,7 @@ class StoredHistory(History):
         return None if places is None else self._last(places, back(k) + 1, ~self.stepped(k))
 
     def _last(self, places: Any, backs: np.ndarray, missing: np.ndarray) -> Any:
-        """Return the items [B, k, ...] at `backs` positions before each observation, with zeros where `missing`."""
+        """Return items [B, k, ...] of arrays from `backs` positions before each observation, zeros where `missing`."""
         numbers = self._draw.numbers[:, None] - np.where(missing, 0, backs)
         at_end = numbers == self._draw.ends[:, None]  # steps have no item there; what is missing is blanked
         clipped = numbers - (at_end & missing)
@@ -90,5 +90,5 @@ class StoredHistory(History):
         return self._tracks.facts("module_ids")[self._draw.episodes]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the episode of row i, up to the row's observation."""
+        """Return the episode of observation `i` of this history, up to that observation."""
         return self._tracks.episode(int(self._draw.episodes[i]), int(self._draw.numbers[i]))

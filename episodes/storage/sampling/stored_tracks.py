@@ -1,4 +1,4 @@
-"""Array columns of all record batches of a data set, and the memory location of each item."""
+"""Arrays of a data set, joined over all its files, and where in memory the item of each step is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SUMS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Column(Protocol):
-    """Interface of one array column over all record batches, whose items are read by memory offset."""
+    """Interface of one array of a data set, joined over all files, whose items are read by memory offset."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class Column(Protocol):
 
 
 class RaggedColumn:
-    """Column of items with different lengths over all record batches. Items can be read with whole chunks only."""
+    """Array whose items have different lengths. They cannot be rows of a batch, only parts of whole chunks."""
 
     step = 1
 
@@ -71,7 +71,7 @@ class RaggedColumn:
 
 
 class StoredTracks:
-    """Array columns of the chunks in many record batches, and the memory location of each item.
+    """All arrays of a data set, joined over all files, and an index of where each step's items are.
 
     Args:
         batches: of the data set.
@@ -144,7 +144,7 @@ class StoredTracks:
         return result
 
     def _known(self) -> np.ndarray:
-        """Return the index entries of all chunks of all record batches, see `step_index`."""
+        """Return the properties of all chunks (length, ending, ...) for the `StepIndex`, int64 [properties, n]."""
         parts = [
             _known(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
             for at, batch in enumerate(self.batches)
@@ -152,7 +152,7 @@ class StoredTracks:
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
     def _heads(self, known: np.ndarray) -> np.ndarray | None:
-        """Return the first chunk of each chunk's episode, int64 [n], or None if all episodes have one chunk."""
+        """Return the first chunk of each chunk's episode, int64 [n], or None if no chunk continues another."""
         if not (known[T_STARTED] > 0).any():
             return None
         agents = self.facts("agent_ids")
@@ -161,7 +161,7 @@ class StoredTracks:
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return a mask [n] of the chunks that lack the array at `path`, and the default item, or None."""
+        """Return which chunks lack the array at `path`, bool [n], and their default item, or None if none does."""
         lacks = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacks):
             return None
@@ -175,18 +175,18 @@ class StoredTracks:
         return self.table.known[T_STARTED]
 
     def facts(self, name: str) -> np.ndarray:
-        """Return the `EpisodePack` attribute `name`, such as "ids", for each chunk [n], with None if unknown."""
+        """Return an `EpisodePack` attribute such as "ids" of each chunk, [n], with None for unknown values."""
         parts = [_fact(batch, name) for batch in self.batches]
         return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
 
     def place(self, episode: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores a chunk, and the chunk's row in the batch."""
+        """Return the record batch that stores a chunk, and at which row of the batch."""
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])
 
     def versions_at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the policy version of the steps with the indices `indices`, int64 [...], or -1 if unknown."""
+        """Return the version of the policy that took the steps `indices` [...], int64 [...], or -1 if unknown."""
         begins, versions = self._version_runs
         if not len(begins):
             return np.full(indices.shape, UNKNOWN)
@@ -194,7 +194,7 @@ class StoredTracks:
 
     @cached_property
     def _version_runs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Run-length encoded policy versions: the first step index and the version of each run, int64 [k] each."""
+        """Policy versions of all steps, run-length encoded: first step and version of each run, int64 [k] each."""
         parts = [batch.whole.facts.policy_versions for batch in self.batches]
         column = VersionColumn.concat(parts, [len(batch) for batch in self.batches])
         column = None if column is None else column[self.numbers]
@@ -203,7 +203,7 @@ class StoredTracks:
         return self.table.starts.repeat(column.counts()) + column.all_begins(), column.versions
 
     def episode(self, chunk: int, stop: int | None = None) -> SingleAgentEpisode:
-        """Return the episode that contains `chunk`, joined from its chunks, up to the position `stop`."""
+        """Return the whole episode of which `chunk` is a part, or its steps before the position `stop`."""
         first, *later = self.table.chain(chunk)
         episode = self._chunk(first, stop)
         for part in later:
@@ -212,7 +212,7 @@ class StoredTracks:
         return episode
 
     def window(self, chunk: int, position: int, length: int, lookback: int | None) -> SingleAgentEpisode:
-        """Return the steps from `position` on of the episode that contains `chunk`, at most `length`.
+        """Return at most `length` steps from `position` on, of the episode of which `chunk` is a part.
 
         Args:
             lookback: maximal number of steps before them that are the lookback; None for all.
@@ -224,11 +224,11 @@ class StoredTracks:
         )
 
     def _begin(self, chunk: int) -> int:
-        """Return the position of a chunk's first step."""
+        """Return the position (see `StepIndex`) of a chunk's first step."""
         return int(self.table.known[CHUNK_END][chunk] - self.table.lengths[chunk])
 
     def _chunk(self, chunk: int, stop: int | None) -> SingleAgentEpisode:
-        """Return a single chunk as an episode, up to the position `stop` or complete."""
+        """Return one chunk as an episode, or only its steps before the position `stop`."""
         batch, row = self.place(chunk)
         return batch.episode(row, None if stop is None else slice(0, max(stop - self._begin(chunk), 0)))
 
@@ -243,7 +243,7 @@ def _fact(batch: StoredBatch, name: str) -> np.ndarray:
 
 
 def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
-    """Return the index entries of one record batch's chunks, for columns that begin at the offsets `bases`."""
+    """Return the properties of one record batch's chunks for the `StepIndex`, int64 [properties, n]."""
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
     known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
     known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
@@ -256,7 +256,7 @@ def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], path
 
 
 def _widest(batches: Sequence[StoredBatch], path: str, field: TrackField) -> TrackField:
-    """Return the schema of an array column, with text as wide as in the widest record batch."""
+    """Return the schema of an array, for strings with the longest width of all record batches."""
     if not field.is_text:
         return field
     dtypes = (batch.fields[path].dtype for batch in batches if path in batch.written)
@@ -268,7 +268,7 @@ def _are_of_several_widths(batches: Sequence[StoredBatch], path: str, field: Tra
 
 
 def _text(batches: Sequence[StoredBatch], path: str, field: TrackField) -> MappedColumn:
-    """Return a text column with one width for all record batches. Batches with narrower text are copied."""
+    """Return a string array joined over all record batches, with one string width. Narrower strings are copied."""
     dtype = np.dtype(field.dtype)
     arrays = [
         batch.decoded(path, batch.whole.tracks[path]).astype(dtype, copy=False) if path in batch.written else None

@@ -102,7 +102,7 @@ class TimeWindows:
         return steps.astype(np.int64)
 
     def _nearest(self, name: str, draw: StepDraw, times: np.ndarray) -> np.ndarray:
-        """Return the positions [n, k] of the steps with the nearest time stamps.
+        """Return the positions [n, k] of the steps whose time stamps are nearest to the requested times.
 
         A position is outside the episode if no step is near.
         """
@@ -135,7 +135,7 @@ def _is_time(column: Any) -> bool:
 def _first_not_before(
     at: Callable[[np.ndarray], np.ndarray], times: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the first positions, from `first` to `last`, with a time of at least `times`, or last + 1."""
+    """Find by bisection the first positions, from `first` to `last`, whose time is at least `times`, else last + 1."""
     low, high = first.copy(), last.copy()
     while (low <= high).any():
         middle, searching = (low + high) // 2, low <= high
@@ -146,7 +146,7 @@ def _first_not_before(
 
 
 def _resolve_name(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
-    """Return the stored columns for a user's name, the batch column's name, and whether it holds observations."""
+    """Return for a user's column name the stored arrays, the batch column, and whether these are observations."""
     head, *parts = name.split(".")
     track = head if head in tracks.structure else _NAMES.get(head, head)
     places = tracks.structure.get(track)

@@ -1,4 +1,4 @@
-"""Weighted sampling: functions from uniform random numbers to the numbers of steps or episodes."""
+"""Weighted sampling: functions that map uniform random numbers to steps or episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 16  # steps that are read at a time
 
 
 def find_steps(weights: Any, tracks: StoredTracks) -> Find:
-    """Return a function that samples steps by weights: per episode [n], per step [num_steps], or from a column.
+    """Return a function from uniform random numbers to steps, for weights per episode, per step or from a column.
 
     Raises:
         InvalidArgument: weights of another length, or negative, not finite or all zero.
@@ -40,7 +40,7 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
 
 
 def find_episodes(weights: Any, num: int) -> Find:
-    """Return a function that samples episodes with the weights `weights` [num]."""
+    """Return a function from uniform random numbers [n] to episodes, with one weight per episode."""
     array = _checked(np.zeros(0) if isinstance(weights, str) else _numbers(weights), "weights")
     if array.shape != (num,):
         raise InvalidArgument(f"weights={weights!r}: give one number for each of {num} episodes")
@@ -61,7 +61,7 @@ def _checked(weights: np.ndarray, label: str) -> np.ndarray:
 
 
 def _bounds(sums: np.ndarray) -> np.ndarray:
-    """Return the cumulative sums [n] of weights. Raise `InvalidArgument` if the total is 0 or not finite."""
+    """Return the cumulative sums [n] of weights. Raise `InvalidArgument` if their total is 0 or infinite."""
     with np.errstate(over="ignore"):
         ends = np.cumsum(sums)
     if len(ends) and not np.isfinite(ends[-1]):
@@ -72,7 +72,7 @@ def _bounds(sums: np.ndarray) -> np.ndarray:
 
 
 class _EpisodeWeights:
-    """Function that maps uniform random numbers to steps, with one weight per episode."""
+    """Function from uniform random numbers [n] to steps, whose probabilities are given per episode."""
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
@@ -90,7 +90,7 @@ class _EpisodeWeights:
 
 
 class _StepWeights:
-    """Function that maps uniform random numbers to steps, with one weight per step.
+    """Function from uniform random numbers [n] to steps, whose probabilities are given per step.
 
     It stores one sum per block of steps, and reads the weights of sampled blocks.
     """
@@ -124,7 +124,7 @@ class _StepWeights:
 
 
 def _of_track(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that reads a stored column of numbers by step index, for use as weights."""
+    """Return a function that reads the stored column `name` at given step indices, to use its numbers as weights."""
     names = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
     if name not in names:
         raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {names}")

@@ -1,4 +1,4 @@
-"""Search in data sets: tables of episodes and steps, SQL, saved selections, splits and statistics."""
+"""Search in data sets: metadata tables, SQL queries, saved selections, train/test splits and statistics."""
 
 from episodes.storage.search.episode_table import EpisodeTable
 from episodes.storage.search.selection import Selection

@@ -1,4 +1,4 @@
-"""Table of episode metadata as numpy columns, convertible to Arrow, pandas and polars."""
+"""Table of episode metadata (ids, lengths, returns, ...) as numpy columns, for filters and data frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDING_WORDS = np.array(["cut", "terminated", "truncated", "terminated and trunc
 
 
 class EpisodeTable(Mapping[str, np.ndarray]):
-    """Table of episode metadata with columns [n] by name, each computed on first access.
+    """Table of episode metadata, with numpy columns [n] by name that are computed on first access.
 
     `pyarrow.table(table)`, `polars.DataFrame(table)` and DuckDB take it as it is, and numpy's masks work on its
     columns: `table["return"] > 100`. Values of `custom_data` are columns `custom_data/KEY`, if all values of the key
@@ -50,17 +50,17 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
     @property
     def plain_names(self) -> list[str]:
-        """Names of the columns that every data set has, that is, all except `custom_data`."""
+        """Names of the columns that every data set has, that is, all except the keys of `custom_data`."""
         names = dict.fromkeys((*self._columns, *self._later))
         return [name for name in names if not name.startswith(CUSTOM)]
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, one per chunk."""
+        """Number of rows of the table. An episode that is stored in several chunks has a row for each chunk."""
         return len(next(iter(self._columns.values())))
 
     def to_arrow(self, names: Any = None) -> Any:
-        """Return the columns `names`, or all columns, as a `pyarrow.Table`.
+        """Return the columns `names` (default: all) as a `pyarrow.Table`.
 
         Episodes without a value of `custom_data` have a null. An id that is no string is written as one.
         """
@@ -92,7 +92,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
 
 def _numpy(column: Any) -> np.ndarray:
-    """Return an Arrow column as a numpy array [n], with NaN or None for nulls."""
+    """Return an Arrow column as a numpy array [n], with NaN (numbers) or None for missing values."""
     if column.null_count and pyarrow().types.is_integer(column.type):
         values = column.fill_null(0).to_numpy()
         if (np.abs(values.astype(np.float64)) >= _EXACT).any():
@@ -110,7 +110,7 @@ def _arrow(column: np.ndarray) -> Any:
 
 
 def _of_facts(facts: Any) -> dict[str, Any]:
-    """Return an Arrow column for each key of `custom_data` whose values are all bools, all strings, or all numbers."""
+    """Return an Arrow column for each key of the `custom_data` dicts whose values are all bools, strings or numbers."""
     facts = [fact or {} for fact in facts]
     columns = {}
     for key in dict.fromkeys(key for fact in facts for key in fact if isinstance(key, str)):
@@ -126,6 +126,6 @@ def _of_facts(facts: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a bool, number, string or None as a Python value, and wrap any other value in a list."""
+    """Return a bool, number, string or None as a Python value. Any other value is returned in a list."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if value is None or isinstance(value, (bool, int, float, str)) else [value]

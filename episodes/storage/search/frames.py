@@ -1,4 +1,4 @@
-"""Conversion of Arrow tables to pandas and polars data frames."""
+"""Convert Arrow tables to data frames of pandas and polars."""
 
 from __future__ import annotations
 

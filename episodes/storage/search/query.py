@@ -64,7 +64,7 @@ def duckdb() -> Any:
 
 @cache
 def database(process: int) -> Any:
-    """Return an empty in-memory DuckDB database, one per process, without access to files or settings."""
+    """Return this process's in-memory DuckDB database, which cannot access files or change its settings."""
     return duckdb().connect(
         config={"enable_external_access": "false", "python_enable_replacements": "false", "lock_configuration": "true"}
     )
@@ -82,14 +82,14 @@ def _parse(connection: Any, query: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """Yield all nested values of a parsed JSON value."""
+    """Yield a JSON value and all values nested in it."""
     yield tree
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _nodes(part)
 
 
 def _strings(tree: Any) -> Iterator[str]:
-    """Yield all strings in the syntax tree of a query, among them all column and table names."""
+    """Yield all strings in a query's syntax tree, including all names of columns and tables."""
     return (node for node in _nodes(tree) if isinstance(node, str))
 
 
@@ -98,7 +98,7 @@ def _has_star(tree: Any) -> bool:
 
 
 def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
-    """Return the names of the `steps` columns that a query needs, or `["step"]`."""
+    """Return the columns of the table `steps` that a query needs, given the words in it, or `["step"]` for none."""
     by_lower: dict[str, list[str]] = {}
     for name in table.names:
         by_lower.setdefault(name.lower(), []).append(name)
@@ -109,7 +109,7 @@ def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
 
 
 def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
-    """Return the column names, without names that differ only in case from a name in the query.
+    """Return column names without those that SQL would confuse with a name in the query, as only their case differs.
 
     Raises:
         InvalidArgument: the query matches several of these names, or none of them exactly.
@@ -127,7 +127,7 @@ def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
 
 
 def _in_any_case(word: str, by_lower: dict[str, list[str]]) -> list[str]:
-    """Return the columns whose names match `word` in any case, with an index into their items if given."""
+    """Return the columns named `word` in any case. An index at the end, such as "/2", is kept."""
     name, numbers = word.lower(), ""
     while name not in by_lower:
         name, slash, number = name.rpartition("/")

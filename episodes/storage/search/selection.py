@@ -1,4 +1,4 @@
-"""Result of a SQL query over a data set, with its episodes and steps."""
+"""Result of a SQL query over a data set, through which the found episodes and steps can be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shards = list[tuple[str, int]]
 
 
 class Searchable(Protocol):
-    """Interface of a data set that a `Selection` uses."""
+    """Interface of the data sets that a `Selection` can refer to."""
 
     @property
     def lengths(self) -> np.ndarray: ...
@@ -39,7 +39,7 @@ Data = TypeVar("Data", bound=Searchable)
 
 @dataclass(frozen=True)
 class Selection(Generic[Data]):
-    """Result of a SQL query over a data set, from which the matching episodes and steps can be read.
+    """Result of a SQL query over a data set, through which the found episodes and steps can be read.
 
     The result's episodes and steps are known if the query selects `step`, or `episode`, or `episode` and `t`. A
     selection can be passed to `pyarrow.table`, `polars.DataFrame` and DuckDB.
@@ -62,7 +62,7 @@ class Selection(Generic[Data]):
 
     @property
     def numbers(self) -> np.ndarray:
-        """Episode number of each row of the result, int64 [k].
+        """Episode number of each row of the query's result, int64 [k].
 
         Raises:
             InvalidArgument: the query selects neither steps nor episodes.
@@ -79,16 +79,16 @@ class Selection(Generic[Data]):
 
     @property
     def steps(self) -> np.ndarray:
-        """Index of each row's step among all steps of the data set, int64 [k]."""
+        """Index among all steps of the data set of each step that the query found, int64 [k]."""
         return (np.cumsum(self.dataset.lengths) - self.dataset.lengths)[self.numbers] + self.t
 
     @cached_property
     def episodes(self) -> Data:
-        """Data set of the selected episodes, without duplicates, in stored order."""
+        """Data set of the episodes that the query found, without duplicates, in stored order."""
         return self.dataset.select(np.unique(self.numbers))
 
     def to_pandas(self) -> Any:
-        """Return the table as a `pandas.DataFrame`.
+        """Return the query's result as a `pandas.DataFrame`.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -97,7 +97,7 @@ class Selection(Generic[Data]):
         return as_pandas(self._table)
 
     def to_polars(self) -> Any:
-        """Return the table as a `polars.DataFrame`.
+        """Return the query's result as a `polars.DataFrame`.
 
         Raises:
             MissingExtra: polars is not installed.
@@ -115,7 +115,7 @@ class Selection(Generic[Data]):
         return self.table
 
     def windows(self, before: int = 0, after: int = 0) -> list[SingleAgentEpisode]:
-        """Return a short episode around each selected step: `before` steps, the selected step, and `after` steps.
+        """Return for each found step an episode of `before` steps, the step itself, and `after` steps.
 
         Args:
             before: number of steps before it, as far as the chunk has them.
@@ -130,7 +130,7 @@ class Selection(Generic[Data]):
         return [self.dataset.steps(number, max(t - before, 0), t + after + 1) for number, t in pairs]
 
     def save(self, path: str | Path) -> None:
-        """Write the query and the selected steps to a file that `EpisodeDataset.load_selection` reads."""
+        """Write the query and the found steps to a file, for `EpisodeDataset.load_selection`."""
         shards, shard_of, row_of = self.dataset.shard_locations()
         numbers, t = self._found
         value = {
@@ -171,7 +171,7 @@ class Selection(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class SavedSelection:
-    """Contents of a file that `Selection.save` wrote."""
+    """Query and found steps that `Selection.save` has written to a file."""
 
     query: str
     shards: Shards
@@ -190,7 +190,7 @@ class SavedSelection:
     def found_in(
         self, dataset: Searchable, place_of: Callable[[str], Place | None]
     ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-        """Return the episode numbers and times of the saved steps in a data set, and its changes as texts.
+        """Return episode numbers and times of the saved steps in a data set, and texts about data changed since then.
 
         Args:
             dataset: to search.
@@ -222,7 +222,7 @@ _ROWS = 1 << 40  # more than any shard has
 
 
 def _changes(earlier: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
-    """Return texts about Arrow files that were removed or have grown since a selection was saved."""
+    """Return texts about Arrow files that have disappeared, or have new episodes, since a selection was saved."""
     sizes, known, words = dict(shards), Counter[str](), []
     for (name, num), place in zip(earlier, places, strict=True):
         if place is None or place[0] not in sizes:

@@ -1,4 +1,4 @@
-"""Named splits of a data set, for training and testing.
+"""Named parts of a data set, such as a training set and a test set, which are stable when the data set grows.
 
 A split by share is a rule on ids: each episode has a number in [0, 1), a hash of its id and a seed. So episodes that
 are written later are assigned too, and none moves. All chunks of an episode, and all agents of a multi-agent episode,
@@ -26,7 +26,7 @@ Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
 
 
 def read_splits(directory: Path) -> dict[str, Split]:
-    """Read the splits of a data set by name. Raise `UnreadableData` if the file is damaged."""
+    """Return the definitions of a data set's splits by name. Raise `UnreadableData` if the file is damaged."""
     try:
         data = read_file(directory / NAME)
     except FileNotFoundError:
@@ -35,12 +35,12 @@ def read_splits(directory: Path) -> dict[str, Split]:
 
 
 def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
-    """Write the definitions of all splits of a data set to `splits.json`."""
+    """Write the definitions of all splits (training set, test set, ...) of a data set to `splits.json`."""
     put(directory / NAME, json.dumps(with_checksum(dict(splits))) + "\n")
 
 
 def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
-    """Parse user-defined splits: for each name a share of the episodes, or a list of episode ids.
+    """Convert split definitions of a user, shares of the episodes or lists of ids by split name, to their stored form.
 
     >>> parse_splits({"train": 0.75, "test": 0.25}, seed=0)["test"]
     {'from': 0.75, 'to': 1.0, 'seed': 0}
@@ -68,14 +68,14 @@ def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict
 
 
 def _ids(name: str, ids: Any) -> list[str]:
-    """Return the episode ids of a split as sorted strings. Raise `InvalidArgument` if they are not a list."""
+    """Return a split's episode ids as sorted strings. Raise `InvalidArgument` if they are no collection."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise InvalidArgument(f"split {name!r}: {ids!r} is no share and no list of ids; give 0.2, or ['3f2a', ...]")
     return sorted({str(id_) for id_ in ids})
 
 
 def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return True for each episode of a table that is in the split `name`, bool [n].
+    """Return which episodes of a metadata table belong to the split `name`, bool [n].
 
     Raises:
         UnknownKey: there is no such split; the message lists all splits.
@@ -98,7 +98,7 @@ def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.nd
 
 
 def _whole_ids(table: Mapping[str, np.ndarray]) -> list[str]:
-    """Return the id of each chunk's multi-agent episode, or of its episode if there is no such."""
+    """Return for each chunk the id of its multi-agent episode, or of its episode if there is only one agent."""
     return [
         str(id_ if all_ is None else all_)
         for id_, all_ in zip(table["id"], table["multi_agent_episode_id"], strict=True)
@@ -106,6 +106,6 @@ def _whole_ids(table: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _draw(id_: str, seed: int) -> float:
-    """Return a pseudo-random number in [0, 1), a hash of an episode id and a seed."""
+    """Return a number in [0, 1) that depends only on an episode id and a seed, by hashing both."""
     digest = hashlib.blake2b(f"{seed}/{id_}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) / (1 << 53)

@@ -1,4 +1,4 @@
-"""Steps of a data set as flat SQL columns, views of the mapped files if possible.
+"""Columns of the SQL table `steps`: arrays of a data set with one row per step, without copies where possible.
 
 name                            value at step t of a chunk
 step, episode, t                index among all steps, number of the chunk, and t
@@ -42,7 +42,7 @@ MOST_KEPT = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class ColumnLocation:
-    """Location of a SQL column: an array or info path, an index into its items, and before or after the step.
+    """What a SQL column contains: an array or info key, an index into its items, and before or after the step.
 
     Attributes:
         path: of a track or info.
@@ -57,7 +57,7 @@ class ColumnLocation:
 
 @dataclass(frozen=True)
 class BatchSteps:
-    """Steps of the chunks in one record batch, as a part of the SQL table `steps`.
+    """Steps of the episodes in one record batch, as rows of the SQL table `steps`.
 
     Attributes:
         stored: the record batch.
@@ -73,7 +73,7 @@ class BatchSteps:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Number of steps of each chunk, int64 [n]."""
+        """Number of steps of each selected chunk, int64 [n]."""
         whole = self.stored.lengths
         return whole if self.rows is None else whole[self.rows]
 
@@ -82,7 +82,7 @@ class BatchSteps:
         return int(self.lengths.sum())
 
     def items(self, path: str, *, later: bool = False) -> Any:
-        """Return an index (slice, mask or ints) that selects the steps' items from the stored array `path`."""
+        """Return a slice, mask or indices that select one item per step from the stored array at `path`."""
         observed = is_observed(path) or path.startswith(INFO)
         return self._observed(later) if observed else self._stepped
 
@@ -105,7 +105,7 @@ class BatchSteps:
         return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
 
     def own(self, name: str) -> np.ndarray:
-        """Return a column that every data set has, such as "step", "episode" or "t", [num_steps]."""
+        """Return a column [num_steps] that does not come from an array, such as "step", "episode" or "t"."""
         num = self.num_steps
         if name == "step":
             return np.arange(self.first_step, self.first_step + num)
@@ -128,12 +128,12 @@ class BatchSteps:
 
 
 def _ends(pack: Any) -> np.ndarray:
-    """Return the index of each chunk's first step among all steps, without lookbacks."""
+    """Return the number of steps before each chunk of a pack, without lookbacks, int64 [n]."""
     return np.cumsum(pack.lengths) - pack.lengths
 
 
 class StepTable:
-    """SQL table `steps` of a data set, with columns that are computed on first access.
+    """SQL table `steps` of a data set, whose columns are computed on first access.
 
     Args:
         stretches: the steps, by record batch.
@@ -148,7 +148,7 @@ class StepTable:
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of all columns, without single numbers of items such as `observations/2`."""
+        """Names of all columns of the table. Columns for one number of an item (`observations/2`) are not listed."""
         names = [*OWN]
         for path in self._paths:
             names += (path, NEXT + path) if is_observed(path) else (path,)
@@ -156,11 +156,11 @@ class StepTable:
 
     @property
     def plain(self) -> list[str]:
-        """Names of the columns without compressed arrays, in the order of `select *`."""
+        """Names of the columns that `select *` returns, that is, all unless compressed arrays may not be read."""
         return [name for name in self.names if self._decode or not self._is_compressed(name)]
 
     def resolve(self, name: str) -> ColumnLocation | None:
-        """Return the location of the column `name`, or None if there is no such column."""
+        """Return which array or info the column `name` contains, or None if there is no such column."""
         parts: list[int] = []
         while name:
             if name in self.names:
@@ -173,7 +173,7 @@ class StepTable:
         return None
 
     def table(self, names: Sequence[str]) -> Any:
-        """Return the columns `names` as a `pyarrow.Table`, with one Arrow chunk per record batch.
+        """Compute the columns `names` of all steps, unless cached, and return them as a `pyarrow.Table`.
 
         Raises:
             InvalidArgument: there is no such column, or it is compressed and may not be read.
@@ -193,7 +193,7 @@ class StepTable:
         return result
 
     def _remember(self, place: ColumnLocation, column: Any) -> None:
-        """Cache a column, and drop the least recently used columns if the cache is too large."""
+        """Cache a computed column. The least recently used columns are dropped if the cache exceeds 256 MiB."""
         if column.nbytes > MOST_KEPT:
             return
         self._made[place] = column
@@ -201,7 +201,7 @@ class StepTable:
             self._made.pop(next(iter(self._made)))
 
     def batches(self, names: Sequence[str]) -> Iterator[Any]:
-        """Yield a `pyarrow.Table` of the columns `names` for each record batch."""
+        """Yield the columns `names` as a `pyarrow.Table` for the steps of each record batch in turn."""
         for part in self.stretches:
             yield StepTable([part], self._paths, self._decode).table(names)
 
@@ -239,13 +239,13 @@ class StepTable:
 
 
 class Spill:
-    """Storage for computed arrays: in memory up to a limit, then in temporary files."""
+    """Storage for computed arrays: in memory up to 256 MiB, then in temporary files."""
 
     def __init__(self) -> None:
         self._kept, self._lock = 0, Lock()
 
     def keep(self, array: np.ndarray) -> np.ndarray:
-        """Return the array itself, or a copy mapped from a temporary file if the memory limit is reached."""
+        """Return the array, or a copy in a temporary file mapped into memory if too much memory is used already."""
         with self._lock:
             self._kept += array.nbytes
             fits = self._kept <= MOST_KEPT
@@ -258,7 +258,7 @@ class Spill:
 
 
 def _part(array: Any, place: ColumnLocation) -> Any:
-    """Return the array, or one number of each of its items if the column's location has an index."""
+    """Return the array, or only the number at index `place.part` of each of its items."""
     if type(array) is Ragged and place.part:
         raise InvalidArgument(f"{place.path!r} is ragged: its column is a list, whose values SQL reads as column[1]")
     try:
@@ -271,9 +271,7 @@ def _part(array: Any, place: ColumnLocation) -> Any:
 
 
 def _array(array: Any) -> Any:
-    """Return a numpy array as an Arrow array, with items of several numbers as fixed-size lists, and ragged items as
-    lists.
-    """
+    """Return a numpy array as an Arrow array. Items of several numbers become lists."""
     arrow = pyarrow()
     if type(array) is Ragged:
         return arrow.LargeListArray.from_arrays(arrow.array(np.array(array.bounds)), _array(array.flat))
@@ -300,7 +298,7 @@ def _infos(stored: StoredBatch) -> dict[str, Column]:
 
 
 def _info_column(column: Column | None, part: BatchSteps, place: ColumnLocation) -> Any:
-    """Return the info values after the steps as an Arrow array of numbers or strings, other values as JSON."""
+    """Return info values after the steps as an Arrow array: numbers or strings. Other values become JSON text."""
     arrow, items = pyarrow(), part.items(place.path, later=True)
     if column is None:
         return arrow.nulls(part.num_steps)
@@ -323,7 +321,7 @@ def _to_list(value: Any) -> Any:
 
 
 def _with_common_type(chunks: list[Any]) -> list[Any]:
-    """Convert Arrow chunks to one common type: strings if their types differ."""
+    """Return Arrow arrays converted to one type, so that they form one column: text if their types differ."""
     arrow = pyarrow()
     types = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]
     if len(types) > 1:

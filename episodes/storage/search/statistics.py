@@ -34,7 +34,7 @@ _RAGGED_ITEMS = 1 << 14  # the same for a ragged track, in items
 
 @dataclass(frozen=True)
 class TrackStatistics:
-    """Statistics of one array: one number per element of an item, or of all numbers of a large item together.
+    """Statistics of one array for each number in its items. Large items such as images share one set of statistics.
 
     NaN is only counted. Quantiles have a relative error of at most 1/256. Observations are all T + 1 of a chunk,
     without lookbacks.
@@ -60,7 +60,7 @@ class TrackStatistics:
 
     @staticmethod
     def of(array: np.ndarray) -> TrackStatistics:
-        """Compute the statistics of items [n, ...]."""
+        """Compute the statistics of an array of n items, [n, ...]."""
         if int(np.prod(array.shape[1:])) > MOST_PARTS:
             array = array.reshape(-1)
         values = array.astype(np.float64)
@@ -81,19 +81,19 @@ class TrackStatistics:
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation of the values, like `np.std`."""
+        """Standard deviation of the values, without correction for the sample size, like `np.std`."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.sqrt(self.squares / self.count)
 
     def quantile(self, share: float) -> np.ndarray:
-        """Return the quantile for a share in [0, 1]. Raise `InvalidArgument` for another share."""
+        """Return the quantile `share`, such as 0.5. Raise `InvalidArgument` unless it is in [0, 1]."""
         check_fraction("share", share)
         values = np.array([sketch.quantile(share) for sketch in self.sketches]).reshape(self.mean.shape)
         values = np.trunc(values) if self.is_whole else values
         return np.clip(values, self.min, self.max)
 
     def merged(self, statistics: TrackStatistics) -> TrackStatistics:
-        """Return the statistics of both sets of values together (Chan, Golub and LeVeque, 1979)."""
+        """Return the joint statistics of two sets of values (algorithm of Chan, Golub and LeVeque, 1979)."""
         count = self.count + statistics.count
         with np.errstate(all="ignore"):
             share, apart = statistics.count / np.maximum(count, 1), statistics.mean - self.mean
@@ -114,14 +114,14 @@ class TrackStatistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as a JSON value."""
+        """Return the statistics as a value that JSON can store."""
         arrays = np.stack([np.asarray(getattr(self, name), np.float64).reshape(-1) for name in _ARRAYS])
         value = {"shape": list(self.mean.shape), "numbers": base64.b64encode(arrays.astype("<f8").tobytes()).decode()}
         return value | {"whole": self.is_whole, "sketches": [sketch.to_text() for sketch in self.sketches]}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackStatistics:
-        """Return the statistics described by a JSON value from `to_json`."""
+        """Return the statistics from a JSON value that `to_json` returned."""
         arrays = np.frombuffer(base64.b64decode(value["numbers"]), "<f8").reshape(len(_ARRAYS), *value["shape"])
         fields = dict(zip(_ARRAYS, arrays, strict=True))
         counts = {name: fields[name].astype(np.int64) for name in ("count", "num_nan")}
@@ -135,7 +135,7 @@ OfTracks = dict[str, TrackStatistics]
 
 
 def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
-    """Compute the statistics of each numeric array of a record batch, or only of its chunks `rows` [n]."""
+    """Compute the statistics of each numeric array of a record batch, or only of the episodes in its rows `rows`."""
     pack, result = stored.whole, dict[str, TrackStatistics]()
     for path in pack.tracks:
         parts = [TrackStatistics.of(part) for part in _items(stored, path, rows) if part.dtype.kind in "biuf"]
@@ -145,7 +145,7 @@ def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
 
 
 def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Yield the items of the array at `path` without lookbacks, in parts of limited size if it is compressed."""
+    """Yield the items of the array at `path`, without lookbacks. Compressed arrays are yielded in several parts."""
     pack, is_observation = stored.whole, is_observed(path)
     array: Any = pack.tracks[path]
     if rows is not None or pack.lookbacks.any():
@@ -163,7 +163,7 @@ def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[
 
 
 def merge_statistics(parts: list[OfTracks]) -> OfTracks:
-    """Merge the statistics of several record batches."""
+    """Return the joint statistics of several record batches, by array path."""
     result: OfTracks = {}
     for part in parts:
         result |= {
@@ -173,7 +173,7 @@ def merge_statistics(parts: list[OfTracks]) -> OfTracks:
 
 
 def read_statistics(directory: Path) -> dict[str, OfTracks]:
-    """Read the stored statistics by shard name, or an empty dict if the file is missing or damaged."""
+    """Return the stored statistics by shard name, or an empty dict if `statistics.json` is missing or damaged."""
     try:
         stored = verify_json(read_file(directory / NAME), NAME)
         return {
@@ -185,7 +185,7 @@ def read_statistics(directory: Path) -> dict[str, OfTracks]:
 
 
 def put_statistics(directory: Path, shards: Mapping[str, OfTracks]) -> None:
-    """Store the statistics of Arrow files in `statistics.json`. Errors of the disk are ignored."""
+    """Store the statistics of Arrow files in `statistics.json`. Disk errors are ignored, as it is only a cache."""
     values = {
         name: {path: statistics.to_json() for path, statistics in tracks.items()} for name, tracks in shards.items()
     }

@@ -1,4 +1,4 @@
-"""Length, return and completeness of whole episodes, computed over all their chunks in a data set.
+"""Compute length, return and completeness of whole episodes that are stored in several chunks.
 
 chunk            id  t_started  length  return  ending       episode_length  episode_return  is_complete
 0                a   0          5       5.0     cut          8               6.5             True
@@ -19,7 +19,7 @@ NAMES = ("episode_length", "episode_return", "is_complete")
 def columns_of_whole_episodes(
     table: Mapping[str, np.ndarray], rows: np.ndarray | None, of: np.ndarray | None
 ) -> dict[str, Callable[[], np.ndarray]]:
-    """Return functions that compute the columns `episode_length`, `episode_return` and `is_complete`.
+    """Return a function for each of the columns `episode_length`, `episode_return` and `is_complete`.
 
     Args:
         table: columns [N] of the chunks' facts.
@@ -48,7 +48,7 @@ def _read(compute: Callable[[], dict[str, np.ndarray]], name: str) -> np.ndarray
 
 
 def _compute(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Compute length, return and completeness of each chunk's whole episode, as columns [n]."""
+    """Return for each chunk the length and return of its whole episode, and if all of it is stored, columns [n]."""
     episode = episode_codes(table)
     if not len(episode):
         return {
@@ -73,7 +73,7 @@ def _compute(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def episode_codes(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the number of each chunk's episode, int64 [n]: 0, 1, ... in the order of their first chunks.
+    """Number the episodes by the order of their first chunks, and return each chunk's episode number, int64 [n].
 
     Chunks are of one episode if their id, agent id and multi-agent episode id are equal.
     """
