@@ -116,7 +116,7 @@ class MultiAgentGetters(HasEnding):
     clocks = env_times
 
     def env_steps_back(self, num_steps: int) -> int:
-        """Return the smallest lookback in env steps that holds the last `num_steps` complete steps of every agent.
+        """Return how many env steps a lookback needs to hold the last `num_steps` steps of every agent.
 
         A cut with that lookback keeps all these steps, and pending steps. Agents that have ended do not count.
         """
@@ -231,7 +231,7 @@ class MultiAgentGetters(HasEnding):
     def _with_loose_infos(
         self, agent_tracks: dict[Any, AgentTrack | None], agent_ids: AgentIds
     ) -> dict[Any, AgentTrack | None]:
-        """Return each agent's infos, merged in time with infos of env steps without an observation of the agent."""
+        """Return each agent's infos, merged by env step with infos that came without an observation."""
         loose: dict[Any, dict[int, Any]] = {}
         for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
@@ -350,7 +350,7 @@ class MultiAgentGetters(HasEnding):
         return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
     def _chosen(self, agent_ids: Any) -> Collection[Any]:
-        """Return the agent ids to read as a collection. A tuple that is itself the id of an agent means this agent."""
+        """Return `agent_ids` as a collection. A tuple that is the id of one agent means this agent."""
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
         is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
@@ -361,7 +361,7 @@ class MultiAgentGetters(HasEnding):
         return agent_ids
 
     def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
-        """Return the items that a getter call asks for. `track_of` selects observations, actions etc. of one agent."""
+        """Return the items that a getter asks for. `track_of` selects observations, actions etc. of an agent."""
         agent_tracks: Any = self._columns(track_of, request.agent_ids)
         if request.name == "infos" and request.env_steps and self.agents.loose_infos:
             agent_tracks = self._with_loose_infos(dict(agent_tracks), request.agent_ids).items()
