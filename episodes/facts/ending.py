@@ -30,13 +30,13 @@ class Ending(Enum):
 
     @staticmethod
     def of(terminated: Any, truncated: Any) -> Ending:
-        """Return the ending for the flags terminated and truncated. `WrongType` for other values, like "False"."""
+        """Return the ending for the flags terminated and truncated. Raise `WrongType` unless both are bools."""
         if terminated is False and truncated is False:
             return ENDINGS[0]
         return ENDINGS[_flag(terminated) + 2 * _flag(truncated)]
 
     def in_window(self, reaches_end: bool) -> Ending:
-        """Return the ending of a part: this ending if the part includes the chunk's last step, else OPEN."""
+        """Return the ending of a part of the episode: this one if the part includes the last step, else OPEN."""
         return self if reaches_end else ENDINGS[0]
 
     def __repr__(self) -> str:
@@ -60,12 +60,12 @@ ENDINGS = tuple(Ending)
 
 
 def codes_of(terminated: Any, truncated: Any) -> np.ndarray:
-    """Return ending codes (bit 0: terminated, bit 1: truncated), uint8 [n], for two arrays of flags [n]."""
+    """Return ending codes, uint8 [n] (bit 0: terminated, bit 1: truncated), from two bool arrays [n]."""
     return _flags(terminated) | _flags(truncated).astype(np.uint8) << 1
 
 
 def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the flags terminated and truncated as bool arrays, for an array of ending codes, uint8."""
+    """Return two bool arrays, terminated and truncated, from an array of ending codes, uint8."""
     return (codes & 1).view(bool), (codes >> 1).view(bool)
 
 

@@ -72,7 +72,7 @@ class Agents:
         self.passed_on = passed_on  # pending steps that `cut` moved to the next chunk; None before a cut
 
     def timeline(self, agent_id: Any) -> Timeline:
-        """Return the `Timeline` (steps and env steps) of an agent. `UnknownKey` if the agent was never observed."""
+        """Return an agent's `Timeline` (steps and their env steps). Raise `UnknownKey` if it was never observed."""
         timeline = self.timelines.get(agent_id) if isinstance(agent_id, Hashable) else None
         if timeline is None:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")

@@ -29,7 +29,7 @@ _NONE = np.zeros(0, np.intp)
 
 
 class Row(NamedTuple):
-    """Classification of one vector step: which environments stepped, were reset, ended and began, int [k] each."""
+    """Indices of the environments that stepped, were reset, ended, and began in one vector step, int [k] each."""
 
     stepped: np.ndarray  # the row is a step of these environments
     reset: np.ndarray  # the row is a reset of all others

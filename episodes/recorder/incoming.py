@@ -138,7 +138,7 @@ class _Incoming(SingleAgentEpisode):
 
 
 def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
-    """Return the episode with one more step as a growing episode.
+    """Return the episode extended by one step as an episode of lists, which allow items of another dtype or shape.
 
     Its last observation may have another shape.
     """

@@ -24,7 +24,7 @@ _ARRAY: Any = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class LastObservations:
-    """Last observations of episodes that ended in a row which already has the next reset observations."""
+    """Last observations of ended episodes whose place in the recording has the next reset observations."""
 
     row: int
     envs: np.ndarray  # [k] int, ascending
@@ -229,7 +229,7 @@ class RecordedRows:
         self.any_replaced = True
 
     def mark_steps(self, at: Any, steps: np.ndarray) -> None:
-        """Mark which environments stepped, bool [N] for one row or [k, N] for rows. Flags of the others are cleared."""
+        """Mark which environments stepped and were not reset, bool [N] or [k, N], in the rows `at`."""
         np.logical_not(steps, out=self.resets.data[at])
         for flags in (self.terminateds.data[at], self.truncateds.data[at]):
             np.logical_and(flags, steps, out=flags)

@@ -351,7 +351,7 @@ class VectorRecorder:
     # --- taking --------------------------------------------------------------------------------------------------
 
     def take(self) -> EpisodePack:
-        """Return the chunks recorded since the last take as a pack, environment after environment.
+        """Return the steps recorded since the last call as episodes in one pack. Ongoing episodes go on afterwards.
 
         Ongoing episodes with a step are returned as cut chunks. The next take continues them with the same id, their
         `t_started`, and `len_lookback_buffer` lookback steps. An interrupted take loses nothing.

@@ -160,7 +160,7 @@ class ListTrack(_Items):
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, later: Track, skip: int = 0) -> ListTrack:
-        """Append the items of `later`, without its lookback and its first `skip` items, and return this object."""
+        """Append the items of `later`, except its lookback and first `skip` items, in place. Returns this object."""
         self.items.extend(later.item_list(later.lookback + skip, later.total))
         self.uniform = False
         return self
