@@ -121,7 +121,7 @@ class Origin:
 
     @property
     def t(self) -> np.ndarray:
-        """Times of the steps, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        """Time of each row (or step) in its episode, an object array like `numbers`; None for padding or if unknown."""
         real, (keys, episode_of_step, t) = self._places
         times = t.astype(object)
         times[np.array([key is None for key in keys], bool)[episode_of_step]] = None

@@ -45,7 +45,7 @@ from episodes.tracks.track import Track
 
 
 def _data(name: str) -> Any:
-    """Create a property that reads the nested arrays of all episodes, such as `observations`."""
+    """Return a property for one array (or nested arrays) of a pack, such as `observations` of all episodes."""
     column = attrgetter(f"columns.{name}")
     return property(lambda pack: column(pack).whole())
 
@@ -463,7 +463,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())
 
     def step_rows(self) -> slice | np.ndarray:
-        """Return the rows of all steps without lookbacks in actions and rewards, int [num_steps], or a slice of all."""
+        """Return the index in actions and rewards of each step without lookbacks, int [num_steps], or a slice."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.offsets[:-1] + self.lookbacks, self.lengths)

@@ -29,7 +29,7 @@ def record_of(name: str, doc: str) -> property:
 
 
 def track_of(name: str, doc: str) -> Any:
-    """Create a property for one time series of an episode, such as `actions`. Setting another type is an error."""
+    """Return a property for one time series of an episode, such as `actions`. It cannot be set to another type."""
 
     def change(episode: Any, track: Track) -> None:
         if not isinstance(track, Track):
