@@ -268,7 +268,7 @@ class OtherObservations(History):
 
 
 def zeroed(items: Any, missing: np.ndarray) -> Any:
-    """Return nested arrays [B, k, ...] with zeros where `missing` [B, k] is True. Owned arrays are changed in place."""
+    """Return nested arrays [B, k, ...], zero where `missing` [B, k] is True. Owned arrays are changed in place."""
 
     def blank(leaf: np.ndarray) -> np.ndarray:
         if type(missing) is not np.ndarray:  # traced arrays are not written in place

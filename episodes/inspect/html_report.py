@@ -178,7 +178,7 @@ def _texts_of(values: np.ndarray) -> list[str | None]:
 
 
 def repetitions(table: Any) -> np.ndarray:
-    """Return for each row how many earlier rows have the same id, start and agent, int64 [n]."""
+    """Return, for each row of the metadata table, how many earlier rows have equal id, start and agent, int64 [n]."""
     ids, agents = (_texts_of(np.asarray(table[name])) for name in ("id", "agent_id"))
     keys = list(zip(ids, table["t_started"].tolist(), agents, strict=True))
     if len(set(keys)) == len(keys):

@@ -1,4 +1,4 @@
-"""Strategies for spaces of all kinds, nested ones included, and for their items in all memory layouts."""
+"""Hypothesis strategies that generate spaces, also nested ones, and items of them in various memory layouts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LEAVES = st.one_of(
 
 @cache
 def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.Space]:
-    """Return a strategy for spaces of stackable items: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
+    """Return a strategy that generates spaces: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
 
     Args:
         nested: also draw Dict and Tuple spaces, of any depth.
@@ -71,7 +71,7 @@ def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.
 
 @st.composite
 def arrangements(draw: st.DrawFn, item: Any) -> Any:
-    """Draw an equal item in another memory layout: transposed, cropped, reversed, strided, read-only or big-endian.
+    """Generate an equal item in another memory layout: transposed, strided, read-only, big-endian and so on.
 
     Single numbers are numpy's, arrays without axes, or Python's if the dtype is the same.
     """
@@ -80,7 +80,7 @@ def arrangements(draw: st.DrawFn, item: Any) -> Any:
 
 @st.composite
 def items(draw: st.DrawFn, space: gym.Space, *, arrange: bool = True) -> Any:
-    """Draw an item of a space.
+    """Generate an item of a space.
 
     Args:
         space: the space.
