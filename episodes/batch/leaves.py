@@ -95,8 +95,7 @@ def as_numpy(leaf: Any) -> Any:
 
 
 def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
-    """Raise an error unless `value` can be assigned to `rows` of `target` without loss (float to int, say).
-    """
+    """Raise an error unless `value` can be assigned to `rows` of `target` without loss (no float to int)."""
     torch = torch_of(target)
     if torch:
         fits = torch.can_cast(value.dtype if torch_of(value) else torch.as_tensor(value).dtype, target.dtype)

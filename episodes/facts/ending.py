@@ -1,4 +1,4 @@
-"""`Ending`: whether a chunk (part of an episode) ends by termination, truncation, both, or not at all."""
+"""`Ending`: whether an episode ended by termination, truncation, both, or not yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.errors import WrongType
 
 
 class Ending(Enum):
-    """Ending of a chunk (part of an episode). Arrays and files store `code`: bit 0 is terminated, bit 1 truncated.
+    """How an episode ended: terminated, truncated, both or not yet. Stored as `code`: bit 0 terminated, 1 truncated.
 
     >>> Ending.of(True, False), Ending.TERMINATED.in_window(reaches_end=False)
     (Ending.TERMINATED, Ending.OPEN)

@@ -59,7 +59,7 @@ _T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", 
 
 
 class EpisodeFacts(NamedTuple):
-    """Immutable metadata of a chunk (part of an episode): ids, start time, ending, policy versions and spaces.
+    """Immutable metadata of an episode or a part of it: ids, start time, ending, policy versions and spaces.
 
     A named tuple, since each `pack[i]` and each slice creates one: that takes 0.3 us, a frozen dataclass 1.5 us.
     """
@@ -81,7 +81,7 @@ class EpisodeFacts(NamedTuple):
         return _new(cls, values)
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
-        """Return the metadata of the part of the chunk that has `num_steps` steps and begins at time `t_started`."""
+        """Return the metadata of a part of the episode: `num_steps` steps from time `t_started` on."""
         part: list[Any] = list(self)
         part[_T_STARTED] = t_started
         if not reaches_end:  # `Ending.in_window` without a call, since slices are frequent
@@ -108,7 +108,7 @@ class EpisodeFacts(NamedTuple):
             raise InvalidArgument(f"episode {self.id_}: {error}") from None
 
     def followed_by(self, later: EpisodeFacts) -> EpisodeFacts:
-        """Return the metadata of this chunk joined with `later`, the next chunk of the episode."""
+        """Return the metadata of this part of an episode joined with the next part, `later`."""
         versions = join_runs(self.policy_versions, later.policy_versions, later.t_started - self.t_started)
         pipeline = join_pipelines(self.acting_pipeline, later.acting_pipeline)
         return self._replace(ending=later.ending, policy_versions=versions, acting_pipeline=pipeline)
@@ -204,7 +204,7 @@ class PackFacts(NamedTuple):
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The metadata arrays of all episodes, without spaces and custom data."""
+        """The metadata arrays of all episodes, without spaces and custom data, as a tuple."""
         return self[: len(_COLUMNS)]
 
     @property

@@ -71,7 +71,7 @@ class VersionRuns(NamedTuple):
         return (min(known), max(known)) if known else None
 
     def window(self, first: int, num_steps: int) -> VersionRuns | None:
-        """Return the encoded policy versions of `num_steps` steps from step `first` on, or None if all are unknown."""
+        """Return the policy versions of `num_steps` steps from step `first` on, or None if all are unknown."""
         part = self._part(first, num_steps)
         return None if part == UNKNOWN_RUNS else part
 
@@ -84,7 +84,7 @@ class VersionRuns(NamedTuple):
         return VersionRuns(self.versions[low : high + 1], tuple(begin - first for begin in self.begins[low:high]))
 
     def extended_by(self, versions: VersionRuns, step: int) -> VersionRuns:
-        """Return the policy versions of the first `step` steps of this chunk, followed by `versions`."""
+        """Return the policy versions of the first `step` steps, followed by `versions` for later steps."""
         earlier = self._part(0, step)
         if earlier is None:
             return versions
@@ -286,7 +286,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return self.versions.repeat(ends - self.begins)
 
     def lowest_and_highest(self) -> np.ndarray:
-        """Return the lowest and the highest known policy version of each chunk, int64 [n, 2], -1 if all are unknown."""
+        """Return the lowest and highest known version of each episode, int64 [n, 2], -1 if unknown."""
         if self.bounds is None:
             return np.stack([self.versions, self.versions], 1)
         known = np.where(self.versions == UNKNOWN, np.iinfo(np.int64).max, self.versions)

@@ -39,7 +39,7 @@ Endings = dict[Any, Ending]  # agent -> its ending
 
 
 class DepartedAgent(NamedTuple):
-    """How and at which env step an agent ended that has no data in this part of the episode."""
+    """How and at which env step an agent ended before this part of the episode."""
 
     ending: Ending
     env_t: int
@@ -79,7 +79,7 @@ class Agents:
         return timeline
 
     def knows(self, agent_id: Any) -> bool:
-        """Return True if the chunk has an observation or an info of the agent."""
+        """Return True if there is an observation or an info of the agent."""
         return agent_id in self.timelines or any(agent_id in infos for infos in self.loose_infos.values())
 
     def has_ended(self, agent_id: Any) -> bool:

@@ -60,7 +60,7 @@ def default_module(agent_id: Any, episode: Any) -> str:
 
 
 class MultiAgentEpisode(MultiAgentGetters):
-    """Multi-agent episode or chunk (part) of an episode. Agents may enter late, skip env steps and end early.
+    """Episode of several agents in one environment, or a part (chunk) of it. Agents may come late and end early.
 
     An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
     observation completes the step. The constructor takes lists of the arguments of `add_env_reset` and `add_env_step`,
@@ -408,7 +408,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """End agents, and the episode if the flag `"__all__"` is given or if every agent has ended."""
+        """End agents, and the episode: by the flag `"__all__"` or, if it is not given, when every agent has ended."""
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
@@ -466,7 +466,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this chunk at its newest env step, and return the next chunk, in which the episode continues.
+        """End this part of the episode at its newest env step, and return the next part, in which the episode goes on.
 
         Pending steps move to the next chunk. A second cut of this chunk returns an equal next chunk. Before the reset,
         both chunks can still be reset.
@@ -503,7 +503,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append the next chunk of the same episode in place: the inverse of `cut`. The lookback of `other` is dropped.
+        """Append the next part of the same episode in place: the inverse of `cut`. Its lookback is dropped.
 
         A rejected call changes nothing.
 
@@ -618,7 +618,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return episode
 
     def equals(self, episode: object) -> bool:
-        """Return True if both are the same chunk: equal ids, agents, env steps, pending steps, infos and endings."""
+        """Return True if both have equal ids, agents, env steps, pending actions, infos and endings."""
         if not isinstance(episode, MultiAgentEpisode) or not self.agents.equals(episode.agents):
             return False
         facts = episode.facts._replace(observation_space=self.observation_space, action_space=self.action_space)

@@ -67,11 +67,11 @@ class MultiAgentGetters(HasEnding):
         return self.env_t - self._facts.t_started
 
     def env_steps(self) -> int:
-        """Return the number of env steps in this chunk without the lookback, `len(self)`."""
+        """Return the number of env steps in this episode or part of it, without the lookback: `len(self)`."""
         return self.env_t - self._facts.t_started
 
     def agent_steps(self) -> int:
-        """Return the number of complete steps of all agents in this chunk together."""
+        """Return the number of complete steps in this episode or part of it, summed over agents."""
         return sum(len(timeline.episode) for timeline in self.agents.timelines.values())
 
     @property
@@ -81,7 +81,7 @@ class MultiAgentGetters(HasEnding):
 
     @property
     def agent_ids(self) -> set[Any]:
-        """Set of the agents that were observed in this chunk or its lookback."""
+        """Set of the agents that were observed in this part of the episode or its lookback."""
         return set(self.agents.timelines)
 
     @property
@@ -91,7 +91,7 @@ class MultiAgentGetters(HasEnding):
 
     @property
     def agent_t_started(self) -> dict[Any, int]:
-        """Dict from agent to the number of steps it had completed before this chunk."""
+        """Dict from agent to the number of steps that it had completed before this part of the episode."""
         return {agent_id: timeline.episode.t_started for agent_id, timeline in self.agents.timelines.items()}
 
     @property
@@ -100,7 +100,7 @@ class MultiAgentGetters(HasEnding):
         return {agent_id: timeline.episode.id_ for agent_id, timeline in self.agents.timelines.items()}
 
     def has_agent(self, agent_id: Any) -> bool:
-        """Return True if the agent was observed in this chunk or its lookback."""
+        """Return True if the agent was observed in this part of the episode or its lookback."""
         return isinstance(agent_id, Hashable) and agent_id in self.agents.timelines
 
     def env_times(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +162,7 @@ class MultiAgentGetters(HasEnding):
         }
 
     def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
-        """Return a dict from agent to the sum of its rewards in this chunk, without the lookback.
+        """Return a dict from agent to the sum of its rewards, without the lookback.
 
         Args:
             include_pending: also count rewards that belong to no complete step: those of pending steps, and those
@@ -177,7 +177,7 @@ class MultiAgentGetters(HasEnding):
         return returns
 
     def get_return(self, include_pending: bool = False, *, include_hanging_rewards: bool = False) -> float:
-        """Return the sum of all agents' rewards in this chunk, without the lookback.
+        """Return the sum of all agents' rewards, without the lookback.
 
         Args:
             include_pending: see `get_returns`.

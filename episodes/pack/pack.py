@@ -531,7 +531,7 @@ def _fits(track: Track, num: int) -> bool:
 
 
 def describe_counts(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
-    """Return words for a repr, such as "3 episodes", "120 steps" and "mean return 1.5" of whole episodes.
+    """Return words for a repr, such as "3 episodes", "120 steps" and "mean return 1.5" of complete episodes.
 
     `whole` [n] is True for episodes that were neither cut at the start nor at the end.
     """

@@ -74,7 +74,7 @@ class Boundaries:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode, int [N]. An ended episode counts until its reset."""
+        """Number of steps of each environment's episode so far, int [N]. An ended episode counts until its reset."""
         return self.num_rows - self._first_rows
 
     def copy(self) -> Boundaries:
@@ -89,7 +89,7 @@ class Boundaries:
         self._first_rows = self.num_rows - np.asarray(ages, np.int64)
 
     def reset(self, mask: np.ndarray) -> None:
-        """Record that new episodes have started in the environments of the mask, bool [N]."""
+        """Start new episodes in the environments that the mask selects, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
         self._begin(mask, self.num_rows)
 

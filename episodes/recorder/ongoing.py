@@ -28,7 +28,7 @@ class Recording(Protocol):
 
 
 class OngoingEpisodes(Sequence[SingleAgentEpisode]):
-    """Sequence of the ongoing episodes of all environments. Nothing is copied before an episode is read."""
+    """Sequence of the ongoing episodes of N environments. Data is copied only when an episode is read."""
 
     __slots__ = ("_read_all", "_recorder")
 
@@ -68,7 +68,7 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of past steps of each episode that `recent` can return, lookback included, int [N]."""
+        """Number of past steps of each ongoing episode that `recent` can return, int [N]."""
         return self._recorder.depths
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:

@@ -277,12 +277,12 @@ class VectorRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode, int [N]. An ended episode counts until its reset."""
+        """Number of steps of each environment's episode so far, int [N]. An ended episode counts until its reset."""
         return self._classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of past steps of each episode that `recent` can return, lookback included, int [N]."""
+        """Number of past steps of each episode that `recent` can return, int [N]."""
         return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
 
     @property

@@ -249,7 +249,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def t(self) -> int:
-        """Env step of the chunk's last observation: `t_started + len(self)`."""
+        """Env step of the last observation: `t_started + len(self)`."""
         return self._facts.t_started + len(self)
 
     @property
@@ -583,7 +583,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return part
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this chunk at its newest step, and return the next chunk, in which the episode continues.
+        """End this part (chunk) at its newest step, and return the next part, in which the episode continues.
 
         The next chunk has the same ids, `t_started = self.t`, this chunk's last observation as its first, and a copy of
         `custom_data`. This chunk grows no more. Before the reset, both chunks can still be reset.
@@ -612,7 +612,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return episode
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Append the next chunk of the same episode in place: the inverse of `cut`. The lookback of `other` is dropped.
+        """Append the next part (chunk) of the same episode in place: the inverse of `cut`.
 
         A rejected call changes nothing.
 
@@ -697,7 +697,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return episode
 
     def equals(self, episode: object) -> bool:
-        """Return True if both are the same chunk: equal ids, data, lookback, infos, ending and custom data."""
+        """Return True if both have equal ids, data, lookback, infos, ending and custom data."""
         return (
             isinstance(episode, SingleAgentEpisode)
             and self.is_numpy == episode.is_numpy

@@ -258,9 +258,7 @@ class _Watch:
             self.compare_reset(item_of(self.space, last.observations, env), item_of(self.space, row.observations, env))
 
     def check_finals(self, row: _Row, infos: dict[str, Any]) -> None:
-        """Check that the infos have the last observations and infos of the ended environments, for same-step
-        autoreset.
-        """
+        """Raise an error unless infos have the last observations of ended environments (same-step autoreset)."""
         done = row.dones
         for key in ("final_obs", "final_info"):
             mask = infos.get(f"_{key}")

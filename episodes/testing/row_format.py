@@ -94,7 +94,7 @@ def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: Any, broke
 
 
 def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int, broken: Broken) -> None:
-    """Raise `ContractViolation` unless each environment has a finite floating-point reward and two flags."""
+    """Raise `ContractViolation` unless rewards are finite floats [N], and both flags are bool arrays [N]."""
     check_array(rewards, "rewards", (num_envs,), None, broken)
     check_array(terminateds, "terminateds", (num_envs,), bool, broken)
     check_array(truncateds, "truncateds", (num_envs,), bool, broken)
@@ -108,9 +108,7 @@ def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int
 
 
 def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
-    """Raise `ContractViolation` unless the infos are a dict of values for all environments, and arrays [N, ...] with
-    masks.
-    """
+    """Raise `ContractViolation` unless infos are a dict of arrays [N, ...], each with a mask of environments."""
     if not isinstance(infos, dict):
         raise broken(f"{name} to be a dict of arrays", brief(infos), "a list of dicts is no vector info")
     for key, value in infos.items():

@@ -107,7 +107,7 @@ class ItemKinds:
         self._dtypes: Any = None  # a set of dtypes for each leaf, nested as the items are
 
     def filler(self, items: Sequence[Any], fill: Any) -> Any:
-        """Return an item with the nested structure and shapes of `items`, whose numbers all equal `fill`.
+        """Return an item with the nested structure and shapes of `items`, in which all numbers equal `fill`.
 
         Without items, `fill` itself is returned.
         """

@@ -26,7 +26,7 @@ _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None), Ra
 
 
 def is_leaf(value: Any) -> bool:
-    """Return True if the value is a leaf, that is, neither a dict nor a tuple."""
+    """Return True if the value is a leaf of a nested value, that is, neither a dict nor a tuple."""
     return type(value) in _LEAF_TYPES or not isinstance(value, (dict, tuple))
 
 
@@ -102,7 +102,7 @@ def describe(nested: Any) -> str:
 
 
 def leaves(nested: Any) -> list[Any]:
-    """Return the leaves of a nested value in order, as a list."""
+    """Return the leaves (arrays or other values that are no dict or tuple) of a nested value as a list."""
     if is_leaf(nested):
         return [nested]
     result: list[Any] = []
@@ -129,7 +129,7 @@ def escape(key: str) -> str:
 
 
 def unescape(part: str) -> str:
-    """Return the dict key of an escaped part of a path."""
+    """Return the dict key for a part of a path that `escape` returned."""
     return part.replace("~1", "/").replace("~0", "~")
 
 
@@ -229,7 +229,7 @@ def one_after_another(arrays: Sequence[Any]) -> Any:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Concatenate nested arrays leaf by leaf.
+    """Concatenate several nested values of arrays, array by array, along the first axis.
 
     Parts without rows are ignored, since their shape and dtype are unknown.
     """
@@ -276,7 +276,7 @@ _UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.f
 
 
 def frozen(data: Any) -> Any:
-    """Return read-only views of the arrays of a nested value."""
+    """Return a nested value with read-only views of its arrays."""
     if type(data) is not np.ndarray:
         return map_leaves(_frozen_array, data)
     if data.flags.writeable:
@@ -286,7 +286,7 @@ def frozen(data: Any) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """Convert each leaf of a nested value to an array."""
+    """Return a nested value with each leaf converted to an array."""
     return value if type(value) is np.ndarray else map_leaves(as_array, value)
 
 

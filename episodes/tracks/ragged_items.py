@@ -77,7 +77,7 @@ def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
 
 
 def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
-    """Convert an item of a ragged time series to an array [L, *value_shape] of the declared dtype, if possible a view.
+    """Convert an item of a ragged time series to an array [L, *value_shape] of its dtype. Arrays are not copied.
 
     Args:
         item: the item. Parts of a nested item that are not ragged stay.

@@ -75,7 +75,7 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
 
 
 def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Raise an error if an action has another shape than earlier ones. Returns what later actions must equal.
+    """Raise an error if an action's shape differs from earlier ones. Returns a shape or type known to be valid.
 
     A later action that equals the result needs no validation. The result is None for other kinds of actions.
 
@@ -192,7 +192,7 @@ def _ragged_appends(track: Any, items: Any) -> Any:
 
 
 def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tuple[Any, Any]:
-    """Return an action and extra model outputs with ragged items as arrays. The episode is not changed.
+    """Return the action and extra outputs of a step with ragged items as arrays. The episode is not changed.
 
     Raises:
         ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.

@@ -155,7 +155,7 @@ def _array(leaf: Any) -> np.ndarray | None:
 
 
 def _varies(observations: Any) -> bool:
-    """Return True if the observations have more than two different items."""
+    """Return True if the observations have more than two distinct items."""
     array = _array(nested.first_leaf(observations))
     if array is None or array.ndim == 0:
         return True

@@ -28,9 +28,7 @@ _KEYS = ("camera", "joints", "a/b", "~", "0")  # a slash and a tilde are escaped
 
 
 def _any_of(makers: Iterable[Callable[[], gym.Space]]) -> st.SearchStrategy[gym.Space]:
-    """Return a strategy for a space of any of the makers, a new object each time, since spaces hold a random
-    generator.
-    """
+    """Return a strategy that calls one of `makers` for a new space each time, since spaces have random generators."""
     return st.sampled_from(list(makers)).map(lambda make: make())
 
 

@@ -164,7 +164,7 @@ class _World:
         return [agent for agent in remaining if self.pace == "together" or self.chance(0.7)]
 
     def flags(self, waiting: list[Any], arrived: list[Any]) -> tuple[dict[Any, bool], dict[Any, bool]]:
-        """Return flags of some agents, or of all. No agent is truncated without a last observation that it needs."""
+        """Return random end flags of agents or of all. An agent whose last observation is missing is not truncated."""
         terminateds: dict[Any, bool] = {}
         truncateds: dict[Any, bool] = {}
         without_last = set() if self.repeats else set(waiting) - set(arrived)

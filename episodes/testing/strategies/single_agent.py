@@ -46,9 +46,7 @@ _REWARDS = (float, np.float32, np.float64, int, np.asarray)
 
 @cache
 def infos() -> st.SearchStrategy[dict[str, Any]]:
-    """Return a strategy for an info: numbers, strings, None, arrays, and tuples, lists and dicts of them, with unusual
-    keys.
-    """
+    """Return a strategy that generates info dicts with numbers, strings, arrays and nested values, and unusual keys."""
     inner = st.dictionaries(st.sampled_from(["x", "y"]), _VALUES, max_size=2)
     return st.dictionaries(st.sampled_from(["a", "b/c", "d~"]), _VALUES | inner, max_size=3)
 

@@ -33,7 +33,7 @@ Key = tuple[tuple[str, ...], str | None]  # keys of the dicts around a value, an
 
 @dataclass(slots=True, eq=False)
 class TypedColumn:
-    """Read-only array of the values of one info key, with one element (row) per info dict and a common dtype."""
+    """Read-only array of the values of one info key, one for each info dict, with a common dtype."""
 
     values: np.ndarray  # [n, ...]; zero or None in rows without a value
     mask: np.ndarray | None  # [n] bool, True for rows with a value; None if all rows have one
@@ -47,7 +47,7 @@ class TypedColumn:
 
     @property
     def num(self) -> int:
-        """Number of rows n, one per info dict."""
+        """Number n of info dicts that the column covers."""
         return len(self.values)
 
     @property
@@ -95,7 +95,7 @@ class PackedColumn:
 
     @property
     def num(self) -> int:
-        """Number of rows n, one per info dict."""
+        """Number n of info dicts that the column covers."""
         return len(self.starts)
 
     @property
