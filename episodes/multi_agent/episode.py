@@ -503,7 +503,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append the next part of the same episode in place: the inverse of `cut`. Its lookback is dropped.
+        """Append the next part of the same episode in place, without its lookback: the inverse of `cut`.
 
         A rejected call changes nothing.
 

@@ -33,7 +33,7 @@ class LastObservations:
 
 
 def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, num_envs: int) -> tuple[np.ndarray, Any]:
-    """Return the last observations of the episodes that ended at the flat indices row * N + env, `keys` [k]."""
+    """Return the last observations of episodes that ended at the flat indices `keys` [k], and their source."""
     all_keys = np.concatenate([entry.row * num_envs + entry.envs for entry in stored])
     numbers = np.repeat(np.arange(len(stored)), [len(entry.envs) for entry in stored])
     order = np.argsort(all_keys)

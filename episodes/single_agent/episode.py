@@ -612,7 +612,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return episode
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Append the next part (chunk) of the same episode in place: the inverse of `cut`.
+        """Append the next part (chunk) of the same episode in place, without its lookback: the inverse of `cut`.
 
         A rejected call changes nothing.
 

@@ -108,7 +108,7 @@ def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int
 
 
 def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
-    """Raise `ContractViolation` unless infos are a dict of arrays [N, ...], each with a mask of environments."""
+    """Raise an error unless infos are a dict of values for all environments, or of arrays [N, ...] with masks."""
     if not isinstance(infos, dict):
         raise broken(f"{name} to be a dict of arrays", brief(infos), "a list of dicts is no vector info")
     for key, value in infos.items():
