@@ -111,7 +111,7 @@ def to_minari(
     action_space: spaces.Space | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> tuple[Any, LossReport]:
-    """Write episodes to a new local Minari data set. Return the `MinariDataset` and a report of what was lost.
+    """Write episodes to a new local Minari data set. Returns the `MinariDataset` and a report of what was lost.
 
     Images are stored without JPEG compression. `custom_data["seed"]` and `custom_data["options"]` become Minari's own.
     Ids, `t_started`, policy versions and JSON values of custom data are stored with each episode, for `from_minari`.

@@ -152,7 +152,7 @@ def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | No
 
 
 def is_document(value: Any) -> bool:
-    """Return True if msgpack can encode a value."""
+    """Return True if the value can be encoded as msgpack."""
     try:
         msgpack_codec.encode(value, "")
         return True

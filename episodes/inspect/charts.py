@@ -54,7 +54,7 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
 
 
 def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the y coordinates [k] of returns [k] in the chart."""
+    """Return the chart's y coordinates [k] for the returns `values` [k] in the range [low, high]."""
     if high <= low:
         return np.full(len(values), HEIGHT / 2)
     return 6 + (HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))

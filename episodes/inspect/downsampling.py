@@ -53,7 +53,7 @@ class Cells:
         return self.every == 1
 
     def starts(self) -> np.ndarray:
-        """Return the index of the first item of each cell, int64 [k]."""
+        """Return the index of the first item of each cell (run of items), int64 [k]."""
         return np.arange(len(self)) * self.every
 
     def line(self, column: int) -> tuple[np.ndarray, np.ndarray]:

@@ -33,7 +33,7 @@ _known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # ids of spac
 
 
 def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[Any, ...]:
-    """Convert the arrays and metadata of a pack to a tuple of bytes, strings, tuples and buffers for pickling."""
+    """Return a pack's arrays and metadata as a tuple of bytes, strings, tuples and buffers, for pickling."""
     observations, infos, actions, rewards = (track.data for track in columns[:4])
     extra = {key: track.data for key, track in columns.extra.items()}
     arrays = [map_leaves(_to_parts, data) for data in (observations, actions, rewards)]
@@ -124,7 +124,7 @@ def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
 
 
 def unseeded(facts: PackFacts) -> PackFacts:
-    """Return metadata whose spaces have no random state, so that equal spaces give equal pickles."""
+    """Return metadata whose spaces have no random generator state, so that equal spaces pickle equally."""
     observation_space, action_space = map(seeds.unseeded, facts.spaces)
     return facts._replace(observation_space=observation_space, action_space=action_space)
 

@@ -58,7 +58,7 @@ UNNAMED = field_of("track", 0)
 
 
 def extra_field(key: str) -> Field:
-    """Return the `Field` object of the extra model output `key`.
+    """Return the `Field` of the extra model output named `key`, the same object at each call.
 
     Raises:
         WrongType: the key is not a string.

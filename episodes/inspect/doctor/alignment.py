@@ -104,7 +104,7 @@ def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
 
 
 def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: list[np.ndarray]) -> Iterator[Finding]:
-    """Find first rewards with a large prediction error, if the errors of later rewards are small."""
+    """Find first rewards that are predicted badly although later rewards are predicted well."""
     train = (np.concatenate([x[1:] for x in inputs[::2]]), np.concatenate([r[1:] for r in rewards[::2]]))
     mean, scale, weights = _solve(*(one[:MOST_STEPS] for one in train))
 

@@ -100,7 +100,7 @@ def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[s
 
 
 def reward_types(trials: Trials) -> Iterator[Finding]:
-    """Find rewards that are not single numbers."""
+    """Find rewards that are not single numbers, such as None or arrays."""
     places = [
         (trial.id_, step, f"reward {reward!r} is {type(reward).__name__}"[:200])
         for trial in trials
@@ -297,7 +297,7 @@ def first_and_last(trials: Trials) -> Iterator[Finding]:
 
 
 def _blanks(trials: Trials) -> bool:
-    """Return True if any observation before the last is all zeros."""
+    """Return True if an observation before the last one is all zeros."""
     return any(not numbers.any() for trial in trials for numbers in trial.numbers[:-1])
 
 
