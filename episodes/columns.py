@@ -1,4 +1,4 @@
-"""Names of batch columns. They are RLlib's names."""
+"""Names of the columns in train and inference batches, equal to RLlib's names."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ RESERVED_COLUMNS: Final = frozenset(
 
 
 def check_extra_output_names(names: Iterable[str], label: str) -> None:
-    """Raise `TrackMismatch` if an extra model output has the name of a column that this library writes itself.
+    """Raise `TrackMismatch` if an extra model output is named like a column that this library writes.
 
     Call it before outputs are stored and before they become columns of a batch: one of the two would overwrite the
     other.

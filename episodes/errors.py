@@ -17,56 +17,56 @@ class EpisodeError(Exception):
 
 
 class StepOutOfRange(EpisodeError, IndexError):
-    """A requested step or item does not exist."""
+    """Error: a requested step or item does not exist."""
 
 
 class UnknownKey(EpisodeError, KeyError):
-    """A requested column, key, connector or agent does not exist."""
+    """Error: a requested column, key, connector or agent does not exist."""
 
 
 class EpisodeStateError(EpisodeError, RuntimeError):
-    """A call does not fit the state of the object, for example a step before the reset or after the end."""
+    """Error: a call does not fit the state of the object, such as a step before the reset or after the end."""
 
 
 class ShapeMismatch(EpisodeError, ValueError):
-    """Items of one track differ in shape, or data does not have the requested shape."""
+    """Error: items of one time series differ in shape, or data does not have the requested shape."""
 
 
 class TrackMismatch(EpisodeError, ValueError):
-    """Tracks do not fit each other: their keys or lengths differ."""
+    """Error: time series or columns do not fit together, because their keys, lengths or spaces differ."""
 
 
 class ChunkMismatch(EpisodeError, ValueError):
-    """Two chunks are not consecutive."""
+    """Error: two chunks (parts of an episode) are not consecutive."""
 
 
 class InvalidArgument(EpisodeError, ValueError):
-    """An argument has an invalid value."""
+    """Error: an argument has an invalid value."""
 
 
 class NotExportable(EpisodeError, ValueError):
-    """A policy, a connector or a view has no form in an exported file; the message names it, with file and line."""
+    """Error: a policy or connector cannot be exported to a file. The message names it, with file and line."""
 
 
 class InvalidFill(EpisodeError, ValueError):
-    """A fill value cannot replace an item of the track."""
+    """Error: a fill value does not have the shape or dtype of the items that it would replace."""
 
 
 class WrongType(EpisodeError, TypeError):
-    """An argument has a type that is not accepted."""
+    """Error: an argument has a type that is not accepted."""
 
 
 class UnwiredPipeline(EpisodeError, ValueError):
-    """A connector of a pipeline reads a column that no earlier connector writes."""
+    """Error: a connector of a pipeline reads a column that no earlier connector writes."""
 
 
 class MissingExtra(EpisodeError, ImportError):
-    """An optional dependency is missing. The message names the extra to install."""
+    """Error: an optional dependency is missing. The message names the extra to install."""
 
 
 @contextmanager
 def needing(extra: str, why: str) -> Iterator[None]:
-    """Return a context manager for imports of an extra's packages. A failed import raises `MissingExtra`.
+    """Return a context manager for imports of optional packages: a failed import raises `MissingExtra`.
 
     Args:
         extra: name of the extra.
@@ -79,28 +79,28 @@ def needing(extra: str, why: str) -> Iterator[None]:
 
 
 class LostInConversion(EpisodeError, ValueError):
-    """A strict converter would lose data. The message lists it."""
+    """Error: a strict converter would lose data. The message lists it."""
 
 
 class StateMismatch(EpisodeError, ValueError):
-    """A state does not belong to the object into which it is restored."""
+    """Error: a state dict does not belong to the object that is to be restored from it."""
 
 
 class UnreadableData(EpisodeError, ValueError):
-    """Data from disk or a socket is damaged, of a newer version, or not of this library."""
+    """Error: data from disk or a socket is damaged, of a newer version, or not of this library."""
 
 
 class ContractViolation(EpisodeError, AssertionError):
-    """An environment, connector, view or policy breaks a rule for objects of its kind."""
+    """Error: an environment, connector or policy breaks a rule for objects of its kind."""
 
 
 class TransportTimeout(EpisodeError, TimeoutError):
-    """No message was sent or received within the timeout."""
+    """Error: no message was sent or received within the timeout."""
 
 
 class NotAdmitted(EpisodeError, ConnectionError):
-    """The peer rejected the connection: its keys are missing or wrong."""
+    """Error: the other side rejected the connection, because its keys are missing or wrong."""
 
 
 class RunnerLost(EpisodeError, RuntimeError):
-    """A runner process could not be started, or died repeatedly."""
+    """Error: a runner process could not be started, or died repeatedly."""

@@ -1,4 +1,4 @@
-"""`History`: B observations and the steps before them, read the same way from every kind of storage.
+"""Input of connectors: B observations and the steps before them, with one interface for every kind of storage.
 
 Row i is one observation. Earlier items are read in windows that end at it, oldest item first. Items before the start of
 the episode are zeros.
@@ -31,38 +31,38 @@ __all__ = ["History", "HistorySpaces", "OtherObservations", "zeroed"]
 
 @dataclass(frozen=True, eq=False)
 class HistorySpaces:
-    """Observation space and action space of a history, and functions that flatten their items to vectors."""
+    """Observation space and action space, and functions that flatten items of them to vectors."""
 
     observation_space: gym.Space | None = None  # after a view: the space of that view's "obs"
     action_space: gym.Space | None = None
 
     @cached_property
     def flat_observations(self) -> Flattener:
-        """Function from observations to float32 vectors."""
+        """Function that flattens a batch of observations to float32 vectors."""
         return Flattener(self.known_observation_space, np.float32)
 
     @cached_property
     def flat_actions(self) -> Flattener:
-        """Function from actions to float32 vectors, with discrete actions one-hot."""
+        """Function that flattens a batch of actions to float32 vectors, discrete ones as one-hot."""
         return Flattener(self.known_action_space, np.float32)
 
     @property
     def known_observation_space(self) -> gym.Space:
-        """The observation space. `InvalidArgument` if it is missing."""
+        """The observation space. Raises `InvalidArgument` if it was not given."""
         if self.observation_space is None:
             raise InvalidArgument("flat observations need the observation space; give it to the pipeline")
         return self.observation_space
 
     @property
     def known_action_space(self) -> gym.Space:
-        """The action space. `InvalidArgument` if it is missing."""
+        """The action space. Raises `InvalidArgument` if it was not given."""
         if self.action_space is None:
             raise InvalidArgument("previous actions need the action space; give it to the pipeline")
         return self.action_space
 
 
 class History(ABC):
-    """B observations and the earlier steps of their episodes, as batches for connectors.
+    """B observations and the steps before each in its episode, read as batched arrays. Input of connectors.
 
     Returned arrays may be read-only memory of the storage, so change copies only.
 
@@ -94,18 +94,18 @@ class History(ABC):
 
     @abstractmethod
     def last_observations(self, k: int) -> Any:
-        """Return the last k observations up to each of the B, nested arrays [B, k, ...], zeros before the start."""
+        """Return the last k observations up to each of the B, [B, k, ...], with zeros before the episode."""
 
     @abstractmethod
     def last_steps(self, track: str, k: int) -> Any:
-        """Return the last k "actions", "rewards" or items of an extra model output, nested arrays [B, k, ...].
+        """Return the last k items of `track` ("actions", "rewards" or an extra output) before each, [B, k, ...].
 
         Missing steps are zeros. None if nothing of that name was recorded.
         """
 
     @abstractmethod
     def window(self, k: int) -> History:
-        """Return the history of the last k observations up to each, B * k observations, with the oldest repeated."""
+        """Return a history of B * k observations: the last k up to each of the B, with the oldest one repeated."""
 
     @property
     @abstractmethod
@@ -114,7 +114,7 @@ class History(ABC):
 
     @abstractmethod
     def episode(self, i: int) -> Any:
-        """Return the `SingleAgentEpisode` up to observation i. Slow, for code that needs episodes."""
+        """Return the `SingleAgentEpisode` that ends with observation i. Slow: for code that needs whole episodes."""
 
     @property
     def agent_ids(self) -> np.ndarray:
@@ -132,11 +132,11 @@ class History(ABC):
         return len(self.depth)
 
     def observed(self, k: int) -> np.ndarray:
-        """Return a bool mask [B, k] that is True if the observation exists, for the last k observations."""
+        """Return which of the last k observations exist in the episode, bool [B, k]."""
         return self.depth[:, None] >= back(k)
 
     def stepped(self, k: int) -> np.ndarray:
-        """Return a bool mask [B, k] that is True if the step exists, for the last k steps."""
+        """Return which of the last k steps exist in the episode, bool [B, k]."""
         return self.depth[:, None] > back(k)
 
     def observations(self, k: int | None = None) -> Any:
@@ -211,18 +211,18 @@ class History(ABC):
             )
 
     def _left(self, k: int) -> int | None:
-        """Return how far back a window of k observations may still look, in steps, or None for no limit."""
+        """Return how many steps a window of k observations may still look back, or None without a limit."""
         return None if self.lookback is None else max(self.lookback - (k - 1), 0)
 
 
 @lru_cache(maxsize=64)
 def back(k: int) -> np.ndarray:
-    """Return the array k - 1, ..., 1, 0: the distance of each item of a window from its last item."""
+    """Return the array k - 1, ..., 1, 0: how far each item of a window lies before the last one."""
     return np.arange(k - 1, -1, -1)
 
 
 class OtherObservations(History):
-    """Base class of histories with other observations than `source`, such as stacked frames, and all else equal.
+    """Base class of a history that replaces another one's observations, for example by stacked frames.
 
     Subclasses define `newest`, `last_observations` and `window`.
     """
@@ -268,7 +268,7 @@ class OtherObservations(History):
 
 
 def zeroed(items: Any, missing: np.ndarray) -> Any:
-    """Return nested arrays [B, k, ...] with zeros where `missing` [B, k] is True. Owned arrays are changed in place."""
+    """Return nested arrays [B, k, ...], zero where `missing` [B, k] is True. Owned arrays are changed in place."""
 
     def blank(leaf: np.ndarray) -> np.ndarray:
         if type(missing) is not np.ndarray:  # traced arrays are not written in place

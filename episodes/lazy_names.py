@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first used."""
+"""Lazy imports: public names of a package are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package that imports the names in `homes` when they are first used.
+    """Return `__getattr__` and `__dir__` for a package. Names in `homes` (name to module) are imported on first use.
 
     Submodules are attributes of the package too, as if they were imported.
 

@@ -1,4 +1,4 @@
-"""`Batch`: named columns of arrays or tensors, and the origin of their rows."""
+"""`Batch`: named columns of arrays or tensors that know from which episode and step each row came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Batch`: named columns of arrays or tensors, nested where observations or actions are.
+"""`Batch`: named columns of arrays or tensors with a common first axis, nested like the observations or actions.
 
 >>> batch = Batch(obs={"camera": np.zeros((4, 8, 8)), "joints": np.ones((4, 2))}, rewards=np.arange(4.0))
 >>> batch
@@ -29,7 +29,7 @@ View = TypeVar("View")
 
 
 class Batch:
-    """A struct of columns [B, ...]: a row is `batch[i]`, a column is `batch["rewards"]` or `batch.rewards`.
+    """Named columns [B, ...] of arrays or tensors: `batch[i]` is a row, `batch["rewards"]` or `batch.rewards` a column.
 
     Leaves are numpy arrays or torch tensors. They are shared with the given ones, never copied, and other values become
     arrays. A dict inside a batch is read as a `Batch` of the same memory; tuples stay tuples. Lengths are checked by
@@ -59,7 +59,7 @@ class Batch:
 
     @classmethod
     def _of(cls, columns: dict[str, Any], came: LazyOrigin | None = None) -> Batch:
-        """Return a batch that holds the dict of valid columns itself, without a copy."""
+        """Return a batch that uses the given dict of valid columns itself, without a copy."""
         batch = cls.__new__(cls)
         _set_columns(batch, columns)
         _set_came(batch, came)
@@ -67,7 +67,7 @@ class Batch:
 
     @property
     def origin(self) -> Origin:
-        """Origin of the batch's rows: for each row its episode and step. Samples and train batches have an origin.
+        """Episode and step from which each row came, known for samples of buffers and for train batches.
 
         Raises:
             EpisodeStateError: the origin is unknown.
@@ -75,7 +75,7 @@ class Batch:
         return origin_of(self._came, self._columns)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Batch:
-        """Return a batch with other columns of the same rows, and so of the same origin."""
+        """Return a batch with other columns for the same rows, which keep their origin (episode and step)."""
         return self._of(_adopt(columns, ""), self._came)
 
     # Columns
@@ -126,11 +126,11 @@ class Batch:
         return {name: _shown(value) for name, value in self._columns.items()}.items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a column, or the default if there is no such column."""
+        """Return the column `name`, or the default if there is no such column."""
         return _shown(self._columns[name]) if name in self._columns else default
 
     def update(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
-        """Add or replace columns."""
+        """Add columns to this batch in place, or replace those with the same names."""
         self._columns.update(Batch(columns, **more)._columns)
 
     def _names(self) -> str:
@@ -179,7 +179,7 @@ class Batch:
         generator: np.random.Generator | None = None,
         merge_last: bool = False,
     ) -> Iterator[Batch]:
-        """Yield parts of `size` rows in order (views), or shuffled by the generator (copies).
+        """Yield minibatches of `size` rows, in order (views), or shuffled by the generator (copies).
 
         The last part may be smaller. With `merge_last` it is joined with the previous part.
         """
@@ -197,7 +197,7 @@ class Batch:
 
     @classmethod
     def stack(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """Return the batches stacked along a new first axis.
+        """Return one batch of several, with each column stacked along a new first axis.
 
         Args:
             batches: batches of the same columns and shapes.
@@ -207,7 +207,7 @@ class Batch:
 
     @classmethod
     def cat(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """Return the batches concatenated, by one concatenation per leaf. `fill` as in `stack`."""
+        """Return one batch of several, with each column concatenated along the first axis. `fill` as in `stack`."""
         return cls._join(batches, "cat", fill)
 
     @classmethod
@@ -254,7 +254,7 @@ class Batch:
     # Missing values
 
     def isnull(self) -> Batch:
-        """Return a batch of the same shapes, True for values that are NaN or None."""
+        """Return a batch of bool columns in the same shapes: True where a value is NaN or None."""
         return self._map(batch_leaves.nulls)
 
     def hasnull(self) -> bool:
@@ -262,7 +262,7 @@ class Batch:
         return any(bool(batch_leaves.nulls(leaf).any()) for leaf in nested.leaves(self._columns))
 
     def dropnull(self) -> Batch:
-        """Return the rows without NaN or None. Shapes and nesting stay."""
+        """Return the batch without the rows that have a NaN or None in any column."""
         bad = np.zeros(len(self), bool)
         for leaf in nested.leaves(self._columns):
             missing = batch_leaves.as_numpy(batch_leaves.nulls(leaf))
@@ -272,11 +272,11 @@ class Batch:
     # Other forms
 
     def to_numpy(self) -> Batch:
-        """Return the batch with arrays as leaves. CPU tensors are shared, not copied."""
+        """Return the batch with numpy arrays in place of tensors. CPU tensors share their memory."""
         return self._map(batch_leaves.as_numpy)
 
     def to_torch(self, dtype: Any = None, device: Any = None) -> Batch:
-        """Return the batch with tensors as leaves.
+        """Return the batch with torch tensors in place of arrays, of the given dtype and on the given device.
 
         Args:
             dtype: dtype of the floating-point leaves. Integers and booleans keep theirs.
@@ -301,13 +301,13 @@ class Batch:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested dicts with the same leaves. The outermost one is a `TrainBatch`, which keeps the origin."""
+        """Return the columns as nested dicts. The outermost one is a `TrainBatch`, which keeps the rows' origin."""
         columns = self._columns.items()
         copied = {k: v if type(v) is np.ndarray else nested.map_leaves(lambda leaf: leaf, v) for k, v in columns}
         return TrainBatch(copied, self._came)
 
     def require(self, view: type[View]) -> View:
-        """Return this batch, typed as the view, a Protocol: see `episodes.batch.views`.
+        """Return this batch if it has the columns that the Protocol `view` declares, for type checkers.
 
         Raises:
             TrackMismatch: names the columns that the view needs and the batch lacks.
@@ -335,7 +335,7 @@ _set_columns, _set_came = (vars(Batch)[slot].__set__ for slot in ("_columns", "_
 
 
 def _shown(value: Any) -> Any:
-    """Return a column as users get it: a nested column as a batch that shares its memory."""
+    """Return a column in the form for users: a nested column becomes a `Batch` that shares its memory."""
     if isinstance(value, dict):
         return Batch._of(value)
     if isinstance(value, tuple):
@@ -344,7 +344,7 @@ def _shown(value: Any) -> Any:
 
 
 def _adopt(value: Any, path: str) -> Any:
-    """Return a value as a batch stores it: leaves are shared, dicts are copied."""
+    """Return a column in the form that a batch stores: arrays are shared, dicts are copied."""
     if isinstance(value, Batch):
         value = value._columns
     if isinstance(value, (dict, Mapping)):
@@ -360,7 +360,7 @@ def _adopt(value: Any, path: str) -> Any:
 
 
 def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
-    """Return the batches' columns. `TrackMismatch` names the columns that only some batches have."""
+    """Return the column dicts of the batches. Raise `TrackMismatch` if only some of them have a column."""
     first = nested.flatten(batches[0]._columns).keys()
     for i, batch in enumerate(batches):
         paths = nested.flatten(batch._columns).keys()
@@ -376,7 +376,7 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
 def _filled(
     columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, mode: str, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the columns of all batches. A batch that lacks a column gets one full of `fill`."""
+    """Return the column dicts of the batches, in which a missing column is added, full of `fill`."""
     cut = 1 if mode == "cat" else 0
     complete: list[dict[str, Any]] = [{} for _ in columns]
     for name in dict.fromkeys(name for columns_of_one in columns for name in columns_of_one):

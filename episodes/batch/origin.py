@@ -1,4 +1,4 @@
-"""`Origin`: the episode and step from which each row of a batch came, looked up on demand.
+"""`Origin`: from which episode and step each row of a batch came. It is looked up only when it is read.
 
 A batch holds a source of steps and one integer per row, the index of its step in the source, computed lazily. The
 source provides episode, agent and time, and keeps no episode alive.
@@ -20,7 +20,7 @@ PADDING = -1  # index of a row without a step
 
 
 class EpisodeKey(NamedTuple):
-    """Identity of an episode: its id, agent id and module id."""
+    """Identity of an episode: episode id, agent id and module id."""
 
     id_: str  # id of the episode
     agent_id: Any = None
@@ -28,7 +28,7 @@ class EpisodeKey(NamedTuple):
 
 
 class StepLocations(NamedTuple):
-    """Episodes and times of some steps, as arrays."""
+    """Episodes and times of several steps, as arrays."""
 
     keys: list[EpisodeKey | None]  # distinct episodes; None if an episode is unknown
     episode_of_step: np.ndarray  # [n] int64, index into `keys` of each step's episode
@@ -36,7 +36,7 @@ class StepLocations(NamedTuple):
 
 
 class StepOrigin(NamedTuple):
-    """A step: its episode and time, and the chunk that holds it."""
+    """Where a step came from: its episode and time, and the part (chunk) of the episode that has it."""
 
     id_: str  # id of the episode
     t: int  # time in the episode, 0 at the reset
@@ -49,7 +49,7 @@ class StepOrigin(NamedTuple):
 
 
 class StepSource(Protocol):
-    """Storage that looks up steps by index. It raises `EpisodeStateError` for a step that was dropped."""
+    """Interface of a storage that finds steps by index. Raises `EpisodeStateError` for a step that was dropped."""
 
     def step(self, number: int) -> StepOrigin: ...
     def episode(self, number: int) -> Any: ...
@@ -60,7 +60,7 @@ LazyOrigin = tuple[StepSource, Any]  # a source, and step indices int64 [B] or [
 
 
 class Origin:
-    """Origin of the batch's rows: for each row its episode and step.
+    """From which episode and step each row of a batch came.
 
     Attributes:
         source: the storage of the steps.
@@ -86,7 +86,7 @@ class Origin:
         return None if numbers == PADDING else self.source.step(int(numbers))
 
     def episode(self, row: Any = ()) -> Any:
-        """Return the stored episode of a row, or of the first step of a sequence's row.
+        """Return the stored episode from which a row came. For a sequence: the episode of its first step.
 
         Raises:
             EpisodeStateError: the episode is not stored any more, or the row is padding.
@@ -106,22 +106,22 @@ class Origin:
 
     @property
     def ids(self) -> np.ndarray:
-        """Ids of the episodes, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        """Episode id of each row (or step), an object array shaped like `numbers`; None for padding and if unknown."""
         return self._of_episodes(lambda key: key.id_)
 
     @property
     def agent_ids(self) -> np.ndarray:
-        """Ids of the agents, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        """Agent id of each row (or step), an object array shaped like `numbers`; None for padding and if unknown."""
         return self._of_episodes(lambda key: key.agent_id)
 
     @property
     def module_ids(self) -> np.ndarray:
-        """Ids of the modules, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        """Module id of each row (or step), an object array shaped like `numbers`; None for padding or if unknown."""
         return self._of_episodes(lambda key: key.module_id)
 
     @property
     def t(self) -> np.ndarray:
-        """Times of the steps, objects of the shape of `numbers`, None for padding and unknown episodes."""
+        """Time of each row (or step) in its episode, an object array like `numbers`; None for padding or if unknown."""
         real, (keys, episode_of_step, t) = self._places
         times = t.astype(object)
         times[np.array([key is None for key in keys], bool)[episode_of_step]] = None
@@ -134,7 +134,7 @@ class Origin:
 
     @property
     def _places(self) -> tuple[np.ndarray, StepLocations]:
-        """Mask of the rows without padding, and the locations of their steps."""
+        """Mask of the steps that are no padding, and the episodes and times of these steps."""
         real = self.numbers != PADDING
         return real, self.source.places(self.numbers[real])
 
@@ -148,24 +148,24 @@ class Origin:
 
 
 def resolved(came: LazyOrigin) -> Origin:
-    """Return the `Origin` of a lazy origin, whose step indices are computed now."""
+    """Return the `Origin` for a pair (source, step indices), where the indices may be a function still to be called."""
     source, numbers = came
     indices: Any = numbers() if callable(numbers) else numbers
     return Origin(source, indices)
 
 
 def select_rows(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Return the origin of the indexed rows of a batch."""
+    """Return the origin of the batch rows that an index selects."""
     return None if came is None else (came[0], resolved(came).numbers[batch_leaves.as_numpy(rows)])
 
 
 def select_rows_lazily(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Return the origin of the indexed rows. The index is applied when the origin is first read."""
+    """Return the origin of the batch rows that an index selects. The index is applied at the first read."""
     return None if came is None else (came[0], _Taken(came, rows))
 
 
 class _Taken(NamedTuple):
-    """Function that returns the step indices of the indexed rows."""
+    """Function that returns the step indices of the batch rows that an index selects."""
 
     came: LazyOrigin
     rows: Any
@@ -197,7 +197,7 @@ def concat_origins(
 
 
 class _CombinedSource(NamedTuple):
-    """Several sources as one. Step `number` of source i has index `number * len(sources) + i`."""
+    """Several step storages as one: step `number` of storage i has the index `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of sampling from replay buffers and data sets."""
+"""Checks of the arguments with which steps are sampled from replay buffers and data sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 
 
 def check_counts(least: int = 1, **counts: Any) -> None:
-    """Raise `InvalidArgument` unless all counts are ints of at least `least`."""
+    """Raise `InvalidArgument` unless each keyword argument is an int of at least `least`."""
     for name, count in counts.items():
         if type(count) is not int and not is_int(count):
             raise InvalidArgument(f"{name}={count!r}: give an int")
@@ -41,7 +41,7 @@ def check_n_step(n_step: Any) -> None:
 
 
 def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: int | None) -> None:
-    """Raise `InvalidArgument` unless transitions can be sampled with these arguments of `sample`."""
+    """Raise `InvalidArgument` unless the arguments of `sample` (transitions) are valid."""
     check_counts(n=n)
     check_n_step(n_step)
     checked_number("gamma", gamma, 0.0, 1.0)
@@ -52,7 +52,7 @@ def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: i
 def check_sequences(
     batch_size: int, length: int, burn_in: int, lookback: int, boundary: str, period: int | None
 ) -> None:
-    """Raise `InvalidArgument` unless sequences can be sampled with these arguments of `sample_sequences`."""
+    """Raise `InvalidArgument` unless the arguments of `sample_sequences` are valid."""
     check_counts(batch_size=batch_size, length=length)
     check_counts(0, burn_in=burn_in, lookback=lookback)
     if not isinstance(boundary, str) or boundary not in ("pad", "stop"):
@@ -66,7 +66,7 @@ def check_sequences(
 def checked_keys(
     keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], other_columns: Sequence[str]
 ) -> Sequence[str]:
-    """Return the names of the columns to sample: columns of transitions, infos, `tracks` and `other_columns`.
+    """Return the names of the columns to sample. Raise an error for a name that is not available.
 
     Raises:
         UnknownKey: there is no such column.
@@ -94,7 +94,7 @@ def checked_keys(
 
 
 def checked_step_indices(indices: Any, ndim: int | None = None) -> np.ndarray:
-    """Return step indices as an int64 array.
+    """Return the indices of steps as an int64 array. Raise an error unless they are integers.
 
     Args:
         indices: ints in an array or nested lists.

@@ -16,7 +16,7 @@ __all__ = ["TrainBatch"]
 
 
 class TrainBatch(dict[str, Any]):
-    """A dict of columns with the origin of its rows. `Batch(train_batch)` has the origin, too.
+    """Dict of columns that also knows from which episode and step each row came. `Batch(train_batch)` keeps it.
 
     A plain dict of the same columns (`dict(train_batch)`, `train_batch | {...}`) does not have it.
     """
@@ -30,7 +30,7 @@ class TrainBatch(dict[str, Any]):
 
     @property
     def origin(self) -> Origin:
-        """The episode and step of each row.
+        """Episode and step from which each row came.
 
         Raises:
             EpisodeStateError: the origin is unknown, since a connector or the user changed the number of rows.
@@ -42,7 +42,7 @@ class TrainBatch(dict[str, Any]):
 
 
 def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
-    """Return the origin of the columns' rows. `EpisodeStateError` if it is unknown."""
+    """Return from which episode and step the rows of `columns` came. Raise `EpisodeStateError` if unknown."""
     if came is None:
         raise EpisodeStateError(
             "it is not known where these rows came from: batches of a learner pipeline or a replay buffer know it, "
@@ -59,6 +59,6 @@ def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
 
 
 def _has_rows(leaf: Any, numbers: np.ndarray) -> bool:
-    """Return True if a column has a row for each number. A single row always fits."""
+    """Return True if a column has as many rows as `numbers`, the step indices. A single row always fits."""
     shape = getattr(leaf, "shape", None)
     return numbers.ndim == 0 or (bool(shape) and shape[0] == len(numbers))

@@ -1,4 +1,4 @@
-"""Typed views of a `Batch`: Protocols of the columns that an algorithm needs, checked at run time.
+"""Protocols that list the batch columns an algorithm needs, for type checkers and checks at run time.
 
 `batch.require(RolloutBatch)` returns the batch itself, typed as the view, or raises an error that names every column
 that is missing or of the wrong kind. A user's own view is a Protocol with annotations, defined at the top of a module.
@@ -31,7 +31,7 @@ Flags = Annotated[Any, "booleans"]  # [B], one array or tensor
 
 
 class BatchView(Protocol):
-    """Methods of a batch, which every view has."""
+    """Methods that every batch Protocol in this module has."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -44,13 +44,13 @@ class BatchView(Protocol):
 
 
 class ObsBatch(BatchView, Protocol):
-    """Columns that a policy reads: observations."""
+    """Batch with the column that a policy reads: observations."""
 
     obs: Nested
 
 
 class RolloutBatch(ObsBatch, Protocol):
-    """Columns of transitions: observations, actions, rewards, endings and next observations."""
+    """Batch of transitions: observations, actions, rewards, flags and next observations."""
 
     new_obs: Nested
     actions: Nested
@@ -60,14 +60,14 @@ class RolloutBatch(ObsBatch, Protocol):
 
 
 class BatchWithReturns(ObsBatch, Protocol):
-    """Steps with their discounted returns to go."""
+    """Batch of steps with the discounted sum of rewards from each step on."""
 
     actions: Nested
     returns_to_go: Numbers
 
 
 class BatchWithAdvantages(ObsBatch, Protocol):
-    """Steps with advantages and value targets."""
+    """Batch of steps with advantages and value targets."""
 
     actions: Nested
     advantages: Numbers
@@ -75,34 +75,34 @@ class BatchWithAdvantages(ObsBatch, Protocol):
 
 
 class ActStateBatch(BatchView, Protocol):
-    """Actions of a recurrent policy with its state after each action."""
+    """Batch of a recurrent policy's actions, with its state after each action."""
 
     actions: Nested
     state_out: Nested
 
 
 class ModelOutputBatch(BatchView, Protocol):
-    """Columns of a policy's outputs: inputs of the action distribution."""
+    """Batch of a policy's outputs: the inputs of the action distribution."""
 
     action_dist_inputs: Numbers
 
 
 class DistBatch(ModelOutputBatch, Protocol):
-    """Actions sampled from a distribution, with its inputs and the log-probabilities."""
+    """Batch of actions sampled from a distribution, with its inputs and the log-probabilities."""
 
     actions: Nested
     action_logp: Numbers
 
 
 class PrioBatch(BatchView, Protocol):
-    """Samples of a prioritized replay buffer: importance weights, and the indices for `update_priorities`."""
+    """Sample of a prioritized replay buffer, with importance weights and the indices for `update_priorities`."""
 
     weights: Numbers
     indices: Numbers
 
 
 def check_view(columns: Mapping[str, Any], view: type) -> None:
-    """Raise `TrackMismatch` unless the columns fit the annotations of the view."""
+    """Raise `TrackMismatch` unless the columns fit the annotations of the Protocol `view`."""
     problems = _problems(columns, view, "")
     if problems:
         names = ", ".join(nested.flatten(dict(columns))) or "nothing"
@@ -135,7 +135,7 @@ def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
 
 
 def _kind_problem(value: Any, kind: str, path: str) -> list[str]:
-    """Return a list with the problem of a value that does not fit the annotation `kind`, or an empty list."""
+    """Return a message in a list if a column does not fit the annotation `kind`, or an empty list."""
     if kind not in ("numbers", "booleans"):
         return []
     if not nested.is_leaf(value):

@@ -1,4 +1,4 @@
-"""The `episodes` command, also `python -m episodes`: data sets, training and evaluation from a terminal."""
+"""The command line program `episodes` (`python -m episodes`): data sets, training and evaluation from a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line. A wrong call is one line on stderr, and exit status 2."""
+    """Run the command line program. Wrong arguments print one line to stderr, and exit with status 2."""
     try:
         import typer  # noqa: F401
     except ImportError:

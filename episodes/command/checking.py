@@ -1,4 +1,4 @@
-"""`episodes check`: find damaged, missing and left-over files of a data set."""
+"""Command `episodes check`: finds damaged, missing and left-over files of a data set."""
 
 from __future__ import annotations
 

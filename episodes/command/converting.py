@@ -1,4 +1,4 @@
-"""`episodes convert`: convert data sets between the formats of libraries."""
+"""Command `episodes convert`: converts data sets between file formats, such as Minari, LeRobot and Parquet."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def convert(
 
 
 class _Counted:
-    """Iterable of episodes that counts episodes and steps, and passes both counts to `show`."""
+    """Iterable over episodes that passes the numbers of episodes and steps so far to the function `show`."""
 
     def __init__(self, episodes: Iterator[Any], show: Callable[[int, int], None]) -> None:
         self._episodes, self._show = episodes, show
@@ -67,7 +67,7 @@ class _Counted:
 
 @contextmanager
 def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
-    """Return a context manager of a function that prints counts of episodes and steps on a terminal."""
+    """Return a context with a function that shows the numbers of converted episodes and steps on a terminal."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -82,7 +82,7 @@ def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _number_of(source: str) -> int | None:
-    """Return the number of episodes, or None if it is unknown before reading."""
+    """Return the number of episodes in the source, or None if it is unknown before reading."""
     from episodes.converters.formats import format_of
     from episodes.storage import EpisodeDataset
 

@@ -1,4 +1,4 @@
-"""`episodes diff`: print the first difference of two episodes, data sets or training runs."""
+"""Command `episodes diff`: prints the first difference of two episodes, data sets or training runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def diff(
 
 
 def _source(path: Path) -> Any:
-    """Return the data set of a path, or the ledger or the recorded episodes of a run."""
+    """Open the path as a data set, or as a training run's ledger (log of learned rows) or recorded episodes."""
     from episodes.storage import EpisodeDataset
     from episodes.storage.header import NAME
     from episodes.storage.ledger import LedgerReader
@@ -63,7 +63,7 @@ def _source(path: Path) -> Any:
 
 
 def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool) -> None:
-    """Print the differences of two data sets or of one episode of each."""
+    """Print the differences of two data sets, or of one chosen episode of each."""
     from episodes.command.inspect_commands import index_of_episode
     from episodes.inspect.comparison import compare_data_sets, compare_episodes
 

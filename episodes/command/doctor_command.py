@@ -1,4 +1,4 @@
-"""`episodes doctor`: find problems of endings and data in an environment or a data set."""
+"""Command `episodes doctor`: finds faulty endings and faulty data in an environment or a data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`episodes info`, `ls`, `show`, `record`, `report` and `watch`: the contents of a data set."""
+"""Commands that show a data set: `episodes info`, `ls`, `show`, `record`, `report` and `watch`."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def show(
 
 
 def _function(name: str | None) -> Any:
-    """Return the function MODULE:NAME, or None. `typer.BadParameter` if there is none."""
+    """Import and return the function "MODULE:NAME", None for None. Raise `typer.BadParameter` if it does not exist."""
     if name is None:
         return None
     module, _, attribute = name.partition(":")
@@ -143,7 +143,7 @@ def _function(name: str | None) -> Any:
 
 
 def _track_facts(series: Any) -> dict[str, Any]:
-    """Return the statistics of a track, with None instead of numbers that are not finite."""
+    """Return the statistics of a time series as a dict for JSON, with None in place of NaN and infinities."""
     low, mean, high = map(finite, series.range) if series.is_numeric else (None, None, None)
     counts = series.counts._asdict() if series.is_numeric else {}
     stats = {"lowest": low, "mean": mean, "highest": high} if series.is_numeric else {}
@@ -222,19 +222,19 @@ def watch(
 
 
 def _columns(dataset: Any) -> list[str]:
-    """Return the names of the columns that commands print."""
+    """Return the names of the metadata columns that the commands print."""
     return [*COLUMNS, *(name for name in dataset.metadata if name.startswith("custom_data/"))]
 
 
 def _rows(dataset: Any) -> list[dict[str, Any]]:
-    """Return a dict of column and value for each episode of a data set."""
+    """Return the metadata of each episode of a data set as a list of dicts."""
     names, table = _columns(dataset), dataset.metadata
     columns = [table[name].tolist() for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _statistics(dataset: Any) -> list[dict[str, Any]]:
-    """Return a dict of statistics for each number of each track, and one for all pixels of images."""
+    """Return table rows with statistics: one for each component of each array, one for all pixels of images."""
     import numpy as np
 
     rows = []
@@ -248,7 +248,7 @@ def _statistics(dataset: Any) -> list[dict[str, Any]]:
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """Return a sort key that puts numbers first, then NaN, then texts, then None."""
+    """Return a sort key for mixed values: numbers first, then NaN, then texts, then None."""
     if value is None:
         return 3, ""
     if isinstance(value, (int, float)):
@@ -257,7 +257,7 @@ def _order(value: Any) -> tuple[int, Any]:
 
 
 def index_of_episode(dataset: Any, text: str) -> int:
-    """Return the index of the episode whose id is `text` or begins with it, or of the index `text`."""
+    """Return the index of the episode that `text` names: an id, the beginning of an id, or an index."""
     ids = [str(id_) for id_ in dataset.metadata["id"].tolist()]
     if not ids:
         raise InvalidArgument(f"{dataset.path}: the data set has no episodes")
@@ -291,7 +291,7 @@ def _page(episode: Any) -> str:
 
 
 def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
-    """Return an episode of random actions in an environment."""
+    """Run an environment with random actions, and return the episode."""
     from episodes.single_agent import SingleAgentEpisode
 
     episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)

@@ -1,4 +1,4 @@
-"""`episodes keys`: create keys for a receiver of episodes and for its senders."""
+"""Command `episodes keys`: creates the keys with which senders of episodes connect to a receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`episodes ledger`: the rows that each update of a run learned from."""
+"""Command `episodes ledger`: the log of which rows each update of a training run learned from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`episodes compact | seal | merge | copy | upload`: rewrite and copy data sets."""
+"""Commands that rewrite or copy data sets: `episodes compact`, `seal`, `merge`, `copy` and `upload`."""
 
 from __future__ import annotations
 

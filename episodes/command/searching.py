@@ -1,4 +1,4 @@
-"""`episodes sql | split`: query episodes and steps, and define splits."""
+"""Commands that query a data set: `episodes sql` and `episodes split`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converters between episodes and the data formats of other libraries, with reports of lost information."""
+"""Converters of episodes to and from the formats of other libraries. Each reports what information was lost."""
 
 from episodes.converters.d4rl import from_d4rl
 from episodes.converters.formats import read, write

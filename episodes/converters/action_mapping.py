@@ -1,4 +1,4 @@
-"""Convert actions between a policy's action space and the environment's, for export and import."""
+"""Conversion of actions between the policy's units and the environment's, when episodes are exported or imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Converted = TypeVar("Converted", SingleAgentEpisode, MultiAgentEpisode, EpisodeP
 
 
 def export_actions(episodes: Converted, report: LossReport, mapping: str | None = None) -> Converted:
-    """Return the episodes with actions of the environment, or of a policy with `mapping`, and report replaced actions.
+    """Return the episodes with the environment's actions, or with a policy's if `mapping` is given.
 
     Args:
         episodes: an episode or a pack.
@@ -43,5 +43,5 @@ def export_actions(episodes: Converted, report: LossReport, mapping: str | None 
 
 
 def imported_space(space: Any, mapping: str | None) -> Any:
-    """Return the action space of imported actions: the environment's, or a policy's space with this mapping."""
+    """Return the action space for imported actions: the environment's, or with `mapping` a policy's."""
     return space if mapping is None or space is None else policy_space_of(space, mapping)

@@ -1,4 +1,4 @@
-"""Iterate over episodes in lists and packs of bounded size, so that writers never hold all episodes in memory."""
+"""Iteration over episodes in lists and packs of bounded size, so that not all of them are in memory at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack
 
 
 def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes one by one. Multi-agent episodes become one episode per agent, by `pack_agents`.
+    """Yield episodes one by one. A multi-agent episode yields one episode per agent.
 
     Args:
         episodes: the episodes.
@@ -41,7 +41,7 @@ def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpi
 
 
 def refuse_ragged(episodes: Iterable[Any]) -> list[Any]:
-    """Return the episodes as a list. Raise `TrackMismatch` if one of them has ragged tracks."""
+    """Return the episodes as a list. Raise `TrackMismatch` if one has items of varying length."""
     episodes = list(episodes)
     for episode in episodes:
         kinds = episode.tracks.ragged_kinds() if isinstance(episode, SingleAgentEpisode) else {}
@@ -56,13 +56,13 @@ def refuse_ragged(episodes: Iterable[Any]) -> list[Any]:
 
 
 def packs_of(episodes: Given) -> Iterator[EpisodePack]:
-    """Yield the episodes in packs of bounded size with equal dtypes, shapes and spaces."""
+    """Yield packs of bounded size, each of consecutive episodes with equal dtypes, shapes and spaces."""
     for some in bounded_lists(episodes):
         yield EpisodePack.from_episodes(some)
 
 
 def bounded_lists(episodes: Given, *, alike: bool = True, ragged: bool = False) -> Iterator[list[SingleAgentEpisode]]:
-    """Yield the episodes in order, in lists of bounded size.
+    """Yield the episodes in order, in lists of bounded size. With `alike`, a list has equal dtypes and shapes.
 
     Args:
         episodes: the episodes.

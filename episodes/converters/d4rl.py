@@ -1,4 +1,4 @@
-"""Import of HDF5 files in D4RL's layout."""
+"""Import of episodes from HDF5 files in the layout of D4RL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def from_d4rl(
 
 
 def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of an HDF5 file in D4RL's layout. Losses are added to `report`."""
+    """Yield the episodes of an HDF5 file in D4RL's layout. What gets lost is added to `report`."""
     with needing("minari", "D4RL's files need h5py"):
         import h5py
     try:
@@ -85,7 +85,7 @@ def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentE
 def _of_rows(
     file: Any, rows: slice, terminated: np.ndarray, truncated: np.ndarray, name: str, number: int, report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes in a range of rows that ends with an episode."""
+    """Yield the episodes in a range of rows of the file, at the end of which an episode ends."""
     observations, actions, rewards = (
         file["observations"][rows],
         file["actions"][rows],

@@ -1,4 +1,4 @@
-"""Read and write episodes in any supported format, given by name or inferred from a path."""
+"""Reading and writing of episodes in any supported format, given by name or recognized from the path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from episodes.storage.files import local_path, whole_directory
 
 
 def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
-    """Write episodes to a new data set of this library. Nothing is lost.
+    """Write episodes to a new data set in this library's format, which keeps everything.
 
     An iterator of episodes is not collected in memory.
 
@@ -51,13 +51,13 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
 
 
 def dataset_episodes(path: str | Path, report: LossReport) -> Iterator[Any]:
-    """Yield the episodes of a data set of this library."""
+    """Yield the episodes of a data set in this library's format."""
     yield from EpisodeDataset(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Reading and writing functions of one file format, and the file that identifies its directories."""
+    """Functions that read and write one format, and the file by which its directories are recognized."""
 
     read: Callable[[Any, LossReport], Iterator[Any]]
     write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...) -> a report, or a result and a report
@@ -76,7 +76,7 @@ FORMATS = {
 
 
 def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossReport]:
-    """Open a source of any supported format, and return an iterator over its episodes and a report of losses.
+    """Open a source in any supported format. Returns an iterator over its episodes and a report of losses.
 
     Args:
         source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or an object of
@@ -133,7 +133,7 @@ def writable() -> list[str]:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Infer the format of a file or directory, and return its name, or None if the format is unknown.
+    """Return the name of the format of a file or directory, or None if it is not recognized.
 
     Raises:
         UnreadableData: Parquet that cannot be read.
@@ -168,7 +168,7 @@ def _held(source: Any, report: LossReport) -> Iterator[Any]:
 
 
 def _reader_of(source: Any) -> Callable[[Any, LossReport], Iterator[Any]] | None:
-    """Return the function that reads an object of another library, or None if its type is unknown.
+    """Return the function that converts an object of another library, or None if its type is unknown.
 
     The other library is not imported.
     """
@@ -194,7 +194,7 @@ def _is_rllibs(value: Any) -> bool:
 def _reader_of_list(
     convert: Callable[[Any], tuple[list[Any], LossReport]],
 ) -> Callable[[Any, LossReport], Iterator[Any]]:
-    """Convert a function that returns a list of episodes to a reader function that yields episodes."""
+    """Return a generator function that yields the episodes of `convert`, which returns a list."""
 
     def episodes(source: Any, report: LossReport) -> Iterator[Any]:
         episodes_read, losses = convert(source)

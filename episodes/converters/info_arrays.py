@@ -1,4 +1,4 @@
-"""Convert info dicts to arrays [T + 1, ...] by key and back."""
+"""Conversion of info dicts to one array [T + 1, ...] per key and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ODD = ("", ".", "..")  # keys with another meaning in HDF5
 
 
 def info_arrays(infos: Sequence[dict[Any, Any]], lost: Callable[[str], None], prefix: str = "") -> dict[str, Any]:
-    """Return the infos as nested arrays, with only the keys that all infos have in one dtype and shape.
+    """Return info dicts as nested arrays. Keys not in all dicts, or without a common type, are left out.
 
     Args:
         infos: the infos, dicts of numbers, bools, str, arrays and nested dicts.
@@ -63,7 +63,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Convert nested arrays to `count` info dicts. Shorter arrays fill the last infos.
+    """Convert nested arrays back to `count` info dicts. Shorter arrays fill the last dicts.
 
     Scalars of float64, int64 and bool become Python's own.
     """

@@ -1,4 +1,4 @@
-"""Convert infos to portable table columns (numbers, arrays, text, msgpack) and back."""
+"""Conversion of info dicts to portable table columns (numbers, arrays, text, msgpack) and back."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TEXT, _DOCUMENTS = "text", "msgpack"
 
 @dataclass(frozen=True, slots=True)
 class InfoColumns:
-    """Info values of n observations as columns by key path, with the type of each column."""
+    """Values of n info dicts as one column per key path, with the type of each column."""
 
     kinds: dict[str, Any]
     values: dict[str, Column]
 
     @classmethod
     def of(cls, infos: Infos, ids: Sequence[Any], report: LossReport) -> InfoColumns:
-        """Convert infos to columns. Keys that msgpack cannot encode are added to `report`.
+        """Convert info dicts to columns. Keys that cannot be encoded are added to `report`.
 
         Args:
             infos: the infos [n].
@@ -49,7 +49,7 @@ class InfoColumns:
         return self.kinds
 
     def columns(self, prefix: str, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> dict[str, Any]:
-        """Return the infos at the given rows as Arrow columns.
+        """Return the infos at the indices `rows` as Arrow columns by name.
 
         Args:
             prefix: the first part of the columns' names.
@@ -90,7 +90,7 @@ class InfoColumns:
 
     @staticmethod
     def read(kinds: dict[str, Any], table: Any, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
-        """Read infos from the columns of an Arrow table.
+        """Read info dicts back from the columns of an Arrow table.
 
         Args:
             kinds: the kind of each column, by path.

@@ -82,7 +82,7 @@ def to_lerobot(
 
 
 class _Writer:
-    """Writer of a data set in LeRobot's layout, episode by episode."""
+    """Writer of a LeRobot data set, one episode after another."""
 
     def __init__(self, root: Path, fps: int, videos: bool, lossless: bool, report: LossReport) -> None:
         self._root, self._fps, self._are_videos, self._lossless = root, fps, videos, lossless
@@ -100,7 +100,7 @@ class _Writer:
         self._described: dict[str, Any] = {}
 
     def write(self, episode: SingleAgentEpisode, task: str) -> None:
-        """Write one episode: its rows, videos, statistics and metadata."""
+        """Write one episode: its table rows, videos, statistics and metadata."""
         if not len(episode):
             self._report.add("the episode", "LeRobot has no episodes without a step", episode.id_)
             return
@@ -147,7 +147,7 @@ class _Writer:
             pyav()
 
     def _base(self, num: int, task: int) -> dict[str, np.ndarray]:
-        """Return the columns that every LeRobot data set contains, such as "timestamp" and "frame_index"."""
+        """Return the columns that LeRobot requires for an episode of `num` steps, such as "timestamp"."""
         frame = np.arange(num)
         return {
             "timestamp": (frame / self._fps).astype(np.float32),
@@ -195,7 +195,7 @@ class _Writer:
         files: dict[str, Any],
         stats: dict[str, Stats],
     ) -> None:
-        """Write the metadata row of an episode to meta/episodes."""
+        """Write one episode's row of metadata below meta/episodes."""
         row = {"episode_index": self._num_episodes, "tasks": [task], "length": num}
         row |= {"data/chunk_index": number // _FOLDER, "data/file_index": number % _FOLDER}
         row |= {"dataset_from_index": self._num_frames, "dataset_to_index": self._num_frames + num} | files
@@ -207,7 +207,7 @@ class _Writer:
         self._num_frames += num
 
     def _rest(self, episode: SingleAgentEpisode) -> bytes:
-        """Return the attributes of an episode that LeRobot cannot store, such as ids and infos, as msgpack."""
+        """Return what LeRobot has no place for, such as ids and infos of an episode, as msgpack bytes."""
         names = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
         ids = {name: getattr(episode, name) for name in names}
         arrays, known = episode.finalized_tracks().observations.arrays(), self._features or {}
@@ -234,7 +234,7 @@ class _Writer:
         return msgpack_codec.encode(keep_supported(facts, lost, is_document), OURS)
 
     def close(self) -> None:
-        """Finish all files, and write the description of the data set (info.json, statistics and tasks)."""
+        """Finish all files, and write the data set's description (info.json), statistics and tasks."""
         if not self._num_episodes:
             raise InvalidArgument("to_lerobot: no episodes with a step were given")
         for key in list(self._videos):
@@ -284,7 +284,7 @@ def _flags(episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
 
 
 def _tasks_table(tasks: dict[str, int]) -> Any:
-    """Return a table of tasks that pandas reads as a frame indexed by task, as LeRobot requires."""
+    """Return an Arrow table of task names, which pandas reads with the task as index, as LeRobot requires."""
     pa, index = pyarrow(), "__index_level_0__"
     column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
     label = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}

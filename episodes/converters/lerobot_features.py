@@ -1,4 +1,4 @@
-"""Features (columns and videos) of LeRobot's data sets, and the arrays of an episode that they store."""
+"""Features (columns and videos) of LeRobot data sets, and the array of an episode that each stores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ORDERS = {"HWC": (0, 1, 2, 3), "CHW": (0, 2, 3, 1)}  # transpositions from [n, 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Column or video of a LeRobot data set that stores one array of an episode."""
+    """Column or video of a LeRobot data set, which stores one array of each episode."""
 
     path: str  # path of the track
     name: str  # name of the feature
@@ -84,7 +84,7 @@ def describe(dtype: np.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def features_of(tracks: Tracks, videos: bool) -> dict[str, Feature]:
-    """Return the feature that stores each array of an episode, by the array's path.
+    """Return a dict from array path to the LeRobot feature that stores this array of an episode.
 
     Args:
         tracks: finished tracks.
@@ -109,7 +109,7 @@ def features_of(tracks: Tracks, videos: bool) -> dict[str, Feature]:
 
 
 def _order_of(array: np.ndarray) -> str | None:
-    """Return the axis order of images, "HWC" or "CHW", or None if the items are not images."""
+    """Return "HWC" or "CHW" if the array's items are images, otherwise None."""
     if array.dtype != np.uint8 or array.ndim != 4 or min(array.shape[1:]) < 1:
         return None
     if array.shape[3] in (1, 3) and min(array.shape[1:3]) >= 16:
@@ -129,7 +129,7 @@ def _name(path: str, is_video: bool) -> str:
 
 
 def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any]) -> dict[str, Any]:
-    """Return a description of dtypes, nesting and spaces for info.json, from which `from_lerobot` restores episodes."""
+    """Return a JSON description of dtypes, nesting and spaces, with which `from_lerobot` restores episodes."""
     whole = {"observations": tracks.observations.whole(), "actions": tracks.actions.whole()}
     whole |= {"rewards": tracks.rewards.whole()}
     whole |= {"extra_model_outputs": {key: track.whole() for key, track in tracks.extra.items()}}
@@ -139,7 +139,7 @@ def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any
 
 
 def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: Any) -> None:
-    """Raise `TrackMismatch` unless an episode has the same features as earlier episodes, with text of any length."""
+    """Raise `TrackMismatch` unless an episode has the same features as the first. Text lengths may differ."""
     for path in known.keys() | features.keys():
         before, feature = known.get(path), features.get(path)
         same_text = before is not None and feature is not None and before.dtype[1] == feature.dtype[1] == "U"
@@ -151,7 +151,7 @@ def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: An
 
 
 def assembled_tracks(about: dict[str, Any], leaves: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the arrays of an episode nested as before the export.
+    """Return an episode's arrays, nested as they were before the export, from a dict of arrays by path.
 
     Raises:
         UnreadableData: the array of a track is missing.

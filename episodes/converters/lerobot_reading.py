@@ -1,4 +1,4 @@
-"""Import of data sets in LeRobot's layout, version 3."""
+"""Import of episodes from data sets in LeRobot's layout, version 3."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def from_lerobot(path: str | Path, *, strict: bool = False) -> tuple[list[Single
 
 
 def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a LeRobot data set. Losses are added to `report`."""
+    """Yield the episodes of a LeRobot data set. What gets lost is added to `report`."""
     root = local_path(path)
     info = _info_of(root)
     tasks = _tasks_of(root)
@@ -94,7 +94,7 @@ def _tasks_of(root: Path) -> dict[int, str]:
 
 
 def _metas_of(root: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the metadata row of each episode, without its statistics."""
+    """Yield each episode's row of metadata as a dict, without statistics."""
     for file in files_of(root / "meta/episodes"):
         names = [name for name in schema_of(file).names if not name.startswith("stats/")]
         for table in groups_of(file, names):
@@ -102,7 +102,7 @@ def _metas_of(root: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class _Source:
-    """Reader of the rows and videos of a LeRobot data set, in the order of its episodes."""
+    """Reader of a LeRobot data set's table rows and videos, episode by episode."""
 
     def __init__(self, root: Path, info: dict[str, Any]) -> None:
         self._root, self._info = root, info
@@ -112,7 +112,7 @@ class _Source:
         self._videos: dict[str, FrameReader] = {}
 
     def rows(self, meta: dict[str, Any]) -> Any:
-        """Read the rows of one episode as an Arrow table.
+        """Return the table rows of one episode as an Arrow table.
 
         Raises:
             UnreadableData: the rows are missing.
@@ -137,7 +137,7 @@ class _Source:
         return table
 
     def frames(self, key: str, meta: dict[str, Any], count: int) -> np.ndarray:
-        """Read `count` frames [count, H, W, 3] of one episode's video."""
+        """Return `count` video frames of one episode, [count, H, W, 3]."""
         location = {name: meta[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
         file = self._root / self._info["video_path"].format(video_key=key, **location)
         start = frame_number(meta[f"videos/{key}/from_timestamp"], self._info["fps"])
@@ -207,7 +207,7 @@ def _foreign_episode(
 
 
 def _single_or_all(parts: dict[str, np.ndarray]) -> Any:
-    """Return the only array, or all arrays by name if there are several."""
+    """Return the only value of a dict, or the dict itself if it has several."""
     return next(iter(parts.values())) if len(parts) == 1 else parts
 
 
@@ -216,7 +216,7 @@ def _flag(table: Any, name: str, default: np.ndarray) -> np.ndarray:
 
 
 def _end_flags(table: Any, number: int, report: LossReport) -> tuple[bool, bool]:
-    """Return whether the last step terminated the episode, and whether it was truncated."""
+    """Return the flags terminated and truncated of an episode's last step. What is unknown is reported."""
     none = np.zeros(len(table), bool)
     done, terminated, truncated = (bool(_flag(table, name, none)[-1]) for name in FLAGS)
     if "next.terminated" not in table.column_names and "next.truncated" not in table.column_names and done:

@@ -1,4 +1,4 @@
-"""Report of the information that a converter could not store, with reasons and affected episodes."""
+"""Report of the information that a conversion lost, with reasons and affected episodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LossReport:
     _where: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
     def add(self, item: str, reason: str, episode_id: Any) -> None:
-        """Record that a piece of information of an episode was lost. Repeated calls for one episode count once.
+        """Record that information of an episode was lost, and why. Repeated calls for an episode count once.
 
         Args:
             item: what was lost.
@@ -58,14 +58,14 @@ class LossReport:
         count[2] = episode_id
 
     def join(self, report: LossReport) -> None:
-        """Add all losses of another report."""
+        """Add all losses of another report to this one."""
         for key, (num, first, last) in report._where.items():
             known = self._where.setdefault(key, [0, first, None])
             known[0], known[2] = known[0] + num, last
 
     @property
     def losses(self) -> list[Loss]:
-        """Recorded losses, in the order in which they first occurred."""
+        """List of what was lost, in the order of first occurrence."""
         return [Loss(item, reason, num, first) for (item, reason), (num, first, _) in self._where.items()]
 
     def check(self, strict: bool) -> LossReport:
@@ -89,7 +89,7 @@ class LossReport:
 
 
 def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any], bool], path: str = "") -> Any:
-    """Return the part of nested dicts that a format supports, and call `lost` with the path of each other value.
+    """Return the part of nested dicts that a format can store. `lost` is called with the path of the rest.
 
     Args:
         value: the value, a nested dict or any other.
@@ -114,7 +114,7 @@ def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any
 
 
 def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:
-    """Report spaces of an episode that differ from the spaces that the format stores for all episodes.
+    """Report spaces of an episode that differ from the ones that the format stores for all episodes.
 
     Args:
         report: gets what is lost.
@@ -134,7 +134,7 @@ FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy
 def report_dropped_facts(
     report: LossReport, episode: SingleAgentEpisode, name: str, keeps: Collection[str] = ()
 ) -> None:
-    """Report all attributes of an episode that a format cannot store, except the attributes in `keeps`.
+    """Report which metadata of an episode the format cannot store, apart from `keeps`.
 
     Args:
         report: gets what is lost.

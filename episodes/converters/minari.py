@@ -1,4 +1,4 @@
-"""Export to and import from Minari data sets."""
+"""Export of episodes to Minari data sets, and import from them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgent
 
 
 def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a Minari data set. Losses are added to `report`."""
+    """Yield the episodes of a Minari data set. What gets lost is added to `report`."""
     minari = _minari()
     if isinstance(dataset, (str, Path)):
         place = Path(dataset) / "data"
@@ -89,14 +89,14 @@ def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossRepo
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy values that Minari reads from HDF5 to Python values."""
+    """Return numpy scalars and arrays from Minari's HDF5 files as Python values, also inside dicts."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _as_arrays(data: Any) -> Any:
-    """Convert Minari's nested data to nested arrays, in which lists of str become arrays."""
+    """Return Minari's nested data with lists of strings replaced by arrays."""
     if isinstance(data, dict):
         return {key: _as_arrays(part) for key, part in data.items()}
     return tuple(map(_as_arrays, data)) if isinstance(data, tuple) else np.asarray(data)
@@ -111,7 +111,7 @@ def to_minari(
     action_space: spaces.Space | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> tuple[Any, LossReport]:
-    """Write episodes to a new local Minari data set. Return the `MinariDataset` and a report of what was lost.
+    """Write episodes to a new local Minari data set. Returns the `MinariDataset` and a report of what was lost.
 
     Images are stored without JPEG compression. `custom_data["seed"]` and `custom_data["options"]` become Minari's own.
     Ids, `t_started`, policy versions and JSON values of custom data are stored with each episode, for `from_minari`.
@@ -156,7 +156,7 @@ _root_lock = threading.Lock()
 
 @contextmanager
 def _root(path: Path) -> Iterator[None]:
-    """Return a context manager that sets Minari's root directory, and restores the previous one."""
+    """Return a context manager in which Minari stores data sets below `path`."""
     name = "MINARI_DATASETS_PATH"
     with _root_lock:
         before = os.environ.get(name)
@@ -180,7 +180,7 @@ def _write(
     known: tuple[Any, ...],
     about: Mapping[str, Any],
 ) -> None:
-    """Write the episodes to a new Minari data set in a temporary directory, in lists of bounded size."""
+    """Write episodes to a new Minari data set in a temporary directory, some at a time."""
     made, num = None, 0
     for some in bounded_lists(episodes, alike=False):
         some = [export_actions(episode, report) for episode in some]
@@ -264,7 +264,7 @@ def _as_minari(data: Any) -> Any:
 
 
 def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
-    """Return the ids, times and custom data of an episode as JSON. Unsupported values are added to `report`."""
+    """Return ids, times and custom data of an episode as JSON text. Values that do not fit are reported."""
     facts = {name: getattr(episode, name) for name in _IDS} | {"policy_versions": episode.facts.policy_versions}
     unsupported = [n for n in _IDS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
     for name in unsupported:

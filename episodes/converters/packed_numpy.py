@@ -1,4 +1,4 @@
-"""Encode and decode msgpack with numpy arrays, in the encoding of msgpack-numpy that RLlib's files use."""
+"""Msgpack encoding of values with numpy arrays, as in msgpack-numpy, which RLlib's files use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REFUSED = "OV"  # kinds of arrays: objects would be pickles, and records are no
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value with numpy arrays as msgpack bytes.
+    """Return a value with numpy arrays as msgpack bytes.
 
     Raises:
         TypeError, ValueError, OverflowError: msgpack cannot hold the value.
@@ -23,7 +23,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Decode msgpack bytes with numpy arrays. Tuples become lists.
+    """Return the value that msgpack bytes with numpy arrays encode. Tuples have become lists.
 
     Raises:
         UnreadableData: the bytes have another format.
@@ -35,7 +35,7 @@ def decode(data: bytes) -> Any:
 
 
 def holds(value: Any) -> bool:
-    """Return True if a value can be encoded, and decoded by RLlib, which accepts only text keys."""
+    """Return True if a value can be encoded and RLlib can decode it (dict keys must be strings)."""
     try:
         msgpack.unpackb(encode(value), object_hook=_from_dict)
         return True

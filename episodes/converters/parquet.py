@@ -1,4 +1,4 @@
-"""Export to tables with one row per step: Parquet files, pandas and Hugging Face `datasets`."""
+"""Export of episodes to tables with one row per step: Parquet files, pandas and Hugging Face `datasets`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def from_parquet(path: str | Path) -> tuple[list[SingleAgentEpisode], LossReport
 
 
 def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of Parquet files that `to_parquet` wrote."""
+    """Yield the episodes in Parquet files that `to_parquet` wrote."""
     for file in files_of(path):
         for table in groups_of(file):
             with as_unreadable_data(str(file)):

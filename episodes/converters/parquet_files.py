@@ -1,4 +1,4 @@
-"""Write and read directories of Parquet files, where a directory appears only when it is complete."""
+"""Directories of Parquet files, which become visible only when they are complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parquet() -> Any:
 
 
 class Parts:
-    """Writer of Arrow tables to numbered Parquet files of limited size.
+    """Writer of Arrow tables to a series of numbered Parquet files of limited size.
 
     A table goes into one row group, alone or after others, and is never split.
 
@@ -45,7 +45,7 @@ class Parts:
         self.number = -1  # of the file that the newest table went to
 
     def write(self, table: Any) -> int:
-        """Write an Arrow table, and return the number of its file."""
+        """Append an Arrow table, and return the number of the file that it is in."""
         if self._schema is None or self._part_bytes >= self._most or not table.schema.equals(self._schema, True):
             self.close()
             self._schema, self.number = table.schema, self.number + 1
@@ -69,7 +69,7 @@ class Parts:
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> None:
-        """Write buffered tables, and finish the current file."""
+        """Write the tables that are still in memory, and close the current file."""
         self._flush()
         if self._file is not None:
             self._file.close()
@@ -78,7 +78,7 @@ class Parts:
 
 @contextmanager
 def new_parts(path: str | Path) -> Iterator[Parts]:
-    """Return a context manager with a new directory of Parquet files, which appears if the block succeeds.
+    """Return a context manager with a writer of a new directory, which appears when the block succeeds.
 
     Raises:
         InvalidArgument: the path exists.
@@ -113,7 +113,7 @@ def schema_of(file: Path) -> Any:
 
 
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
-    """Yield the row groups of a Parquet file as Arrow tables, with one table in memory at a time."""
+    """Yield a Parquet file as Arrow tables, one row group at a time in memory."""
     with as_unreadable_data(str(file)):
         parts = parquet().ParquetFile(file, page_checksum_verification=True)
     with parts as opened:

@@ -1,4 +1,4 @@
-"""Export to Ray Data, where each row is a complete transition because Ray shuffles rows."""
+"""Export of episodes to Ray Data: each row is a complete transition, because Ray shuffles rows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _some(items: list[Any]) -> list[Any]:
 
 
 def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
-    """Split a data set into (start, stop) ranges of episodes with about `part_bytes` bytes each."""
+    """Divide a data set into ranges of episodes (start, stop) of about `part_bytes` bytes each."""
     tracks = dataset.stored_header.tracks.values()
     step_bytes = sum(np.dtype(field.dtype).itemsize * math.prod(field.shape) for field in tracks)
     starts = np.cumsum(dataset.lengths) - dataset.lengths
@@ -79,13 +79,13 @@ def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
 
 
 def _read(dataset: EpisodeDataset, part: Any) -> Iterator[Any]:
-    """Yield the tables of one range of episodes. Executed by a Ray task."""
+    """Yield Arrow tables of transitions for one range of episodes. Runs in a Ray task."""
     for pack in dataset[int(part["start"][0]) : int(part["stop"][0])].packs():
         yield complete_table(pack, LossReport())
 
 
 def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
-    """Return a table of complete transitions, with the next observation on each row, or None without steps.
+    """Return an Arrow table with one transition per row, next observation included. None if there are no steps.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.

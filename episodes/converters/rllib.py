@@ -1,4 +1,4 @@
-"""Convert episodes to and from RLlib's `SingleAgentEpisode` and `MultiAgentEpisode`."""
+"""Conversion of episodes to and from RLlib's `SingleAgentEpisode` and `MultiAgentEpisode`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def to_rllib(
 
 
 def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield episodes converted to RLlib's classes. Losses are added to `report`."""
+    """Yield episodes as objects of RLlib's classes. What gets lost is added to `report`."""
     with needing("rllib", "RLlib's episodes need RLlib"):
         from ray.rllib.env import multi_agent_episode, single_agent_episode
     for original in episodes:
@@ -58,7 +58,7 @@ def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: s
 
 
 def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
-    """Set the id and the spaces of RLlib's episode `made`, and return `made`.
+    """Copy an episode's id and spaces to the RLlib episode `made`, and return `made`.
 
     This includes spaces that RLlib's states cannot store.
     """
@@ -87,7 +87,7 @@ def from_rllib(
 
 
 def rllib_episodes(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield episodes converted from RLlib's. Losses are added to `report`."""
+    """Yield RLlib's episodes as episodes of this library. What gets lost is added to `report`."""
     for number, original in enumerate(episodes):
         if hasattr(original, "env_t_to_agent_t"):
             yield several.episode_of(original, report, action_mapping)

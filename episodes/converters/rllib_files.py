@@ -1,4 +1,4 @@
-"""Export to and import from RLlib's offline data: Parquet files with one episode, or one step, per row."""
+"""Export and import of RLlib's offline data: Parquet files with an episode, or a step, per row."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False)
 
 
 def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """Return an episode's state as a dict for RLlib, without values that its file format cannot encode."""
+    """Return an episode as a state dict for RLlib, without values that RLlib's files cannot store."""
     finished = SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), episode.custom_data)
     state = rllib_states.state_of(finished, report)
 
@@ -84,7 +84,7 @@ def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]
 
 
 def _changed_paths(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of nested values that change their type when they are read back (tuples, numpy strings)."""
+    """Yield the paths of values whose type changes in RLlib's files (tuples, numpy strings)."""
     if isinstance(value, (tuple, np.str_)):
         yield path
     elif type(value) in (dict, list):
@@ -112,7 +112,7 @@ def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[
 
 
 def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of RLlib's Parquet files. Losses are added to `report`."""
+    """Yield the episodes in RLlib's Parquet files. What gets lost is added to `report`."""
     for file in files_of(path):
         names = schema_of(file).names
         if _ITEM in names:
@@ -169,5 +169,5 @@ def _transitions(table: Any) -> Transitions:
 
 
 def _numbers_of(table: Any) -> np.ndarray:
-    """Return an integer for each row that identifies the row's episode."""
+    """Return an integer for each table row, equal for rows of the same episode."""
     return table["eps_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Convert `MultiAgentEpisode` to and from RLlib's class, with time indices and pending actions.
+"""Conversion of `MultiAgentEpisode` to and from RLlib's class, with time indices and pending actions.
 
 RLlib has one time index per agent: a buffer with an entry for each env step, which is the agent's own step at which it
 observed something, or a sign that it did not. An agent acts in the env step of its observation. So an action time that
@@ -26,7 +26,7 @@ _SKIPPED = "S"  # stands for an env step at which an agent saw nothing
 
 
 def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
-    """Convert a multi-agent episode to RLlib's class. Losses are added to `report`."""
+    """Return a multi-agent episode as an object of RLlib's class. What gets lost is added to `report`."""
     from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
     _tell_lost(episode, report)
@@ -75,7 +75,7 @@ def _env_spaces(episode: MultiAgentEpisode) -> dict[Any, Any]:
 
 
 def _clock(line: Timeline, episode: MultiAgentEpisode) -> list[Any]:
-    """Return, for each env step, the index of the agent's observation, or "S" if the agent observed nothing."""
+    """Return a list with the index of the agent's observation at each env step, "S" where it has none."""
     agent_episode, begin = line.episode, episode.env_t_started - episode.lookback
     clock: list[Any] = [_SKIPPED] * (episode.env_t - begin + 1)
     for own_t, env_t in enumerate(
@@ -119,7 +119,7 @@ def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
 
 
 def episode_of(original: Any, report: LossReport, action_mapping: str | None = None) -> MultiAgentEpisode:
-    """Convert an RLlib multi-agent episode. Losses are added to `report`."""
+    """Return an RLlib multi-agent episode as one of this library. What gets lost is added to `report`."""
     state = rllib_states.rllib_state_of(original)
     begin = int(state["env_t_started"])
     actions, outputs = state["_hanging_actions_end"], state["_hanging_extra_model_outputs_end"]
@@ -168,7 +168,7 @@ def episode_of(original: Any, report: LossReport, action_mapping: str | None = N
 
 
 def _as_many(times: list[int], num_times: int, first: int, id_: Any, report: LossReport) -> list[int]:
-    """Return `num_times` observation times of an agent, completed backwards for data without times."""
+    """Return `num_times` env steps of an agent's observations, counted backwards where RLlib has none."""
     if len(times) < num_times:
         report.add("when an agent saw", "its data reaches back further than its clock; counted back one by one", id_)
         num_missing = num_times - len(times)

@@ -1,4 +1,4 @@
-"""Convert `SingleAgentEpisode` to and from the state dicts of RLlib's episodes, without RLlib."""
+"""Conversion of `SingleAgentEpisode` to and from RLlib's state dicts, without RLlib installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHY = "RLlib's episodes have no place for it"
 
 
 def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """Convert an episode to a state dict for RLlib's `SingleAgentEpisode.from_state`, with copies of the data.
+    """Return a state dict for RLlib's `SingleAgentEpisode.from_state`, with copies of the episode's data.
 
     Policy versions are lost.
     """
@@ -60,13 +60,13 @@ def _buffer(track: Track, space: Any) -> dict[str, Any]:
 
 
 def rllib_state_of(episode: Any) -> dict[str, Any]:
-    """Return the state dict of an RLlib episode, without Gymnasium's warnings about the length of spaces."""
+    """Return the state dict of an RLlib episode, with Gymnasium's warnings suppressed."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         return episode.get_state()
 
 
 def episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
-    """Convert a state dict of RLlib to an episode, with copies of the data.
+    """Return an episode from RLlib's state dict, with copies of the data.
 
     Raises:
         UnreadableData: another kind of state.
@@ -120,7 +120,7 @@ def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
 
 
 def _plain(buffer: Any) -> Mapping[str, Any]:
-    """Return the state dict of an RLlib lookback buffer.
+    """Return an RLlib lookback buffer as a state dict.
 
     RLlib stores the buffer itself in the extra outputs of a cut chunk.
     """
@@ -128,14 +128,14 @@ def _plain(buffer: Any) -> Mapping[str, Any]:
 
 
 def _as_tuples(data: Any) -> Any:
-    """Return nested arrays with lists replaced by tuples, which msgpack had turned into lists."""
+    """Return nested arrays with lists replaced by tuples, because msgpack had turned tuples into lists."""
     if isinstance(data, dict):
         return {key: _as_tuples(part) for key, part in data.items()}
     return tuple(map(_as_tuples, data)) if isinstance(data, (list, tuple)) else data
 
 
 def _items(data: Any) -> list[Any]:
-    """Return the items of an RLlib lookback buffer as a list."""
+    """Return the content of an RLlib lookback buffer as a list of items."""
     if isinstance(data, list):
         return data
     data = _as_tuples(data)

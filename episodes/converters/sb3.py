@@ -1,4 +1,4 @@
-"""Convert episodes to and from the replay buffers of Stable-Baselines3."""
+"""Conversion of episodes to and from replay buffers of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _check_spaces(observation_space: Any, action_space: Any) -> None:
 
 
 def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:
-    """Copy items [n, ...] into a buffer array [size, 1, ...], and report numbers that its dtype cannot hold."""
+    """Copy items [n, ...] into a buffer array [size, 1, ...]. Numbers that its dtype changes are reported."""
     for row, items in zip(nested.leaves(rows), nested.leaves(values), strict=True):
         row[: len(items), 0] = items.reshape(len(items), *row.shape[2:])
         written = row[: len(items), 0].reshape(items.shape)
@@ -145,7 +145,7 @@ def from_sb3(
 
 
 def _reshape_items(data: Any, space: Any) -> Any:
-    """Reshape items [N, ...] to the shape of their space. The buffer stores single numbers with shape (1,)."""
+    """Return items [N, ...] in the shape of their space, because the buffer stores scalars as shape (1,)."""
     if isinstance(data, dict):
         return {key: _reshape_items(part, space[key]) for key, part in data.items()}
     return data.reshape(len(data), *space.shape)

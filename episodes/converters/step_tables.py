@@ -1,4 +1,4 @@
-"""Convert packs to tables with one row per step and back, for `to_parquet` and `to_pandas`.
+"""Conversion of packs to tables with one row per step and back, for `to_parquet` and `to_pandas`.
 
     episode_id  t  is_last  terminated  truncated  observations  actions  rewards  last_observations
     a           0  False    False       False      o_0           a_0      r_0      null
@@ -39,7 +39,7 @@ _IDS = {
 
 
 def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
-    """Convert a pack to an Arrow table with one row per step, or return None without steps. Losses go to `report`.
+    """Return an Arrow table with one row per step of a pack, None without steps. Losses are added to `report`.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
@@ -70,7 +70,7 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
 def report_chunk_losses(
     lengths: np.ndarray, lookbacks: np.ndarray, ids: Sequence[Any] | np.ndarray, report: LossReport
 ) -> None:
-    """Report chunks [n] without a step, and lookbacks, which a table with one row per step cannot store."""
+    """Report episodes without a step, and lookbacks: tables with one row per step cannot store them."""
     for i in np.flatnonzero(lengths == 0).tolist():
         report.add("the episode", "a table has no rows of an episode without a step", ids[i])
     for i in np.flatnonzero((lookbacks > 0) & (lengths > 0)).tolist():
@@ -78,7 +78,7 @@ def report_chunk_losses(
 
 
 def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays of a pack by path, after checking that tables can store their dtypes.
+    """Yield (path, array) of a pack. Raise `WrongType` for a dtype that tables cannot store.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
@@ -90,7 +90,7 @@ def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def owners(pack: EpisodePack) -> np.ndarray:
-    """Return the index of the episode that each observation of a pack belongs to."""
+    """Return the index of the episode to which each observation of a pack belongs, int [observations]."""
     return np.arange(len(pack)).repeat(np.diff(pack.observation_offsets))
 
 
@@ -105,7 +105,7 @@ def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
 
 
 def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
-    """Return table columns of ids, times, endings and policy versions, with one value per step."""
+    """Return Arrow columns with one value per step for ids, times, endings and policy versions."""
     pa, lengths = pyarrow(), pack.lengths
     each = np.arange(len(pack)).repeat(lengths)
     within = np.arange(len(each)) - (np.cumsum(lengths) - lengths).repeat(lengths)
@@ -138,7 +138,7 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
 
 
 def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | None:
-    """Encode ids and custom data as msgpack, or return None if empty. Losses are added to `report`."""
+    """Return ids and custom data as msgpack bytes, None if empty. What gets lost is added to `report`."""
 
     def lost(path: str) -> None:
         item = (
@@ -152,7 +152,7 @@ def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | No
 
 
 def is_document(value: Any) -> bool:
-    """Return True if msgpack can encode a value."""
+    """Return True if the value can be encoded as msgpack."""
     try:
         msgpack_codec.encode(value, "")
         return True
@@ -164,7 +164,7 @@ def is_document(value: Any) -> bool:
 
 
 def pack_of(table: Any, source: str) -> EpisodePack:
-    """Convert a table from `table_of`, or several joined ones, to a pack. Chunks must be complete.
+    """Return a pack from a table that `table_of` made, or from several joined ones, of complete episodes.
 
     Raises:
         UnreadableData: another table, or one that starts or stops in the middle of a chunk.
@@ -195,7 +195,7 @@ def pack_of(table: Any, source: str) -> EpisodePack:
 
 
 def read_description(schema: Any, source: str) -> dict[str, Any]:
-    """Return the description of all columns from the metadata of an Arrow schema.
+    """Return the description of the columns that `table_of` stored in the Arrow schema's metadata.
 
     Raises:
         UnreadableData: the table was not written by this library.

@@ -1,4 +1,4 @@
-"""Convert episodes to and from a TensorDict with TorchRL's entry names."""
+"""Conversion of episodes to and from a TensorDict with TorchRL's names of entries."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _rows_of(episode: SingleAgentEpisode, number: int, report: LossReport) -> di
 
 
 def _without_tuples(data: Any) -> Any:
-    """Convert nested dicts of arrays to dicts of copied tensors.
+    """Return nested dicts of arrays as dicts of copied tensors. Raise an error for tuples.
 
     Raises:
         InvalidArgument: a tuple or a key that is not text, which a TensorDict cannot hold.
@@ -149,7 +149,7 @@ def from_tensordict(
 
 
 def _arrays(data: Any, path: tuple[str, ...]) -> dict[str, Any]:
-    """Convert the tensors of a TensorDict to nested numpy arrays."""
+    """Return the tensors of a TensorDict as nested dicts of numpy arrays."""
     arrays = {}
     for key, value in data.items():
         if hasattr(value, "batch_size"):

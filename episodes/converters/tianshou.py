@@ -1,4 +1,4 @@
-"""Convert episodes to and from the replay buffers of Tianshou."""
+"""Conversion of episodes to and from replay buffers of Tianshou."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def from_tianshou(
 
 
 def _dicts(data: Any) -> dict[str, Any]:
-    """Convert Tianshou's batches to nested dicts of arrays, without empty batches."""
+    """Return Tianshou's batches as nested dicts of arrays, without empty ones."""
     names = ("obs", "obs_next", "act", "rew", "terminated", "truncated", "info", "policy")
     items = data.items() if isinstance(data, Mapping) or hasattr(data, "items") else ()
     pairs = list(items) or [(name, getattr(data, name)) for name in names if hasattr(data, name)]

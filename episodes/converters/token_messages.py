@@ -1,4 +1,4 @@
-"""Conversion of token episodes to and from message lists with token ids."""
+"""Conversion of token episodes (language-model conversations) to and from lists of chat messages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def to_messages(
 
 
 def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[dict[str, Any]]:
-    """Return the messages of an observation. An empty observation without an info has none."""
+    """Return the chat messages of one observation, [] if it is empty and has no info."""
     roles = info.pop(ROLES, None)
     if roles is None:
         if not ids and not info and not is_first:
@@ -93,7 +93,7 @@ def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[d
 def from_messages(
     conversations: Iterable[Mapping[str, Any]], *, outputs: Mapping[str, Any] | None = None
 ) -> list[SingleAgentEpisode]:
-    """Convert conversations in the format of `to_messages` to episodes.
+    """Return one episode per conversation, a list of chat messages as `to_messages` returns them.
 
     A turn is an assistant message and the messages before the next one. "content" is not read.
 
@@ -137,7 +137,7 @@ def from_messages(
 
 
 def _observation(messages: Sequence[Mapping[str, Any]], *, is_first: bool) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return the tokens and the info of an observation."""
+    """Return the token ids and the info dict of an observation from its chat messages."""
     ids = np.array([token for message in messages for token in message["token_ids"]], np.int32)
     info: dict[str, Any] = {}
     for message in messages[:1]:

@@ -1,4 +1,4 @@
-"""Conversion of token episodes to and from the rows of TRL, SkyRL, prime-rl and verl."""
+"""Conversion of token episodes to and from training data of TRL, SkyRL, prime-rl and verl."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def from_verl(data: Any) -> list[SingleAgentEpisode]:
 def _sample(
     prompt: Any, completion: Any, mask: Any, logps: Any, reward: Any, id_: Any, group: Any, is_truncated: bool = False
 ) -> TokenSample:
-    """Return a sample from lists. A single reward is put at the last sampled token."""
+    """Return a `TokenSample` from lists. A single reward belongs to the last sampled token."""
     mask = np.asarray(mask, bool)
     rewards = np.asarray(reward, np.float64)
     total = float(rewards.sum())

@@ -1,4 +1,4 @@
-"""Token samples: prompt, completion and mask, the rows that trainers of language models read. One per sequence."""
+"""`TokenSample`: prompt, completion and mask of one token sequence, as language-model trainers read it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {"observations": "i4", "actions": "i4", LOGP: "f4"}
 
 @dataclass(slots=True)
 class TokenSample:
-    """Token sequence of an episode, split before its first sampled token.
+    """Token sequence of an episode, divided into a prompt and a completion at the first sampled token.
 
     Attributes:
         prompt_ids: tokens before the first sampled one, [P].
@@ -55,7 +55,7 @@ class TokenSample:
 
 
 def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport) -> list[TokenSample]:
-    """Return the samples of token episodes, one per sequence.
+    """Return token episodes as `TokenSample` objects, one per token sequence.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -110,7 +110,7 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
 
 
 def _rewards_at_last_tokens(pack: EpisodePack, sampled: np.ndarray) -> np.ndarray:
-    """Return the rewards of turns at their last sampled tokens, float64 [N]. Turns without a token have no place."""
+    """Return each turn's reward at its last sampled token, zeros elsewhere, float64 [N]."""
     rows = pack.step_rows()
     lengths = pack.actions.lengths[rows]
     places = np.flatnonzero(sampled)[lengths.cumsum()[lengths > 0] - 1]
@@ -157,7 +157,7 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
 
 
 def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:
-    """Report rewards of turns for a format that has one reward per sample."""
+    """Report rewards of single turns as lost, for a format with one reward per sample."""
     for sample in samples:
         if np.count_nonzero(sample.rewards[: _last_sampled(sample)]):
             report.add("rewards of turns", f"{name} has their sum", sample.id_)
@@ -169,7 +169,7 @@ def _last_sampled(sample: TokenSample) -> int:
 
 
 def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpisode]:
-    """Convert token samples to episodes: each run of learned tokens is a turn, the next run is the reply.
+    """Return episodes from `TokenSample` objects: each run of sampled tokens is an action.
 
     Raises:
         TrackMismatch: mask or log-probabilities have another length than the completion.

@@ -1,4 +1,4 @@
-"""Read and write mp4 files frame by frame, with PyAV."""
+"""Reading and writing of mp4 video files frame by frame, with the library PyAV."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class VideoWriter:
         return self._path.stat().st_size if self._path.exists() else 0
 
     def close(self) -> tuple[int, float]:
-        """Finish the file, and return the largest and the mean compression error of some frames."""
+        """Finish the file. Returns the largest and the mean error that compression caused in some frames."""
         for packet in self._stream.encode():
             self._file.mux(packet)
         self._file.close()
@@ -90,7 +90,7 @@ class VideoWriter:
 
 
 def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
-    """Return the name of the encoder and the pixel format for frames of this shape."""
+    """Return names of the video encoder and of the pixel format for frames of this shape."""
     if lossless:
         return "libx264rgb", "rgb24"
     is_even = shape[0] % 2 == 0 and shape[1] % 2 == 0
@@ -115,7 +115,7 @@ def frames_of(path: Path) -> Iterator[np.ndarray]:
 
 
 class FrameReader:
-    """Reader of ranges of frames from video files. Ranges in order need no seeking."""
+    """Reader of ranges of frames from video files, fastest if the ranges are read in order."""
 
     def __init__(self) -> None:
         self._path: Path | None = None

@@ -1,4 +1,4 @@
-"""Metadata of chunks (parts of episodes): `EpisodeFacts` of one chunk, `PackFacts` with arrays of many."""
+"""Metadata of episodes: `EpisodeFacts` for one episode or part of it, `PackFacts` with arrays for many."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODE = attrgetter("code")
 
 
 class Kind(Enum):
-    """Type of a metadata field, which determines the types of arrays and file columns."""
+    """Type of a metadata field, such as int or optional string. It determines array dtypes and file columns."""
 
     ID = "id"  # a string, or any other hashable value
     OPTIONAL_ID = "optional id"  # an ID or None
@@ -59,7 +59,7 @@ _T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", 
 
 
 class EpisodeFacts(NamedTuple):
-    """Immutable metadata of a chunk (part of an episode): ids, start time, ending, policy versions and spaces.
+    """Immutable metadata of an episode or a part of it: ids, start time, ending, policy versions and spaces.
 
     A named tuple, since each `pack[i]` and each slice creates one: that takes 0.3 us, a frozen dataclass 1.5 us.
     """
@@ -81,7 +81,7 @@ class EpisodeFacts(NamedTuple):
         return _new(cls, values)
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
-        """Return the metadata of the part of the chunk that has `num_steps` steps and begins at time `t_started`."""
+        """Return the metadata of a part of the episode: `num_steps` steps from time `t_started` on."""
         part: list[Any] = list(self)
         part[_T_STARTED] = t_started
         if not reaches_end:  # `Ending.in_window` without a call, since slices are frequent
@@ -98,7 +98,7 @@ class EpisodeFacts(NamedTuple):
         return _new(EpisodeFacts, facts)
 
     def with_version(self, version: int, step: int) -> EpisodeFacts:
-        """Return the metadata after step number `step` was taken with policy version `version`."""
+        """Return the metadata with the policy version of step number `step` added."""
         known = self.policy_versions
         if known is not None and known.versions[-1] == version:
             return self
@@ -108,13 +108,13 @@ class EpisodeFacts(NamedTuple):
             raise InvalidArgument(f"episode {self.id_}: {error}") from None
 
     def followed_by(self, later: EpisodeFacts) -> EpisodeFacts:
-        """Return the metadata of this chunk joined with `later`, the next chunk of the episode."""
+        """Return the metadata of this part of an episode joined with the next part, `later`."""
         versions = join_runs(self.policy_versions, later.policy_versions, later.t_started - self.t_started)
         pipeline = join_pipelines(self.acting_pipeline, later.acting_pipeline)
         return self._replace(ending=later.ending, policy_versions=versions, acting_pipeline=pipeline)
 
     def __reduce__(self) -> Any:
-        """Pickle spaces apart from other metadata, so that pickles of older versions with fewer fields can be read."""
+        """Return the pickled form, with spaces apart, so that pickles of older versions can be read."""
         return _restored, (self[: len(FACTS)], tuple(map(unseeded, self[len(FACTS) :])))
 
 
@@ -124,7 +124,7 @@ def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFac
 
 
 def join_pipelines(first: str | None, second: str | None) -> str | None:
-    """Return the acting pipeline of two joined chunks: one line for each pipeline if they differ."""
+    """Return the text on the connectors that acted in two joined chunks: both texts if they differ."""
     if first == second or second is None:
         return first
     return second if first is None else "\n".join(dict.fromkeys([*first.splitlines(), *second.splitlines()]))
@@ -176,7 +176,7 @@ class HasEnding:
 
 
 class PackFacts(NamedTuple):
-    """Immutable metadata of n chunks: one array for each field of `EpisodeFacts`, and custom data.
+    """Immutable metadata of n episodes: an array for each field of `EpisodeFacts`, and the custom data.
 
     All episodes of a pack share their spaces. A column of optional values is None if all values are.
     """
@@ -195,7 +195,7 @@ class PackFacts(NamedTuple):
 
     @classmethod
     def of(cls, facts: Sequence[EpisodeFacts], custom_data: Sequence[dict[str, Any]]) -> PackFacts:
-        """Create the metadata arrays of n episodes. `TrackMismatch` if episodes have different spaces."""
+        """Create the metadata arrays of n episodes. Raise `TrackMismatch` if their spaces differ."""
         *values, observation_spaces, action_spaces = zip(*facts, strict=True)
         columns = [make(list(column)) for make, column in zip(_COLUMNS.values(), values, strict=True)]
         return cls._make(
@@ -204,7 +204,7 @@ class PackFacts(NamedTuple):
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The metadata arrays of all episodes, without spaces and custom data."""
+        """The metadata arrays of all episodes, without spaces and custom data, as a tuple."""
         return self[: len(_COLUMNS)]
 
     @property
@@ -232,7 +232,7 @@ class PackFacts(NamedTuple):
         return PackFacts._make([*values, *self.spaces, custom])
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> PackFacts:
-        """Return the metadata of the last `lengths` [n] steps of each chunk, which begin `starts` [n] steps later.
+        """Return the metadata of parts of the n episodes: `lengths` [n] steps that begin `starts` [n] steps later.
 
         The counterpart of `EpisodeFacts.window` for many chunks: each part reaches the end of its chunk.
         """
@@ -243,7 +243,7 @@ class PackFacts(NamedTuple):
         )
 
     def changed(self, **facts: Any) -> PackFacts:
-        """Return a copy of the metadata with other values for the named fields. `TypeError` for an unknown name."""
+        """Return a copy with other values for the named fields. Raise `TypeError` for an unknown name."""
         made = {name: _COLUMNS[name](values) for name, values in facts.items() if name in _COLUMNS}
         return self._replace(**facts | made)
 
@@ -258,7 +258,7 @@ class PackFacts(NamedTuple):
 
     @staticmethod
     def concat(parts: Sequence[PackFacts]) -> PackFacts:
-        """Concatenate the metadata of several packs. `TrackMismatch` if episodes have different spaces."""
+        """Concatenate the metadata of several packs. Raise `TrackMismatch` if their spaces differ."""
         sizes = [len(part.ids) for part in parts]
         *columns, observation_spaces, action_spaces, customs = zip(*parts, strict=True)
         values = [_joined(column, sizes) for column in columns]
@@ -273,7 +273,7 @@ class PackFacts(NamedTuple):
         )
 
     def __reduce__(self) -> Any:
-        """Pickle each metadata array as bytes or a list, since that is faster for small arrays."""
+        """Return the pickled form, in which each array is bytes or a list: faster for small arrays."""
         return _unpickled, ([in_band(column) for column in self.columns], *self.spaces, self.custom_data)
 
 
@@ -292,7 +292,7 @@ def own_data(data: Mapping[str, Any] | None) -> dict[str, Any]:
 def _common_spaces(
     observation_spaces: Sequence[Any], action_spaces: Sequence[Any], ids: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Return the observation space and the action space that all parts share. None fits every space."""
+    """Return the observation space and action space common to all episodes. None is compatible with any space."""
     return _common_space("observation_space", observation_spaces, ids), _common_space(
         "action_space", action_spaces, ids
     )
@@ -329,7 +329,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def in_band(column: Any) -> Any:
-    """Return a metadata array in its pickled form: (dtype, bytes), or a list of objects."""
+    """Return the pickled form of a metadata array: (dtype, bytes), or a list of objects."""
     if column is None:
         return None
     if isinstance(column, VersionColumn):
@@ -339,7 +339,7 @@ def in_band(column: Any) -> Any:
 
 
 def from_band(band: Any) -> Any:
-    """Return the metadata array whose pickled form `in_band` returned."""
+    """Return the metadata array for a pickled form that `in_band` returned."""
     if band is None:
         return None
     if type(band) is list:
@@ -356,7 +356,7 @@ def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
 
 
 def ids_of(ids: Any) -> np.ndarray:
-    """Return ids as a string array, or as objects if an id is not a str or ends in a NUL, which numpy drops."""
+    """Return ids as a string array, or as an object array if numpy strings would change an id."""
     if type(ids) is not list and (isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray))):
         raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
     if isinstance(ids, list) and not (set(map(type, ids)) <= {str} and "\0" not in "".join(ids)):

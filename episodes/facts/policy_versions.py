@@ -1,4 +1,4 @@
-"""Policy versions of steps, run-length encoded, for one chunk (part of an episode) and for many.
+"""Version numbers of the policy that took each step, run-length encoded, for one episode and for many.
 
 A chunk that was sampled between two updates has one version, which is stored alone. If an update falls into a chunk,
 a run begins at the first step of the new version:
@@ -25,7 +25,7 @@ _MOST = 1 << 63
 
 
 def checked_version(version: Any) -> int:
-    """Return the version as an int, or `UNKNOWN` for None. `InvalidArgument` unless it is an int, 0 to 2**63 - 1."""
+    """Return a policy version as an int, `UNKNOWN` for None. Raise `InvalidArgument` unless it is 0 to 2**63 - 1."""
     if version is None:
         return UNKNOWN
     if isinstance(version, bool) or not isinstance(version, (int, np.integer)) or not 0 <= version < _MOST:
@@ -34,14 +34,14 @@ def checked_version(version: Any) -> int:
 
 
 class VersionRuns(NamedTuple):
-    """Run-length encoded policy versions of a chunk's steps: `versions[k + 1]` applies from step `begins[k]` on."""
+    """Run-length encoded policy versions of an episode: `versions[k + 1]` applies from step `begins[k]` on."""
 
     versions: tuple[int, ...]
     begins: tuple[int, ...] = ()
 
     @staticmethod
     def of(versions: Any, num_steps: int) -> VersionRuns | None:
-        """Create the run-length encoding of one version for all steps, or of one version per step.
+        """Create the encoding from one version for all steps, or from one version per step.
 
         Raises:
             InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
@@ -66,12 +66,12 @@ class VersionRuns(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The lowest and the highest known policy version of the chunk, or None if all are unknown."""
+        """The lowest and the highest known policy version in the episode, or None if all are unknown."""
         known = [version for version in self.versions if version != UNKNOWN]
         return (min(known), max(known)) if known else None
 
     def window(self, first: int, num_steps: int) -> VersionRuns | None:
-        """Return the encoded policy versions of `num_steps` steps from step `first` on, or None if all are unknown."""
+        """Return the policy versions of `num_steps` steps from step `first` on, or None if all are unknown."""
         part = self._part(first, num_steps)
         return None if part == UNKNOWN_RUNS else part
 
@@ -84,7 +84,7 @@ class VersionRuns(NamedTuple):
         return VersionRuns(self.versions[low : high + 1], tuple(begin - first for begin in self.begins[low:high]))
 
     def extended_by(self, versions: VersionRuns, step: int) -> VersionRuns:
-        """Return the policy versions of the first `step` steps of this chunk, followed by `versions`."""
+        """Return the policy versions of the first `step` steps, followed by `versions` for later steps."""
         earlier = self._part(0, step)
         if earlier is None:
             return versions
@@ -102,14 +102,14 @@ UNKNOWN_RUNS = VersionRuns((UNKNOWN,))
 
 
 def join_runs(runs: VersionRuns | None, later: VersionRuns | None, step: int) -> VersionRuns | None:
-    """Join the run-length encoded policy versions of a chunk and of the next chunk, `step` steps later."""
+    """Join the encoded policy versions of an episode and of its continuation, which begins `step` steps later."""
     if runs is None and later is None:
         return None
     return (runs or UNKNOWN_RUNS).extended_by(later or UNKNOWN_RUNS, step)
 
 
 class VersionColumn(Sequence[VersionRuns | None]):
-    """Policy versions of the steps of n chunks, run-length encoded as arrays.
+    """Policy versions of the steps of n episodes, run-length encoded as arrays.
 
     Attributes:
         versions: versions of all runs, chunk by chunk, int64 [m].
@@ -126,7 +126,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of(values: Any) -> VersionColumn | None:
-        """Create the encoded policy versions of n chunks from a number, `VersionRuns` or None for each chunk.
+        """Create the encoding for n episodes, from a number, `VersionRuns` or None for each.
 
         Raises:
             InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
@@ -153,7 +153,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
     def of_rows(
         changes: np.ndarray, versions: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
     ) -> VersionColumn | None:
-        """Create the encoded versions of chunks that are row ranges of a table, from the rows at which versions change.
+        """Create the encoding for episodes that are row ranges of a table, given the rows at which versions change.
 
         Args:
             changes: rows [k], ascending from 0, at which each of `versions` [k] begins.
@@ -171,7 +171,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_steps(versions: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
-        """Create the encoded policy versions of n chunks from `versions` [sum(T)] of their steps and `lengths` [n].
+        """Create the encoding for n episodes from the versions of all steps [sum(T)] and the lengths [n].
 
         None if all versions are unknown.
         """
@@ -185,7 +185,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_runs(versions: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> VersionColumn | None:
-        """Create the encoded policy versions of n chunks from runs [m], of which each chunk has `counts` [n].
+        """Create the encoding for n episodes from m runs, of which each episode has `counts` [n].
 
         A chunk without runs has an unknown version.
 
@@ -210,7 +210,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def concat(parts: Sequence[VersionColumn | None], sizes: Sequence[int]) -> VersionColumn | None:
-        """Concatenate the encoded policy versions of several packs. None is a pack with unknown versions."""
+        """Concatenate the policy versions of several packs. None stands for a pack with unknown versions."""
         if all(part is None for part in parts):
             return None
         whole = [
@@ -223,7 +223,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return VersionColumn(versions, begins, _bounds(np.concatenate([part.counts() for part in whole])))
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
-        """Return the versions of `lengths` [n] steps of each chunk, from step `starts` [n] on.
+        """Return the versions of a part of each episode: `lengths` [n] steps from step `starts` [n] on.
 
         A chunk without steps has no version, as in `VersionRuns.window`.
         """
@@ -243,7 +243,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return len(self.versions) if self.bounds is None else len(self.bounds) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the versions of one chunk for an int, or of several chunks for a slice or an integer array.
+        """Return the versions of one episode for an int, or of several for a slice or an integer array.
 
         None if all versions are unknown.
         """
@@ -260,7 +260,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return map(self.item, range(len(self)))
 
     def item(self, i: int) -> VersionRuns | None:
-        """Return the run-length encoded policy versions of chunk i, or None if all are unknown."""
+        """Return the run-length encoded policy versions of episode i, or None if all are unknown."""
         if self.bounds is None:
             version = self.versions.item(i)
             return None if version == UNKNOWN else VersionRuns((version,))
@@ -269,11 +269,11 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return None if runs == UNKNOWN_RUNS else runs
 
     def counts(self) -> np.ndarray:
-        """Return the number of runs (steps in a row with one version) of each chunk, int64 [n]."""
+        """Return the number of runs (consecutive steps with one version) of each episode, int64 [n]."""
         return np.ones(len(self.versions), np.int64) if self.bounds is None else np.diff(self.bounds)
 
     def all_begins(self) -> np.ndarray:
-        """Return the step within its chunk at which each run (steps in a row with one version) begins, int64 [m]."""
+        """Return the step of its episode at which each run of one version begins, int64 [m]."""
         return np.zeros(len(self.versions), np.int64) if self.begins is None else self.begins
 
     def steps(self, lengths: np.ndarray) -> np.ndarray:
@@ -286,7 +286,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return self.versions.repeat(ends - self.begins)
 
     def lowest_and_highest(self) -> np.ndarray:
-        """Return the lowest and the highest known policy version of each chunk, int64 [n, 2], -1 if all are unknown."""
+        """Return the lowest and highest known version of each episode, int64 [n, 2], -1 if unknown."""
         if self.bounds is None:
             return np.stack([self.versions, self.versions], 1)
         known = np.where(self.versions == UNKNOWN, np.iinfo(np.int64).max, self.versions)
@@ -300,13 +300,13 @@ class VersionColumn(Sequence[VersionRuns | None]):
     __hash__ = None  # type: ignore[assignment]
 
     def in_band(self) -> tuple[bytes | None, ...]:
-        """Return the arrays as bytes for pickling, since few numbers take less space as bytes than as arrays."""
+        """Return the arrays as bytes for pickling: a few numbers take less space so."""
         arrays = (self.versions, self.begins, self.bounds)
         return tuple(None if array is None else array.tobytes() for array in arrays)
 
     @classmethod
     def from_band(cls, *band: bytes | None) -> VersionColumn:
-        """Create the run-length encoded policy versions from the bytes that `in_band` returned."""
+        """Create the encoding from the bytes that `in_band` returned."""
         versions, *arrays = (None if column is None else np.frombuffer(column, np.int64) for column in band)
         return cls(np.zeros(0, np.int64) if versions is None else versions, *arrays)
 

@@ -1,4 +1,4 @@
-"""Short texts for long ids, for reprs, plot titles and tables."""
+"""Shortening of long ids for reprs, plot titles and tables."""
 
 from __future__ import annotations
 

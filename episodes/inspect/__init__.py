@@ -1,4 +1,4 @@
-"""Inspection of episodes: notebook views, plots, frames, pages, comparison, and a doctor.
+"""Inspection of episodes: notebook views, plots, videos, HTML pages, comparison, and automatic problem checks.
 
 Heavy packages (jinja2, matplotlib, imageio) are imported when something is drawn.
 """

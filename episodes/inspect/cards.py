@@ -1,4 +1,4 @@
-"""`Card`: the content of a notebook view before it is rendered as HTML, with a function for each kind of object."""
+"""Content of notebook views: a `Card` for each kind of object, which is then rendered as HTML."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_OF_TEXT = 400  # characters
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a card for one track: name, shape, statistics and picture."""
+    """Row of a notebook view that shows one array: name, shape, statistics and a small picture."""
 
     label: str
     hue: str
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Table of texts in a card."""
+    """Table of texts in a notebook view."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -64,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """Content of the view of one object: headline, facts, tracks, and cards of its parts."""
+    """Content of the notebook view of one object: headline, metadata, arrays, and cards of its parts."""
 
     kind: str
     name: str
@@ -85,7 +85,7 @@ class Card:
 
 
 def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
-    """Return a row of a card for each of the first series, and a note on the series that do not fit.
+    """Return a view's rows for the first arrays in `series`, and remarks on those left out for lack of space.
 
     Args:
         share: number of cards of this kind in one view.
@@ -126,7 +126,7 @@ def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) ->
 
 
 def _texts(series: Series) -> tuple[Markup, Table]:
-    """Return the beginning of the first text of a series, and a table of its first and last texts."""
+    """Return the beginning of the first text in an array of texts, and a table of the first and last texts."""
     if series.array.dtype.kind not in "US" or series.array.ndim != 1 or len(series.array) == 0:
         return Markup(""), Table((), ())
     has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
@@ -146,7 +146,7 @@ def _texts(series: Series) -> tuple[Markup, Table]:
 
 
 def _parts(series: Series) -> Table | None:
-    """Return a table of the lowest, mean, highest, first and last value of each number of a series."""
+    """Return a table with the lowest, mean, highest, first and last value of each component of an array's items."""
     if series.num_steps and len(series.array):
         steps = series.array.reshape(-1, *series.array.shape[2:])
         return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None
@@ -161,7 +161,7 @@ def _parts(series: Series) -> Table | None:
 
 
 def known(**facts: Any) -> list[tuple[str, str]]:
-    """Return the `facts` that are not None as pairs of name and text."""
+    """Return pairs of name and text for the keyword arguments that are not None."""
     return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
 
@@ -169,7 +169,7 @@ def known(**facts: Any) -> list[tuple[str, str]]:
 
 
 def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
-    """Return the card of a `SingleAgentEpisode`: timeline bar, tracks and facts."""
+    """Return the notebook view's content for a `SingleAgentEpisode`: timeline, arrays and metadata."""
     tracks, facts = episode.tracks, episode.facts
     lookback = tracks.lookback
     axis = Axis(max(tracks.observations.total - 1, 0), lookback)
@@ -206,7 +206,7 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
 
 
 def multi_agent_card(episode: Any) -> Card:
-    """Return the card of a `MultiAgentEpisode`: a timeline and a card for each agent."""
+    """Return the notebook view's content for a `MultiAgentEpisode`: timeline and episode of each agent."""
     agents, facts = episode.agents, episode.facts
     lines = list(agents.timelines.items())
     shown = lines[:MOST_AGENTS]
@@ -238,7 +238,7 @@ def multi_agent_card(episode: Any) -> Card:
 
 
 def pack_card(pack: Any) -> Card:
-    """Return the card of an `EpisodePack`: a chart and a table of the episodes, and a row for each column."""
+    """Return the notebook view's content for an `EpisodePack`: chart and table of the episodes, and the arrays."""
     sizes = pack.lookbacks + pack.lengths
     axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, (np.cumsum(sizes)[:-1], np.cumsum(sizes + 1)[:-1]))
     rows, notes = rows_of(list(of_tracks(pack.columns)), axis)
@@ -259,7 +259,7 @@ def pack_card(pack: Any) -> Card:
 
 
 def dataset_card(dataset: Any) -> Card:
-    """Return the card of an `EpisodeDataset`: a chart and a table of the episodes. No track is read."""
+    """Return the notebook view's content for an `EpisodeDataset`: chart and table of episodes. Reads only metadata."""
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     user = {
@@ -332,7 +332,7 @@ _COLUMN_HUES = {
 
 
 def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None) -> Card:
-    """Return the card of a `Batch`, or of any mapping of nested columns, with a row for each leaf.
+    """Return the notebook view's content for a `Batch` or another mapping of columns: a row for each array.
 
     The first and the last rows of the batch are listed with their episodes and steps, if they are known.
     """
@@ -353,7 +353,7 @@ def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None)
 
 
 def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
-    """Return a table of the episodes and steps of the first and the last rows of a batch, or None if unknown."""
+    """Return a table of the episodes and steps from which the first and last rows of a batch came, or None."""
     try:
         origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
         if origin is None or not origin.numbers.ndim:
@@ -375,7 +375,7 @@ def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
 
 
 def _with_steps(series: Series, num_steps: int) -> Series:
-    """Return the series marked as sequences if its column is [B, T, ...], or else the series itself."""
+    """Return the array marked as sequences if it is [B, T, ...] with T = `num_steps`, else unchanged."""
     is_state = series.label.split("/")[0] in (Columns.STATE_IN, Columns.STATE_OUT)
     return series if is_state or series.shape[1:2] != (num_steps,) else replace(series, num_steps=num_steps)
 
@@ -389,7 +389,7 @@ def _sequence_length(leaves: Mapping[str, Any]) -> int:
 
 
 def _column(path: str, leaf: Any) -> Series:
-    """Return a column as a series. A tensor on a device is not copied to the host and has no statistics."""
+    """Return a batch column with statistics for display. A tensor on a GPU is not copied and has no statistics."""
     hue = _COLUMN_HUES.get(path.split("/")[0], "extra")
     if batch_leaves.torch_of(leaf) is None:
         array = np.atleast_1d(leaf)
@@ -403,7 +403,7 @@ def _column(path: str, leaf: Any) -> Series:
 
 
 def replay_card(buffer: Any, name: str = "") -> Card:
-    """Return the card of an `EpisodeReplayBuffer`: its fill level, and its steps from the oldest to the newest."""
+    """Return the notebook view's content for an `EpisodeReplayBuffer`: fill level, and steps from oldest to newest."""
     rows: Sequence[Row] = ()
     notes: list[str] = []
     if len(buffer):
@@ -426,7 +426,7 @@ def replay_card(buffer: Any, name: str = "") -> Card:
 
 
 def _stored_steps(buffer: Any) -> list[Series]:
-    """Return the columns of a replay buffer: all steps of small columns, evenly spaced ones of large columns."""
+    """Return a replay buffer's columns for display: all steps if small, otherwise evenly spaced ones."""
     ring, total = buffer.get_ring(), len(buffer)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
@@ -447,7 +447,7 @@ def _stored_steps(buffer: Any) -> list[Series]:
 
 
 def multi_agent_replay_card(buffer: Any) -> Card:
-    """Return the card of a `MultiAgentEpisodeReplayBuffer`: fill level, and a card for each module."""
+    """Return the notebook view's content for a multi-agent replay buffer: fill level, and each module."""
     modules = list(buffer.modules.items())
     headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", formatting.counted(len(modules), "module")]
     return Card(

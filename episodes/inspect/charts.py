@@ -1,4 +1,4 @@
-"""Charts of many episodes or many agents as SVG: returns, timelines, fill level of a buffer."""
+"""SVG charts of many episodes or agents: returns, agents' timelines, fill level of a buffer."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
 
 
 def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the y coordinates [k] of returns [k] in the chart."""
+    """Return the chart's y coordinates [k] for the returns `values` [k] in the range [low, high]."""
     if high <= low:
         return np.full(len(values), HEIGHT / 2)
     return 6 + (HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
 
 
 def bar(part: float) -> Markup:
-    """Return an SVG bar of 120 pixels, of which the share `part` (0 to 1) is filled."""
+    """Return an SVG bar, 120 pixels wide, filled to the share `part` (0 to 1)."""
     return Markup(
         f'<svg class="ep-thin" width="120" height="8" role="img"><rect class="ep-fill" width="{100 * part:.1f}%" '
         f'height="8" rx="2" fill="{colour("observations")}"/></svg>'
@@ -69,7 +69,7 @@ def bar(part: float) -> Markup:
 
 
 def filled(size: int, capacity: int) -> Markup:
-    """Return an SVG bar of the fill level of a buffer."""
+    """Return an SVG bar that shows how full a buffer is."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
         f'<svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
@@ -79,7 +79,7 @@ def filled(size: int, capacity: int) -> Markup:
 
 
 def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup | None:
-    """Return a timeline for each agent: its observations, its actions, and its ending or pending action.
+    """Return an SVG with a timeline for each agent: its observations, actions, and ending or pending action.
 
     Args:
         lines: pairs of agent and its `Timeline`.
@@ -95,7 +95,7 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
 
 
 def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
-    """Return the timeline of one agent: observations, actions, and a mark at its ending or pending action."""
+    """Return the SVG timeline of one agent: observations, actions, and a mark at its ending or pending action."""
     seen, acted = (_stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times))
     mark = ""
     if line.episode.ending.is_done:
@@ -115,7 +115,7 @@ def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
 
 
 def _stripes(clock: Any, begin: int, span: int, gap: float) -> np.ndarray:
-    """Return runs of env steps that are at most `gap` apart as x coordinates of their begin and end, [k, 2]."""
+    """Join env steps at most `gap` apart to stripes, and return their x coordinates (begin, end), [k, 2]."""
     steps = np.asarray(clock, np.float64)
     starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
     ends = np.append(starts[1:], len(steps))[: len(starts)] - 1

@@ -1,4 +1,4 @@
-"""Comparison of episodes and of data sets: aligned by step, with the first difference of each track."""
+"""Comparison of two episodes or data sets, step by step, with the first difference in each time series."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["EpisodeDifference", "TrackDifference", "compare_data_sets", "compare
 
 @dataclass(frozen=True)
 class TrackDifference:
-    """The steps at which a track of two episodes differs. Items that only one episode has differ."""
+    """Steps at which a time series, such as the rewards, differs between two episodes."""
 
     track: str
     step: int  # the first one, an env step
@@ -30,7 +30,7 @@ class TrackDifference:
 
 @dataclass(frozen=True)
 class EpisodeDifference:
-    """The differences of two episodes, with the earliest track first.
+    """Differences between two episodes, those that begin earliest first.
 
     Attributes:
         a, b: the episodes; None if a data set has no such episode.
@@ -94,7 +94,7 @@ def _ending(episode: Any) -> str:
 
 
 def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
-    """Return the steps at which one track of two episodes differs, or None if there are none."""
+    """Return the steps at which one time series of two episodes differs, or None if it is equal."""
     arrays = [one.array[episode.tracks.lookback :] for one, episode in zip(pair, episodes, strict=True)]
     starts = [episode.t_started for episode in episodes]
     begin, end = min(starts), max(start + len(array) for start, array in zip(starts, arrays, strict=True))
@@ -111,7 +111,7 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
 
 
 def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
-    """Return True for each item [n] that differs between two arrays. NaN equals NaN."""
+    """Return which of n items differ between two arrays [n, ...], bool [n]. NaN equals NaN."""
     if a.shape[1:] != b.shape[1:] or (a.dtype.kind in "US") != (b.dtype.kind in "US"):
         return np.ones(len(a), bool)
     if a.dtype.kind in "biuf" and tolerance:
@@ -124,7 +124,7 @@ def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
 
 
 def _text(array: np.ndarray, index: int) -> str:
-    """Return an item of a track as short text."""
+    """Return item `index` of an array as short text, or "none" if it does not exist."""
     if not 0 <= index < len(array):
         return "none"
     item = array[index]
@@ -156,7 +156,7 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
 
 
 def _keys(data: Any) -> dict[Any, int]:
-    """Return the indices of the episodes of a data set by id, agent and start."""
+    """Return a dict from (id, agent, start) to the index of the episode in a data set."""
     table = data.metadata
     return {
         key: i

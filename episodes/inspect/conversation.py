@@ -1,4 +1,4 @@
-"""Views of conversations: the turns of a token episode as text, or as HTML with log-probabilities as a heat scale."""
+"""Views of language-model conversations: the turns as text, or as HTML coloured by log-probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLDEST = -6.0  # log-probability with the strongest colour
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a message.
+    """Token of a message, as it is displayed.
 
     Attributes:
         text: its text, or its id.
@@ -41,7 +41,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The tokens of one action, or of one observation.
+    """Tokens of one action (model) or of one observation (prompt or reply), as they are displayed.
 
     Attributes:
         role: "prompt", "model" or "reply".
@@ -60,7 +60,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ConversationView:
-    """View of a conversation: HTML in notebooks, and text for `print`."""
+    """View of a language-model conversation: HTML in notebooks, and text for `print`."""
 
     title: str
     messages: Sequence[Message]
@@ -82,7 +82,7 @@ class ConversationView:
 
 
 def is_conversation(episode: Any) -> bool:
-    """Return True if observations and actions of an episode are ragged tokens."""
+    """Return True if observations and actions are token sequences: integer arrays of varying length."""
     tracks = episode.tracks
     if not tracks.observations.total:
         return False
@@ -93,7 +93,7 @@ def is_conversation(episode: Any) -> bool:
 def view_conversation(
     episode: Any, *, decode: Decode | None = None, advantages: Any = None, max_tokens: int = MOST_TOKENS
 ) -> ConversationView:
-    """Return a view of the turns of a token episode.
+    """Return a view of the turns of a token episode, as text or HTML. `decode` turns tokens into text.
 
     In HTML, sampled tokens have a background that is stronger the lower their log-probability is, and those that are
     left out of the loss are dimmed. The title of a token has its id, log-probability and policy version.

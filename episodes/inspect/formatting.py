@@ -1,4 +1,4 @@
-"""Numbers, sizes and values as short texts."""
+"""Short texts for numbers, byte sizes, ids, endings and other values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_OF_ID = 200  # characters of an id on a page and in its address
 
 
 def number(value: Any) -> str:
-    """Return a number with at most four digits, or two if it is very small or large.
+    """Return a number as text with at most four digits, or two if it is very small or large.
 
     >>> number(1234.5), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
     ('1234', '0.1235', 'NaN', '7', '-1.2e-05')
@@ -28,7 +28,7 @@ def number(value: Any) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Return a size in bytes with a unit.
+    """Return a number of bytes as text with a unit, such as "1.5 MB".
 
     >>> size(512), size(3_216), size(84 * 84 * 1000)
     ('512 B', '3.2 kB', '7.1 MB')
@@ -53,7 +53,7 @@ def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
 
 
 def page_id(value: Any) -> str:
-    """Return an id, or the id of an agent, as the pages write it. None is an empty text."""
+    """Return the text that HTML pages use for an episode or agent id. None becomes an empty text."""
     return "" if value is None else clipped(value, MOST_OF_ID)
 
 
@@ -63,7 +63,7 @@ def shortened(value: Any) -> str:
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:
-    """Return the ending of a chunk as one word, or as two words if it is terminated and truncated.
+    """Return the words for how an episode ended, such as ["terminated"], ["ongoing"] or ["cut"].
 
     >>> endings(Ending.BOTH), endings(Ending.OPEN), endings(Ending.OPEN, is_cut=False)
     (['terminated', 'truncated'], ['cut'], ['ongoing'])
@@ -73,17 +73,17 @@ def endings(ending: Ending, is_cut: bool = True) -> list[str]:
 
 
 def ended(ending: Ending) -> str:
-    """Return the ending of a finished chunk as text."""
+    """Return how an episode ended as text, such as "terminated and truncated"."""
     return " and ".join(endings(ending))
 
 
 def ending_word(ending: Ending) -> str:
-    """Return the ending as one word: "terminated" if it is terminated and truncated."""
+    """Return how an episode ended in one word: "terminated" if it was also truncated."""
     return endings(ending)[0]
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun in singular or plural.
+    """Return a count and its noun, such as "1 step" or "20 steps".
 
     >>> counted(1, "step"), counted(2000, "step")
     ('1 step', '2,000 steps')
@@ -92,7 +92,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shape(lengths: tuple[int, ...]) -> str:
-    """Return the shape of an array as text.
+    """Return an array shape as text, such as "[4, 84, 84]".
 
     >>> shape((201, 4))
     '[201, 4]'

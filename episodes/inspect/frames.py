@@ -1,4 +1,4 @@
-"""Frames of an episode, as bytes and as a video."""
+"""Image observations of an episode, as an array or as a video file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None
 
 
 def viewable(images: np.ndarray) -> np.ndarray:
-    """Return images [n, H, W], [n, H, W, C] or [n, C, H, W] as uint8 [n, H, W, 3] or [n, H, W, 1].
+    """Convert images [n, H, W], [n, H, W, C] or [n, C, H, W] to uint8 [n, H, W, 3] or [n, H, W, 1].
 
     Floats are scaled from 0 to 1, or from their lowest to their highest number. Of stacked grey frames (C is neither 1
     nor 3), the last one is returned, which is the newest.

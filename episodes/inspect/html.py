@@ -1,4 +1,4 @@
-"""Notebook views: cards of objects as HTML and CSS, without scripts."""
+"""Notebook views of objects as HTML and CSS, without scripts."""
 
 from __future__ import annotations
 
@@ -30,70 +30,70 @@ __all__ = [
 
 @cache
 def templates() -> Environment:
-    """Return the environment of the Jinja templates, which escapes texts of users."""
+    """Return the Jinja environment with the HTML templates. It escapes texts of users."""
     return Environment(loader=PackageLoader("episodes.inspect"), autoescape=True, trim_blocks=True)
 
 
 @cache
 def style() -> Markup:
-    """Return the style sheet of all cards."""
+    """Return the style sheet of all notebook views."""
     text = files("episodes.inspect").joinpath("templates/style.css").read_text()
     return Markup(" ".join(text.split()))
 
 
 def rendered(card: Card) -> str:
-    """Return a card as HTML with its style sheet."""
+    """Return a card (the content of a notebook view) as HTML, with its style sheet."""
     return templates().get_template("card.html").render(shown=card, style=style())
 
 
 def single_agent_episode(episode: Any) -> str:
-    """Return the view of an episode: timeline bar, tracks and facts, and the turns if it is a conversation."""
+    """Return the HTML view of an episode: timeline, arrays and metadata. Conversations also show their turns."""
     turns = conversation(view_conversation(episode)) if is_conversation(episode) else ""
     return rendered(cards.episode_card(episode)) + turns
 
 
 def conversation(view: ConversationView) -> str:
-    """Return the turns of a conversation, with log-probabilities as a heat scale."""
+    """Return the HTML view of a conversation's turns, with tokens coloured by log-probability."""
     return templates().get_template("conversation.html").render(view=view, style=style())
 
 
 def multi_agent_episode(episode: Any) -> str:
-    """Return the view of a multi-agent episode: timelines, and the episode of each agent."""
+    """Return the HTML view of a multi-agent episode: timelines, and the episode of each agent."""
     return rendered(cards.multi_agent_card(episode))
 
 
 def explanation(row: Any) -> str:
-    """Return the view of an explained row of a batch: its lines, and its episode."""
+    """Return the HTML view of where a batch row came from: the explanation, and its episode."""
     parts = [] if row.episode is None else [cards.episode_card(row.episode, is_open=False)]
     table = cards.Table((), row.lines, is_words=True)
     return rendered(Card("Row", str(row.row), [], table=table, parts=parts))
 
 
 def pack(episodes: Any) -> str:
-    """Return the view of a pack: returns and endings of the episodes, and the columns."""
+    """Return the HTML view of an `EpisodePack`: returns and endings of the episodes, and the arrays."""
     return rendered(cards.pack_card(episodes))
 
 
 def dataset(episodes: Any) -> str:
-    """Return the view of a data set: returns and endings of the episodes. No track is read."""
+    """Return the HTML view of a data set: returns and endings of the episodes. Only metadata is read."""
     return rendered(cards.dataset_card(episodes))
 
 
 def batch(columns: Any) -> str:
-    """Return the view of a batch, or of a train batch of a learner pipeline: the columns."""
+    """Return the HTML view of a `Batch` or `TrainBatch`: name, shape, statistics and picture of each column."""
     return rendered(cards.batch_card(columns, type(columns).__name__))
 
 
 def batch_links(links: Any) -> str:
-    """Return the view of a batch with links from its rows to their steps on the page of a data set."""
+    """Return the HTML view of a batch whose rows link to their steps on the HTML page of a data set."""
     return rendered(cards.batch_card(links.batch, type(links.batch).__name__, links))
 
 
 def replay(buffer: Any) -> str:
-    """Return the view of a replay buffer: fill level, and steps from the oldest to the newest."""
+    """Return the HTML view of a replay buffer: fill level, and steps from the oldest to the newest."""
     return rendered(cards.replay_card(buffer))
 
 
 def multi_agent_replay(buffer: Any) -> str:
-    """Return the view of a replay buffer of several modules: fill level, and the steps of each module."""
+    """Return the HTML view of a multi-agent replay buffer: fill level, and the steps of each module."""
     return rendered(cards.multi_agent_replay_card(buffer))

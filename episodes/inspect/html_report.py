@@ -1,4 +1,4 @@
-"""The page of a data set: one HTML file of all episodes that loads nothing from outside."""
+"""HTML page of a data set: one file with all episodes, which needs no network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Progress = Callable[[int], None]
 def write_report(
     dataset: EpisodeDataset, file: str | Path, progress: Progress | None = None, findings: Findings | None = None
 ) -> Path:
-    """Write the page of a data set as one file, and return its path.
+    """Write the HTML page of a data set to one file, and return its path.
 
     Args:
         findings: what the doctor found in the data set, for the page to list.
@@ -83,7 +83,7 @@ def write_report(
 
 
 def live_page(dataset: EpisodeDataset) -> str:
-    """Return the page of a data set without data, which it requests from its `PageServer`."""
+    """Return the HTML page of a data set without episodes: it requests them from a `PageServer`."""
     return _page(dataset, None, [], 0)
 
 
@@ -105,13 +105,13 @@ def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: i
 
 
 def template_file(name: str) -> Markup:
-    """Return the text of a file among the templates, unescaped."""
+    """Return the text of a template file, such as a script, without escaping."""
     source = templates().loader.get_source(templates(), name)[0]  # type: ignore[union-attr]
     return Markup(source)
 
 
 def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the data of some episodes in which the names of their tracks are stored only once."""
+    """Return page data of several episodes, with names and colours of their curves stored only once."""
     kinds: dict[tuple[Any, ...], int] = {}
     short = []
     for episode in episodes:
@@ -126,7 +126,7 @@ def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _size(data: dict[str, Any]) -> int:
-    """Return the approximate size in bytes of an episode's data."""
+    """Return the approximate size in bytes of an episode's page data."""
     lanes = sum(part.nbytes for lane in data["lanes"] for part in lane.values() if isinstance(part, np.ndarray))
     images = sum(len(image) for camera in data["cameras"] for image in camera["images"])
     return lanes + images + sum(len(text or "") for track in data["texts"] for text in track["texts"]) + 500
@@ -136,7 +136,7 @@ def _size(data: dict[str, Any]) -> int:
 
 
 def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
-    """Return the columns of the data set's table from row `begin` on."""
+    """Return the metadata table of a data set for the page, from row `begin` on."""
     table = dataset.metadata
     columns = {}
     for name in table:
@@ -151,7 +151,7 @@ def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
 
 
 def _is_empty(name: str, values: np.ndarray) -> bool:
-    """Return True for an optional column of the metadata without any value."""
+    """Return True if an optional column of the metadata table has no value at all."""
     if name in ("agent_id", "module_id", "multi_agent_episode_id", "acting_pipeline"):
         return all(value is None for value in values)
     is_optional = name.startswith("policy_version") or name == "seed"
@@ -159,7 +159,7 @@ def _is_empty(name: str, values: np.ndarray) -> bool:
 
 
 def _column(values: np.ndarray) -> dict[str, Any]:
-    """Return a column as numbers, as flags, or as codes of texts."""
+    """Return a metadata column for the page: numbers, flags, or distinct texts and a code per row."""
     if values.dtype == bool:
         return {"flags": values}
     if values.dtype.kind in "iuf":
@@ -170,7 +170,7 @@ def _column(values: np.ndarray) -> dict[str, Any]:
 
 
 def _texts_of(values: np.ndarray) -> list[str | None]:
-    """Return ids and other values of a column [n] as the page writes them."""
+    """Return the ids or other values of a metadata column as texts for the page."""
     items = values.tolist()
     if all(type(value) is str and len(value) <= MOST_OF_ID for value in items) and "".join(items).isprintable():
         return items
@@ -178,7 +178,7 @@ def _texts_of(values: np.ndarray) -> list[str | None]:
 
 
 def repetitions(table: Any) -> np.ndarray:
-    """Return for each row how many earlier rows have the same id, start and agent, int64 [n]."""
+    """Return, for each row of the metadata table, how many earlier rows have equal id, start and agent, int64 [n]."""
     ids, agents = (_texts_of(np.asarray(table[name])) for name in ("id", "agent_id"))
     keys = list(zip(ids, table["t_started"].tolist(), agents, strict=True))
     if len(set(keys)) == len(keys):
@@ -191,7 +191,7 @@ def repetitions(table: Any) -> np.ndarray:
 
 
 def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
-    """Return the index of an episode in a data set, or None if the data set does not have it.
+    """Return the index of the episode with this id, start and agent in a data set, or None if it is missing.
 
     Args:
         id_, agent: the texts of the row in `overview`.
@@ -205,7 +205,7 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
 
 
 def findings_data(findings: Findings) -> dict[str, Any]:
-    """Return the findings of the doctor as data for the page."""
+    """Return the problems found by the doctor as data for the page."""
     rows = [
         {
             "kind": one.kind,
@@ -225,7 +225,7 @@ def findings_data(findings: Findings) -> dict[str, Any]:
 
 
 def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Return the data of one episode for the page: numbers by step, texts, and the frames of all cameras.
+    """Return one episode as data for the page: curves, texts, and the frames of all cameras.
 
     Rewards and actions come first. There are at most `MOST_LANES` lanes, and `left` counts the numbers without one.
 
@@ -274,7 +274,7 @@ def _lanes(
     window: tuple[int, int] | None,
     marks: dict[int, list[tuple[int, str]]],
 ) -> list[dict[str, Any]]:
-    """Return a curve (lane) for each of the numbers `columns` of a track's items, with its `marks`.
+    """Return the curves for the components `columns` of a time series, with `marks` on them.
 
     A lane has `values` if each item is in it. Otherwise it has `low` and `high` of cells of `every` items, the
     first of which is item `begin`. The entry `odd` has texts on cells with missing or non-finite numbers, and `at` the
@@ -313,7 +313,7 @@ def _label(series: Series) -> str:
 
 
 def _marks(episode: Any) -> dict[str, dict[int, list[tuple[int, str]]]]:
-    """Return the steps and texts of numbers outside their space, by path of the track and by number of an item."""
+    """Return the steps with numbers outside their space, and texts on them, by array path and component."""
     result: dict[str, dict[int, list[tuple[int, str]]]] = {}
     tracks = {"observations": (episode.get_observations, episode.observation_space)} if episode.is_reset else {}
     if len(episode):
@@ -326,13 +326,13 @@ def _marks(episode: Any) -> dict[str, dict[int, list[tuple[int, str]]]]:
 
 
 def _words(counts: list[int], is_exact: bool) -> str:
-    """Return the counts of missing, NaN, infinite and minus infinite numbers of a cell as text."""
+    """Return text on how many numbers in a cell (run of items) are missing, NaN or infinite."""
     names = ("missing", "NaN", "∞", "-∞")
     return ", ".join(name if is_exact else f"{n} {name}" for n, name in zip(counts, names, strict=True) if n)
 
 
 def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
-    """Return the texts of a track, with None in place of missing ones and of those beyond `most_bytes`."""
+    """Return the texts of a time series, None where one is missing or exceeds the budget `most_bytes`."""
     texts: list[str | None] = []
     for i, text in enumerate(series.array.tolist()):
         is_there = most_bytes > 0 and (series.present is None or bool(series.present[i]))
@@ -343,7 +343,7 @@ def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
 
 
 def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:
-    """Return every n-th frame of a camera as a data URI, so small that all fit into `most_bytes`."""
+    """Return every n-th image of a camera as a data URI, downscaled so that all fit into `most_bytes`."""
     every = max(1, -(-series.total // MOST_FRAMES))
     small = max(1, -(-max(series.array.shape[1:3]) // FRAME_SIDE)) if series.array.shape[-1] != 1 else 1
     images = viewable(series.array[::every])[:, ::small, ::small]

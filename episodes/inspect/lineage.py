@@ -1,4 +1,4 @@
-"""The origin of rows of a batch, as text and as HTML: `explain_batch` of one row, `link_batch` of all rows."""
+"""From which episodes and steps batch rows came, as text and HTML: `explain_batch` and `link_batch`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["BatchLinks", "Explanation", "explain_batch", "link_batch"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Origin of a row of a batch, as text; in a notebook, with its episode."""
+    """Explanation of where a batch row came from, as text; in a notebook, with its episode."""
 
     row: int
     lines: tuple[tuple[str, str], ...]
@@ -38,7 +38,7 @@ class Explanation:
 
 
 class RowSteps(NamedTuple):
-    """Episode and steps of a row of a batch."""
+    """Episode and steps from which a row of a batch came."""
 
     id_: Any
     agent_id: Any
@@ -47,12 +47,12 @@ class RowSteps(NamedTuple):
 
     @property
     def times(self) -> str:
-        """First and last time of the steps as text."""
+        """First and last time step as text."""
         return str(self.first) if self.first == self.last else f"{self.first} … {self.last}"
 
 
 def row_steps(origin: Origin) -> list[RowSteps | None]:
-    """Return the steps of each row of an origin [B] or [B, W], or None for padding and for unknown episodes."""
+    """Return the episode and steps of each batch row. None for padding and for unknown episodes."""
     if not len(origin):
         return []
     columns = (column.reshape(len(origin), -1) for column in (origin.ids, origin.agent_ids, origin.t))
@@ -68,7 +68,7 @@ def row_steps(origin: Origin) -> list[RowSteps | None]:
 
 @dataclass(frozen=True)
 class BatchLinks:
-    """Links from the rows of a batch to their steps on the page of a data set. In a notebook, the batch with links."""
+    """Links from batch rows to their steps on the HTML page of a data set. Displays the batch in notebooks."""
 
     page: str  # address
     rows: tuple[RowSteps | None, ...]
@@ -78,12 +78,12 @@ class BatchLinks:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> str | None:
-        """Return the link of a row, or None for padding and for unknown episodes."""
+        """Return the URL for a row's steps, or None for padding and for unknown episodes."""
         steps = self.rows[row]
         return None if steps is None else self.link(steps)
 
     def link(self, steps: RowSteps) -> str:
-        """Return the address of the first of these steps on the page."""
+        """Return the URL of the first of these steps on the HTML page."""
         parts = {"id": formatting.page_id(steps.id_), "t": steps.first}
         if steps.agent_id is not None:
             parts["agent"] = formatting.page_id(steps.agent_id)
@@ -96,7 +96,7 @@ class BatchLinks:
 
 
 def link_batch(batch: Any, page: str | Path) -> BatchLinks:
-    """Return links from the rows of a batch to their steps on the page of a data set.
+    """Return links from the rows of a batch to their steps on the HTML page of a data set.
 
     Args:
         batch: a sample from replay or from disk, a train batch or minibatch, or rows of one of them.
@@ -110,7 +110,7 @@ def link_batch(batch: Any, page: str | Path) -> BatchLinks:
 
 
 def _origin_of(batch: Any) -> Origin:
-    """Return the `Origin` of a batch, or raise an error if it is unknown or of a single row."""
+    """Return the `Origin` (episode and step of each row) of a batch. Raise an error if it is unknown."""
     origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
     if not origin.numbers.ndim:
         raise WrongType("one row of a batch: give the batch of this row")
@@ -118,7 +118,7 @@ def _origin_of(batch: Any) -> Origin:
 
 
 def explain_batch(batch: Any, row: int) -> Explanation:
-    """Return the origin of a row: episode, agent, steps and padding, and the end and bootstrap of its return.
+    """Return where a batch row came from: episode, agent, steps and padding, and how its return was bootstrapped.
 
     Args:
         batch: a sample from replay, a train batch of a learner pipeline (of one module), or rows of either.
@@ -185,7 +185,7 @@ def _sequence(
 
 
 def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOrigin, is_sequence: bool) -> str:
-    """Return a text on the end of the rewards of the row, and on the value after the end."""
+    """Return text on which rewards a row's return contains, and on the value after them."""
     num_steps = _value(batch, Columns.N_STEP, row)
     if num_steps is not None:  # of a sample from replay, whose columns describe the end of its window
         stop = first.t + int(num_steps)

@@ -19,7 +19,7 @@ TYPES = ("u1", "i1", "u2", "i2", "i4", "f4", "f8")  # the order of the numbers i
 
 
 def encode(meta: Any) -> bytes:
-    """Return a message of nested dicts, lists, texts, numbers and arrays [n] of numbers.
+    """Encode nested dicts, lists, texts, numbers and arrays [n] of numbers as one binary message.
 
     >>> encode({"x": np.arange(3)})[4:]
     b'{"meta":{"x":{"$":0}},"arrays":[["u1",3]]}\\x00\\x01\\x02'
@@ -43,7 +43,7 @@ def encode(meta: Any) -> bytes:
 
 
 def _smallest(array: np.ndarray) -> np.ndarray:
-    """Return the array in the first dtype of `TYPES` that holds all its numbers."""
+    """Return the array cast to the smallest dtype that holds all its numbers exactly."""
     if array.dtype == bool:
         return array.view(np.uint8)
     for name in TYPES[:-1]:
@@ -71,7 +71,7 @@ def _shuffled(arrays: list[np.ndarray]) -> bytes:
 
 
 def compressed_text(message: bytes) -> str:
-    """Return a message as text for a script element: compressed by zlib, in base 85.
+    """Return a message as text for an HTML script element: zlib-compressed, in base 85.
 
     "," stands in place of "<", which begins markup.
     """

@@ -1,4 +1,4 @@
-"""`PageServer`: the page of a data set or of training runs on loopback, which follows their writers."""
+"""`PageServer`: local web server for the page of a data set or of training runs, updated as files change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new ro
 
 
 class LiveDataset:
-    """A data set that is opened again when its files change.
+    """Data set that is reopened whenever its files have changed.
 
     Attributes:
         version: changes with the files.
@@ -40,7 +40,7 @@ class LiveDataset:
         self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
 
     def newest(self) -> tuple[int, EpisodeDataset]:
-        """Return the version and the data set. If its files have changed, it is opened again."""
+        """Return a version number and the data set, reopened if its files have changed."""
         with self._lock:
             try:
                 files = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())
@@ -52,7 +52,7 @@ class LiveDataset:
             return self.version, self.dataset
 
     def rows(self, known: int | None) -> bytes | None:
-        """Return the rows of the table since the version `known` as a message, or None if nothing changed."""
+        """Return changes of the metadata table since version `known` as a message, or None without changes."""
         version, dataset = self.newest()
         if known == version:
             return None
@@ -69,7 +69,7 @@ class LiveDataset:
         return encode(message | {"version": version})
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the response to a request: the page, new rows, an episode, or findings of the doctor."""
+        """Return the HTTP response for a path: the page, new table rows, an episode, or problems found."""
         if path == "":
             return 200, HTML, live_page(self.newest()[1]).encode()
         if path == "rows":
@@ -82,7 +82,7 @@ class LiveDataset:
         return NOT_FOUND
 
     def _episode(self, query: dict[str, str]) -> Answer:
-        """Return the response with the episode that the query names by id, start and agent."""
+        """Return the HTTP response with the episode that the query names by id, start and agent."""
         try:
             key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
             window = (int(query["from"]), int(query["to"])) if "from" in query else None
@@ -99,7 +99,7 @@ class LiveDataset:
 
 
 class LiveRuns:
-    """Training runs whose files are read again when they change. Each may have a data set of its episodes."""
+    """Training runs whose files are reread when they change, each possibly with a data set of its episodes."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.files = TrainingFiles(paths)
@@ -107,7 +107,7 @@ class LiveRuns:
         self._datasets: dict[Path, LiveDataset] = {}
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the response to a request: the page, its curves, or a part of the page of a run's episodes."""
+        """Return the HTTP response for a path: the page, its curves, or a part of the page of a run's episodes."""
         if path == "":
             return 200, HTML, training_page([run.path for run in self.files.runs]).encode()
         if path == "runs":
@@ -132,7 +132,7 @@ class LiveRuns:
 
 
 class PageServer(ThreadingHTTPServer):
-    """The server of the page of a data set, or of training runs. It answers requests of this machine only.
+    """Local web server for the page of a data set or of training runs. It answers this machine only.
 
     Call `serve_forever()`, and `shutdown()` in another thread.
 
@@ -172,7 +172,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     server: PageServer  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        """Send the response of the data set or of the runs."""
+        """Answer a GET request with the response of the data set or of the training runs."""
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
             self._send(403, TEXT, b"only requests of this machine are answered")  # another name of this address
             return
@@ -189,4 +189,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing: the page sends a request each second."""
+        """Print nothing, because the page sends a request each second."""

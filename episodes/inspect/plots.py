@@ -1,4 +1,4 @@
-"""Plots of episodes and of their returns. Each function takes an `ax` and returns it.
+"""Matplotlib plots of episodes and of their returns. Each function takes an `ax` and returns it.
 
 matplotlib (extra `plot`) is imported when something is drawn.
 """
@@ -31,7 +31,7 @@ COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#
 
 
 def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return the given axes, or those of a new figure of `width` x `height` inches."""
+    """Return `ax`, or if it is None the axes of a new figure of `width` x `height` inches."""
     if ax is not None:
         return ax
     with needing("plot", "a plot needs matplotlib"):
@@ -40,7 +40,7 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
-    """Apply the style of all plots, and return the axes."""
+    """Apply the common title, label and grid style to the axes, and return them."""
     ax.set_title(title, fontsize=10, loc="left", color=DARK)
     ax.set_xlabel(x, fontsize=9, color=DARK)
     ax.set_ylabel(y, fontsize=9, color=DARK)
@@ -63,7 +63,7 @@ def _check_single_agent(episode: Any) -> None:
 def plot_episode(
     episode: Any, ax: Axes | None = None, *, title: str | None = None, tracks: Sequence[str] | None = None
 ) -> Axes:
-    """Draw an episode over its env steps.
+    """Plot an episode over its env steps: rewards, actions, observations and endings. Returns the axes.
 
     Of a `SingleAgentEpisode`, the numbers of its tracks are drawn below each other, each on its own scale. Of a
     `MultiAgentEpisode`, each agent has a row with its observations and actions, its pending action and its ending.
@@ -105,7 +105,7 @@ def plot_episode(
 
 
 def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, Series, int | None]], int]:
-    """Return the label, series and number (None for images) of each line, and how many lines are left out."""
+    """Return which curves to plot: (label, series, component or None for images), and how many are left out."""
     every = [series for series in of_tracks(episode.tracks) if series.hue != "infos" or paths is not None]
     if paths is not None:
         by_path = {series.label: series for series in every}
@@ -126,14 +126,14 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
 
 
 def _most_telling(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
-    """Return at most `MOST_LANES` lines, with the first number of every track before second numbers."""
+    """Return at most `MOST_LANES` curves: the first component of every time series before second ones."""
     ranks = [lane[2] or 0 for lane in lanes]
     chosen = sorted(range(len(lanes)), key=lambda i: (ranks[i], i))[:MOST_LANES]
     return [lanes[i] for i in sorted(chosen)]
 
 
 def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: int) -> None:
-    """Draw one track as a line, a band of colours or frames, around the height `level`."""
+    """Draw one time series as a line, a band of colours or images, around the height `level`."""
     if column is None:
         _draw_frames(ax, series, level, begin)
         return
@@ -189,7 +189,7 @@ def _draw_frames(ax: Axes, series: Series, level: int, begin: int) -> None:
 def plot_returns(
     episodes: Any, ax: Axes | None = None, *, window: int = 50, goal: float | None = None, title: str = "returns"
 ) -> Axes:
-    """Draw the return of each whole episode at its end, and running means. The best and the worst are marked.
+    """Plot the return of each episode at its end, and running means. The best and the worst are marked.
 
     Args:
         episodes: a pack, a data set, or a sequence of episodes. Cut chunks are left out.
@@ -206,7 +206,7 @@ def plot_returns(
 
 
 def facts_of(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the returns, lengths and ending codes [n] of a pack, a data set or a sequence of episodes."""
+    """Return the returns, lengths and ending codes, arrays [n], of a pack, a data set or a list of episodes."""
     if hasattr(episodes, "metadata"):
         table = episodes.metadata
         return table["return"], table["length"], table["terminated"] + 2 * table["truncated"]
@@ -233,7 +233,7 @@ def draw_returns(
     title: str = "returns",
     ids: Sequence[str] = (),
 ) -> Axes:
-    """Draw returns [n] over the total numbers of env steps [n] at which the episodes ended."""
+    """Plot returns [n] over the total number of env steps [n] at the end of each episode."""
     if window < 1:
         raise InvalidArgument(f"window={window}: give a number of episodes of at least 1")
     returns, steps = np.asarray(returns, np.float64), np.asarray(steps)
@@ -284,7 +284,7 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "rewards", index: int = 0) -> Axes:
-    """Draw one number of several episodes over each other: the sum of rewards so far, or a number of another track.
+    """Plot one number of several episodes in one figure: by default the cumulated rewards.
 
     Args:
         track: "rewards", or the path of a track such as `observations` or `vf_preds`.
@@ -310,7 +310,7 @@ def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str
 
 
 def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the env steps [n] and the numbers [n] of one track without its lookback."""
+    """Return the env steps [n] and one component [n] of a time series, without its lookback."""
     tracks = episode.tracks
     by_path = {series.label: series for one in tracks.all() for series in of_track(one) if one.field.holds != "infos"}
     series = by_path.get(track)
@@ -333,7 +333,7 @@ def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None) -> Axes:
-    """Draw the timeline of each agent of a multi-agent episode in a row."""
+    """Plot a timeline for each agent of a multi-agent episode, one below the other."""
     timelines = list(episode.agents.timelines.items())
     ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(timelines), 1))
     begin, end = episode.env_t_started, episode.env_t

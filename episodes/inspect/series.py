@@ -1,4 +1,4 @@
-"""`Series`: one array of an episode or of a batch, with the statistics of its numbers."""
+"""`Series`: one array of an episode or batch, with name, colour and statistics, for plots and tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
 class Counts(NamedTuple):
-    """Counts of values of a series that are missing, NaN or infinite."""
+    """Counts of missing, NaN and infinite values in an array."""
 
     missing: int  # items without this key
     nan: int
@@ -38,13 +38,13 @@ class Counts(NamedTuple):
 
     @property
     def infinite(self) -> int:
-        """Number of infinities."""
+        """Number of infinities, positive and negative."""
         return self.above + self.below
 
 
 @dataclass(frozen=True)
 class Series:
-    """One array over time with its name and colour: `array` holds all items, or the items `places`.
+    """One array over time with its name and colour, for plots. Holds all items, or a sample at `places`.
 
     Args:
         label: the name in pictures and tables.
@@ -71,17 +71,17 @@ class Series:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array of all items."""
+        """Shape of the array with all items, also if only a sample of them is held."""
         return (self.total, *self.array.shape[1:])
 
     @property
     def dtype(self) -> str:
-        """Name of the items' dtype."""
+        """Name of the items' dtype, or "text"."""
         return "text" if self.array.dtype.kind in "US" else str(self.array.dtype)
 
     @cached_property
     def is_numeric(self) -> bool:
-        """Whether the items are numbers or bools, and there are any."""
+        """Whether the array is not empty and its items are numbers or bools."""
         return self.array.dtype.kind in "biuf" and self.array.size > 0
 
     @cached_property
@@ -100,19 +100,19 @@ class Series:
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """Numbers of the items that statistics read, [m, d]: all items, but for images and huge arrays."""
+        """Items from which statistics are computed, [m, d]: all, or a sample of images and huge arrays."""
         rows = self.array[:: self._stride]
         return rows.reshape(len(rows), -1)
 
     @cached_property
     def items(self) -> np.ndarray:
-        """Index of the item of each row of `numbers`, int64 [m]."""
+        """Index of the item for each row of `numbers`, int64 [m]."""
         places = np.arange(self.total) if self.places is None else self.places
         return places[:: self._stride]
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether statistics read all items, and not a part of them."""
+        """Whether statistics are computed from all items, not from a sample."""
         return len(self.numbers) == self.total
 
     @cached_property
@@ -121,7 +121,7 @@ class Series:
 
     @cached_property
     def finite(self) -> np.ndarray:
-        """The numbers [m, d], with NaN instead of infinities and missing numbers."""
+        """The numbers [m, d], with NaN in place of infinities and missing values."""
         numbers = self.numbers
         if self._present is not None:
             return np.where(self._present[:, None] & np.isfinite(numbers), numbers, np.nan)
@@ -137,7 +137,7 @@ class Series:
 
     @cached_property
     def counts(self) -> Counts:
-        """Counts of missing and non-finite numbers."""
+        """Counts of missing, NaN and infinite values."""
         missing = 0 if self.present is None else int(len(self.present) - self.present.sum())
         if self.finite is self.numbers or self.numbers.dtype.kind != "f":
             return Counts(missing, 0, 0, 0)
@@ -146,7 +146,7 @@ class Series:
 
     @cached_property
     def ranges(self) -> np.ndarray:
-        """Lowest, mean and highest finite number of each of the d numbers of an item, [3, d]."""
+        """Lowest, mean and highest finite value of each of the d components of an item, [3, d]."""
         numbers = np.ascontiguousarray(self.finite.T)
         if not any(self.counts):
             return np.stack([numbers.min(1), _mean(numbers, 1), numbers.max(1)])
@@ -158,7 +158,7 @@ class Series:
 
     @cached_property
     def range(self) -> tuple[float, float, float]:
-        """Lowest, mean and highest finite number, or NaN without finite numbers."""
+        """Lowest, mean and highest finite value of the whole array, or NaN if there is none."""
         if self.is_image:  # not pixel by pixel
             numbers = self.finite[~np.isnan(self.finite)] if any(self.counts) else self.finite
             return (
@@ -182,7 +182,7 @@ class Series:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Remarks for users on missing and non-finite numbers, and on items that were not read."""
+        """Texts for users on missing and non-finite values, and on sampling."""
         counts = self.counts if self.is_numeric else Counts(0, 0, 0, 0)
         remarks = [f"{counts.nan:,} NaN"] * bool(counts.nan) + [f"{counts.infinite:,} infinite"] * bool(counts.infinite)
         if self.present is not None and not self.present.all():
@@ -192,18 +192,18 @@ class Series:
         return [*remarks, *filter(None, [self.note])]
 
     def cells(self, max_cells: int, columns: Sequence[int] | None = None) -> Cells:
-        """Return the numbers in at most `max_cells` cells. Indices of cells are indices into `items`."""
+        """Return the numbers downsampled to at most `max_cells` runs of items. Indices refer to `items`."""
         return downsample(self.numbers, max_cells, present=self._present, columns=columns)
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the items of `array` that are nearest to the items `places`."""
+        """Return the items at the indices `places`, or the nearest ones if only a sample is held."""
         if self.places is None:
             return self.array[places]
         return self.array[np.searchsorted(self.places, places).clip(0, len(self.places) - 1)]
 
 
 def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
-    """Return the mean of numbers, also if their sum exceeds float64."""
+    """Return the mean of the numbers, also if their sum would overflow float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = numbers.mean(axis, dtype=np.float64)
     if np.isfinite(mean).all():
@@ -212,7 +212,7 @@ def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
 
 
 def of_track(track: Track) -> Iterator[Series]:
-    """Yield a series for each array of a track."""
+    """Yield a `Series` for each array of a time series, such as each camera of the observations."""
     if track.field.holds == "infos":
         yield from _of_infos(track)
         return
@@ -235,25 +235,25 @@ def of_track(track: Track) -> Iterator[Series]:
 
 
 def of_tracks(tracks: Tracks) -> Iterator[Series]:
-    """Yield the series of all tracks of an episode or a pack: rewards and actions first, infos last."""
+    """Yield a `Series` for each array of an episode or a pack: rewards and actions first, infos last."""
     for track in (tracks.rewards, tracks.actions, tracks.observations, *tracks.extra.values(), tracks.infos):
         yield from of_track(track)
 
 
 def hue_of(field: Any) -> str:
-    """Return the name of the colour of a track."""
+    """Return the colour name of a time series, such as "rewards"."""
     return "extra" if field.is_extra else field.name
 
 
 def _places(total: int, nbytes: int) -> np.ndarray | None:
-    """Return the items of a growing track to read, or None for all, given the size of an item."""
+    """Return which items of a growing list to sample, given the bytes of an item, or None for all."""
     if total * max(nbytes, 256) <= MOST_GROWING_BYTES:
         return None
     return np.linspace(0, total - 1, FEW_ITEMS).astype(np.intp)
 
 
 def _of_infos(track: Track) -> Iterator[Series]:
-    """Yield a series for each key of the infos."""
+    """Yield a `Series` for each key of the info dicts."""
     infos, places, total = track.whole(), None, track.total
     if type(track) is not InfoTrack:
         places = _places(total, 0)

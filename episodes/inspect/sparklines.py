@@ -1,4 +1,4 @@
-"""Small pictures of a series: lines, bands of colour and strips of frames, as SVG and PNG inside of HTML.
+"""Small pictures of an array over time, for tables: lines, colour bands and strips of images, as SVG and PNG.
 
 All pictures of one episode share an axis. Positions are indices of observations, with the lookback; a step is between
 two of them:
@@ -49,12 +49,12 @@ class Axis:
     borders: tuple[np.ndarray, np.ndarray] | None = None
 
     def places(self, items: np.ndarray, more: int) -> np.ndarray:
-        """Return the x coordinates [k] of the items with these indices."""
+        """Return the x coordinates [k] of the items with the given indices."""
         return (items + (0.0 if more else 0.5)) * (UNITS * WIDTH / max(self.span, 1))
 
 
 def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 24_000) -> Markup:
-    """Return a picture of the series: lines, a band, a heat map or frames. Without numbers it is empty.
+    """Return a small picture of an array over time: lines, colour bands or images. Empty without numbers.
 
     Args:
         points: most points of one line.
@@ -72,7 +72,7 @@ def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 2
 
 
 def cells_of(series: Series, points: int, columns: Sequence[int] | None = None) -> Cells:
-    """Return the series summarized in cells, so that a line through it has at most `points` points."""
+    """Return the array downsampled so that a line plot of it has at most `points` points."""
     return series.cells(points if len(series.numbers) <= points else points // 2, columns)
 
 
@@ -80,7 +80,7 @@ def cells_of(series: Series, points: int, columns: Sequence[int] | None = None) 
 
 
 def lines(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG of one line for each number of an item, each on its own scale."""
+    """Return an SVG with one line for each component of the items, each on its own scale."""
     cells = cells_of(series, points)
     count = series.numbers.shape[1]
     height = LANE if count > 1 else 2 * LANE
@@ -96,7 +96,7 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.ndarray:
-    """Return the y coordinates [k] of numbers [k]. Equal numbers are in the middle."""
+    """Return y coordinates [k] for numbers [k]. If all are equal, they are in the middle."""
     margin = 2 * UNITS
     with np.errstate(over="ignore"):
         scale = (height - 2 * margin) / (high - low) if high > low else 0.0
@@ -125,7 +125,7 @@ def _stroke(points: np.ndarray) -> str:
 
 
 def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top: int, bottom: int) -> str:
-    """Return ticks at cells with infinities (above) and with NaN or minus infinities (below) in a column, or in any."""
+    """Return SVG ticks where a component (or any) is infinite (above), NaN or minus infinite (below)."""
     chosen = slice(None) if column is None else [column]
     above = cells.num_above[:, chosen].any(1)
     below = (cells.num_nan + cells.num_below)[:, chosen].any(1)
@@ -134,7 +134,7 @@ def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top
 
 
 def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
-    """Return ticks at the x coordinates `above` [k] below `top`, and at `below` [m] above `bottom`."""
+    """Return SVG ticks at the x coordinates `above` [k] near `top`, and at `below` [m] near `bottom`."""
     width = max(UNITS * WIDTH / MOST_MARKS, 1)
     marks = []
     for places, y in ((above, top), (below, bottom - 12)):
@@ -145,7 +145,7 @@ def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
 
 
 def _words(series: Series, cells: Cells) -> str:
-    """Return the tooltip of a picture: lowest, mean and highest number, and items per cell."""
+    """Return the tooltip of a picture: lowest, mean and highest number, and how many items a point stands for."""
     return _range(series) + ("" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each")
 
 
@@ -174,14 +174,14 @@ def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> M
 
 
 def band(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG with a row of colours for whole numbers: the higher, the stronger."""
+    """Return an SVG with one row of colours for an array of whole numbers: the higher, the stronger."""
     cells = series.cells(points)
     low, _, high = (0, 0, 1) if series.array.dtype == bool else series.range
     return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, 16)
 
 
 def heat(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG with a row of colours for each of many numbers, each row on its own scale."""
+    """Return an SVG with a row of colours for each component of an array, each row on its own scale."""
     count = series.numbers.shape[1]
     columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
     lows, _, highs = series.ranges.astype(np.float64)
@@ -229,7 +229,7 @@ def sequences(series: Series, points: int) -> Markup:
 def _strip(
     series: Series, axis: Axis, cells: Cells, low: np.ndarray, high: np.ndarray, palest: float, height: int
 ) -> Markup:
-    """Return the cells of a series as an SVG with rows of colours.
+    """Return an SVG with rows of colours for a downsampled array.
 
     Args:
         low, high: [d], the palest and the strongest number of each row.
@@ -250,7 +250,7 @@ def _strip(
 def _colours(
     hue: str, levels: np.ndarray, palest: float, text: str, ends: tuple[float, float], height: int, marks: str
 ) -> Markup:
-    """Return an SVG with rows of colours for levels in 0 to 1, [rows, halves, k]. NaN is transparent.
+    """Return an SVG with rows of colours for levels from 0 to 1, [rows, halves, k]. NaN is transparent.
 
     Args:
         levels: the upper half of a row is the highest number of a cell, the lower half the lowest. There is one half if
@@ -276,7 +276,7 @@ def _colours(
 
 
 def frame_strip(series: Series, axis: Axis, room: int) -> Markup:
-    """Return HTML of some images, evenly spaced over the episode, each with its step."""
+    """Return HTML with a few images, evenly spaced over the episode, each with its step."""
     places = np.unique(np.linspace(0, series.total - 1, min(FRAMES, series.total)).astype(np.intp))
     images = viewable(series.at(places))
     images = images[:, :: -(-images.shape[1] // FRAME_SIDE), :: -(-images.shape[2] // FRAME_SIDE)]

@@ -1,4 +1,4 @@
-"""The timeline bar above the tracks of an episode: lookback, reset observation and ending."""
+"""Bar above an episode's plots that shows lookback, reset observation and ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live page of training runs: curves of their CSV files, and links to their newest, best and worst episodes."""
+"""Live web page of training runs: metrics from CSV files, and links to newest, best and worst episodes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SCRIPTS = ("decode.js", "dom.js", "training.js")
 
 
 def is_run(path: Path) -> bool:
-    """Return True if a folder has the files of a training run."""
+    """Return True if the folder has the files of a training run: run.json or CSV files of metrics."""
     return (path / "run.json").exists() or any((path / f"{scope}.csv").exists() for scope in SCOPES)
 
 
 def training_page(paths: Sequence[Path]) -> str:
-    """Return the HTML page of training runs without data, which it requests from its `PageServer`."""
+    """Return the HTML page of training runs, without data: it requests them from a `PageServer`."""
     title = "Training " + ", ".join(path.name for path in paths)
     script = Markup("\n").join(map(template_file, SCRIPTS))
     return (
@@ -44,7 +44,7 @@ def training_page(paths: Sequence[Path]) -> str:
 
 
 class CSVFile:
-    """A CSV file of numbers that grows. `read` parses the new rows only.
+    """Growing CSV file of numbers. `read` parses only the rows that are new.
 
     Attributes:
         columns: the numbers of each column; NaN for empty cells and for rows from before the column.
@@ -57,7 +57,7 @@ class CSVFile:
         self._file: tuple[int, int] | None = None  # device and inode: a new column replaces the file
 
     def read(self) -> bool:
-        """Read the rows since the last call, and return True if there are any."""
+        """Parse the rows added since the last call, and return True if there are any."""
         try:
             with self.path.open("rb") as file:
                 stat = self.path.stat()
@@ -86,7 +86,7 @@ def _number(cell: str) -> float:
 
 
 class RunFiles:
-    """The files of one run: its description, its CSV files, and a data set of its episodes if there is one."""
+    """Files of one training run: description, CSV files of metrics, and possibly a data set of its episodes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +101,7 @@ class RunFiles:
         return folders[0] if folders else None
 
     def read(self) -> bool:
-        """Read new rows and new episodes, and return True if there are any."""
+        """Read new metrics and new episodes, and return True if there are any."""
         has_new = [file.read() for file in self.files.values()]
         return any(has_new) | self._read_episodes()
 
@@ -127,7 +127,7 @@ class RunFiles:
         return True
 
     def message(self) -> dict[str, Any]:
-        """Return the description of the run and its curves as data for the page."""
+        """Return the run's description and its curves as data for the page."""
         configuration = self._configuration()
         metrics = {}
         for scope, file in self.files.items():
@@ -156,7 +156,7 @@ class RunFiles:
 
 
 def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
-    """Return the identity, return and length of an episode for a link to it."""
+    """Return what a link to an episode needs: its identity, return and length."""
     return {
         "id": page_id(table["id"][i]),
         "t": int(table["t_started"][i]),
@@ -168,7 +168,7 @@ def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
 
 
 def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a curve in at most `MOST_CELLS` cells: the last step, and the mean, lowest and highest number of each."""
+    """Return a metric's curve, downsampled: the last step, and mean, lowest and highest value of each cell."""
     cells = downsample(numbers[:, None], MOST_CELLS)
     starts = cells.starts()
     is_finite = np.isfinite(numbers)
@@ -180,7 +180,7 @@ def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class TrainingFiles:
-    """Files of training runs, with a version number that increases with every new row."""
+    """Files of several training runs, with a version number that increases when any of them grows."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:

@@ -1,4 +1,4 @@
-"""Episodes of several agents in one environment, and their conversion to packs (many episodes as one set of arrays)."""
+"""Episodes of several agents in one environment, and their conversion to packs (many episodes as few arrays)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of all agents in a chunk (part of a multi-agent episode), and the data that belongs to no agent's own steps.
+"""The agents of a multi-agent episode: each agent's steps, and infos and rewards that belong to no step.
 
 An env step takes two passes, each O(agents that did something). `check_step` raises all errors and lists what is to be
 done, without writing. `keep_infos`, `keep_rewards`, `Timeline.set_pending_action` and `complete_steps` write and do
@@ -39,14 +39,14 @@ Endings = dict[Any, Ending]  # agent -> its ending
 
 
 class DepartedAgent(NamedTuple):
-    """Ending, and env step of the ending, of an agent that has no data in this chunk."""
+    """How and at which env step an agent ended before this part of the episode."""
 
     ending: Ending
     env_t: int
 
 
 class Agents:
-    """The agents of a chunk (part of an episode): a `Timeline` for each observed agent, and data outside timelines."""
+    """The agents of a multi-agent episode: a `Timeline` with the steps of each, and data that belongs to no step."""
 
     __slots__ = ("departed", "episode_id", "loose_infos", "modules", "passed_on", "rewards_apart", "timelines")
 
@@ -72,14 +72,14 @@ class Agents:
         self.passed_on = passed_on  # pending steps that `cut` moved to the next chunk; None before a cut
 
     def timeline(self, agent_id: Any) -> Timeline:
-        """Return the `Timeline` (steps and env steps) of an agent. `UnknownKey` if the agent was never observed."""
+        """Return an agent's `Timeline` (steps and their env steps). Raise `UnknownKey` if it was never observed."""
         timeline = self.timelines.get(agent_id) if isinstance(agent_id, Hashable) else None
         if timeline is None:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
         return timeline
 
     def knows(self, agent_id: Any) -> bool:
-        """Return True if the chunk has an observation or an info of the agent."""
+        """Return True if there is an observation or an info of the agent."""
         return agent_id in self.timelines or any(agent_id in infos for infos in self.loose_infos.values())
 
     def has_ended(self, agent_id: Any) -> bool:
@@ -92,7 +92,7 @@ class Agents:
     def check_step(
         self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, extra: ByAgent, env_t: int
     ) -> tuple[list[Any], list[Any], bool]:
-        """Raise an error if an env step is invalid, and list new agents and new pending actions. Nothing is written.
+        """Raise an error if an env step is invalid. Return new agents and agents whose actions stay pending.
 
         Returns: The agents observed for the first time, the agents whose actions become pending, and whether there are
             rewards for agents without an observation.
@@ -144,7 +144,7 @@ class Agents:
         return newcomers, waiting, num_rewarded < len(rewards)
 
     def with_ragged_items(self, actions: ByAgent, extra: ByAgent, env_t: int) -> tuple[ByAgent, ByAgent]:
-        """Return checked actions and extra model outputs with items of ragged tracks as arrays. Nothing is written.
+        """Return checked actions and extra outputs, with items of varying length as arrays. Changes nothing.
 
         Raises:
             ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.
@@ -173,7 +173,7 @@ class Agents:
             check_reward(reward, lambda agent_id=agent_id: self._place(agent_id, env_t))  # type: ignore[misc]
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
-        """Return how each agent ends in an env step: by its own flag, or all other agents by the `"__all__"` flag."""
+        """Return how each ending agent ends in an env step: by its own flag, or by the flag `"__all__"`."""
         over = Ending.of(terminateds.get(ALL, False), truncateds.get(ALL, False))
         endings: Endings = {}
         for agent_id in {**terminateds, **truncateds}:
@@ -189,7 +189,7 @@ class Agents:
     def with_repeated_last_observations(
         self, observations: ByAgent, actions: ByAgent, endings: Endings, env_t: int, *, may_repeat: bool
     ) -> ByAgent:
-        """Return `observations`, with the last observation repeated for agents that end without a new observation.
+        """Return `observations`, with the last one repeated for agents that end without a new one.
 
         Args:
             may_repeat: if False, raise `InvalidArgument` if such an agent is truncated.
@@ -225,13 +225,13 @@ class Agents:
     # --- growing -----------------------------------------------------------------------------------------------
 
     def keep_infos(self, observations: ByAgent, infos: ByAgent, env_t: int) -> None:
-        """Store the infos of an env step whose agents got no observation, and infos of no agent (`"__common__"`)."""
+        """Store the infos of an env step that belong to no new observation, and infos of `"__common__"`."""
         loose = {agent_id: info for agent_id, info in infos.items() if info and agent_id not in observations}
         if loose:
             self.loose_infos[env_t] = loose
 
     def keep_rewards(self, observations: ByAgent, rewards: ByAgent, env_t: int) -> None:
-        """Store the rewards of an env step whose agents got no observation."""
+        """Store the rewards of an env step for agents that got no observation in it."""
         for agent_id, reward in rewards.items():
             if agent_id not in observations:
                 timeline = self.timelines.get(agent_id)
@@ -241,7 +241,7 @@ class Agents:
                     timeline.reward = reward if timeline.reward is None else timeline.reward + reward
 
     def add_agent(self, agent_episode: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
-        """Add a new agent with its first observation. A `reward` before its first action is stored apart from steps."""
+        """Add an agent with its first observation. A `reward` before its first action is kept apart from its steps."""
         timeline = Timeline(agent_episode, [env_t])
         timeline.item_shape = track_access.shape_of(agent_episode.get_observations(0))
         self.timelines[agent_episode.agent_id] = timeline
@@ -264,7 +264,7 @@ class Agents:
         return all(timeline.phase == ENDED for timeline in self.timelines.values())
 
     def endings_so_far(self) -> Endings:
-        """Return a dict from agent to its ending, OPEN if it is alive. Agents that left earlier are included."""
+        """Return a dict from agent to its ending, `OPEN` for active agents. Agents that ended earlier are included."""
         departed = {agent_id: departure.ending for agent_id, departure in self.departed.items()}
         return departed | {agent_id: timeline.episode.ending for agent_id, timeline in self.timelines.items()}
 
@@ -277,7 +277,7 @@ class Agents:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Agents:
-        """Return the agents' data in a range of env steps in O(agents). Data of finalized agents is not copied."""
+        """Return the agents' data in a range of env steps, in O(agents). Arrays are not copied."""
         begin, end, lookback, _ = chunk
         all_departed, apart = self.departed, self.rewards_apart
         departed = {a: departure for a, departure in all_departed.items() if departure.env_t <= end}
@@ -299,7 +299,7 @@ class Agents:
         )
 
     def cut(self, env_t: int, lookback: int) -> Agents:
-        """Return the agents for the next chunk, which begins at env step `env_t`. Pending steps move to the result.
+        """Return the agents for the next part of the episode, from env step `env_t` on, with their pending actions.
 
         The current agents keep no pending step, but remember them in `passed_on`, so that a second `cut` returns
         equal agents.
@@ -319,7 +319,7 @@ class Agents:
         return later
 
     def check_follows(self, later: Agents, env_t: int) -> None:
-        """Raise `ChunkMismatch` unless `later`, from the chunk that begins at `env_t`, continues the same agents."""
+        """Raise `ChunkMismatch` unless `later`, which begins at env step `env_t`, continues the same agents."""
         for agent_id, timeline in self.timelines.items():
             timeline.check_follows(later.timelines.get(agent_id), env_t)
         for agent_id, timeline in later.timelines.items():
@@ -334,7 +334,7 @@ class Agents:
                 )
 
     def append(self, later: Agents, chunk: Chunk, *, is_numpy: bool) -> None:
-        """Append the data of the next chunk's agents, except its lookback (steps copied from this chunk).
+        """Append the agents' steps of `later`, the next part of the episode, without its lookback.
 
         Args:
             later: agents that passed `check_follows`.
@@ -364,19 +364,19 @@ class Agents:
     # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless each agent has one env step for each observation and each action."""
+        """Raise `TrackMismatch` unless each agent has an env step number for each observation and each action."""
         for timeline in self.timelines.values():
             timeline.validate()
 
     def record(self) -> dict[str, Any]:
-        """Return departed agents, modules, and infos and rewards outside timelines as a dict, not copied."""
+        """Return the data besides the agents' steps as a dict: ended agents, modules, infos and rewards. No copies."""
         departed = {agent_id: (departure.ending.code, departure.env_t) for agent_id, departure in self.departed.items()}
         stored = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
         return {"departed": departed, **stored}
 
     @classmethod
     def of(cls, episode_id: Any, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
-        """Create `Agents` from timelines and the dict that `record` returned."""
+        """Create `Agents` from each agent's `Timeline` and the dict that `record` returned."""
         attributes = dict(record)
         departed = {a: DepartedAgent(ENDINGS[code], env_t) for a, (code, env_t) in attributes.pop("departed").items()}
         return cls(episode_id, timelines, departed=departed, **attributes)
@@ -405,7 +405,7 @@ class Agents:
         return agents
 
     def equals(self, compared: Agents) -> bool:
-        """Return True if both have equal timelines, departed agents, and infos and rewards outside timelines."""
+        """Return True if both have equal steps of all agents, ended agents, and infos and rewards besides steps."""
         own_items, compared_items = (
             (agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, compared)
         )

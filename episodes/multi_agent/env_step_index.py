@@ -1,4 +1,4 @@
-"""Index arithmetic between env steps and the positions of one agent's items, which may skip env steps.
+"""Conversion between env steps and positions in one agent's items: an agent may skip env steps.
 
 `times` are the env steps at which one agent's observations arrived, or at which it acted. Env steps that the agent
 skipped are not stored, so rows are found by bisection.
@@ -15,12 +15,12 @@ MISSING = -1  # the row of an env step without an item
 
 
 def ints(times: Sequence[int]) -> Sequence[int]:
-    """Return `times` as a sequence of plain ints: a memoryview of an array, on which bisection is five times faster."""
+    """Return the env steps as plain ints: a memoryview of an array, on which bisection is five times faster."""
     return memoryview(times) if type(times) is np.ndarray else times
 
 
 def row_at(times: Sequence[int], t: int) -> int:
-    """Return the position of env step `t` in the ascending `times`, or `MISSING` (-1) if not found. O(log n).
+    """Return the position of env step `t` in the sorted list `times`, or `MISSING` (-1). O(log n).
 
     >>> row_at([0, 2, 5], 2), row_at([0, 2, 5], 3)
     (1, -1)
@@ -31,7 +31,7 @@ def row_at(times: Sequence[int], t: int) -> int:
 
 
 def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
-    """Return the positions [first, stop) of the env steps [begin, end) in the ascending `times`. O(log n).
+    """Return the positions [first, stop) of the env steps [begin, end) in the sorted list `times`. O(log n).
 
     >>> rows_between([0, 2, 5], 1, 6)
     (1, 3)
@@ -44,7 +44,7 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
 
 
 def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> list[int]:
-    """Return the position in `times` of each of `env_steps`, `MISSING` if not found or before `earliest`.
+    """Return the position in `times` of each env step, or `MISSING` (-1) if it is not there or before `earliest`.
 
     >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
     [2, -1, 1, -1]
@@ -56,7 +56,7 @@ def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> li
 def chunk_rows(
     observation_times: Sequence[int], action_times: Sequence[int], bounds: tuple[int, int], lookback: int
 ) -> tuple[int, ...]:
-    """Return the positions of an agent's observations in a range of env steps: (first of the lookback, step 0, last).
+    """Return an agent's observation positions in a range of env steps: first with lookback, step 0, and last.
 
     A step belongs to the chunk in which its next observation arrives. So an agent with a pending action at `begin`
     starts with the earlier observation on which it acted, and one with a pending action at `end` leaves that step to
@@ -84,7 +84,7 @@ def chunk_rows(
 
 
 def _newest_row(times: Sequence[int], t: int, low: int = 0) -> int:
-    """Return the position of the last item at or before env step `t`, from `low` on. `low - 1` means no item."""
+    """Return the position of the last item at or before env step `t`, searched from `low` on; `low - 1` if none."""
     row = low + t - times[low]  # the row if no env step was skipped; otherwise it is earlier
     if low <= row < len(times) and times[row] == t:
         return row

@@ -1,4 +1,4 @@
-"""`MultiAgentEpisode`: several agents in one environment, each with an episode of steps.
+"""`MultiAgentEpisode`: several agents in one environment, each with its own steps.
 
 The agents are in `agents` (`Agents`), with a `Timeline` for each; timeline.py draws a timeline and explains pending
 actions. This module has the rest: env steps, ids, endings; growing, slicing, cutting and joining.
@@ -44,7 +44,7 @@ __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
 
 def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
-    """Return a pending action as sent to the environment, and the extra outputs that still describe this action."""
+    """Return a pending action as sent to the environment, and the extra outputs that apply to it."""
     outputs = outputs or {}
     if action is None or not (has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs):
         return action, outputs or None
@@ -55,12 +55,12 @@ def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[A
 
 
 def default_module(agent_id: Any, episode: Any) -> str:
-    """Return `DEFAULT_MODULE_ID` for every agent, if the user gave no mapping from agents to modules."""
+    """Return `DEFAULT_MODULE_ID`: the module of all agents if the user gave no mapping function."""
     return DEFAULT_MODULE_ID
 
 
 class MultiAgentEpisode(MultiAgentGetters):
-    """Multi-agent episode or chunk (part) of an episode. Agents may enter late, skip env steps and end early.
+    """Episode of several agents in one environment, or a part (chunk) of it. Agents may come late and end early.
 
     An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
     observation completes the step. The constructor takes lists of the arguments of `add_env_reset` and `add_env_step`,
@@ -176,7 +176,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         extra: Sequence[ByAgent] | None,
         ending: tuple[Any, Any],
     ) -> None:
-        """Add a reset and steps from lists with one dict per env step. The flags in `ending` apply to the last step."""
+        """Add a reset and steps from lists of dicts, one dict per env step. `ending` holds the last step's flags."""
         num = len(observations) - 1
         lengths = {"actions": len(actions), "rewards": len(rewards)}
         lengths |= {"infos": num if infos is None else len(infos) - 1}
@@ -202,7 +202,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 timeline.ended_at = int(timeline.observation_times[-1])
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
-        """Turn the first `lookback` env steps of this episode into lookback, and make step 0 the next env step."""
+        """Make the first `lookback` env steps of this episode its lookback, so that step 0 follows them."""
         begin = self._facts.t_started + lookback
         self.agents = self.agents.window(Chunk(begin, self.env_t, lookback, True))
         self.facts, self.lookback = self._facts._replace(t_started=begin), lookback
@@ -238,14 +238,14 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     @classmethod
     def of(cls, facts: EpisodeFacts, agents: Agents, **attributes: Any) -> Self:
-        """Create a chunk from metadata, agents and attributes without any check."""
+        """Create an episode from metadata, agents and other attributes without any check."""
         episode = cls.__new__(cls)
         episode._set(facts, agents, **attributes)
         return episode
 
     @property
     def facts(self) -> EpisodeFacts:
-        """Immutable metadata of the chunk: id, start time, ending, and spaces by agent."""
+        """Immutable metadata of the episode: id, start time, ending, and spaces by agent."""
         return self._facts
 
     @facts.setter
@@ -375,7 +375,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._end(*ending)
 
     def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
-        """Raise `WrongType` unless the arguments `by_agent` are dicts, and the arguments `of_dicts` dicts of dicts."""
+        """Raise `WrongType` unless arguments `by_agent` are dicts, and arguments `of_dicts` dicts of dicts."""
         arguments = [(name, value) for name, value in of_dicts.items() if value is not None]
         for name, value in [*by_agent.items(), *arguments]:
             if not _is_mapping(value):
@@ -386,7 +386,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                     raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={agent_episode!r}; give a dict")
 
     def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
-        """Create an episode for each new agent from its first observation. This episode does not change yet."""
+        """Return a new `SingleAgentEpisode` for each new agent, with its first observation. Changes nothing."""
         episodes = []
         for agent_id in newcomers:
             agent_episode = SingleAgentEpisode(
@@ -408,7 +408,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """End some agents, and the whole episode if `"__all__"` is flagged or if no agent is left without that flag."""
+        """End agents, and the episode: by the flag `"__all__"` or, if it is not given, when every agent has ended."""
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
@@ -422,7 +422,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._stop_clock()
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:
-        """Return the error for a call that needs a growing episode, which this one is not (ended, cut, finalized)."""
+        """Return the error for a step or cut of an episode that cannot grow: ended, cut or finalized."""
         if not self.is_reset:
             problem, advice = "before the reset", "call add_env_reset(observations=...) first"
         elif self.is_done:
@@ -466,7 +466,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this chunk at its newest env step, and return the next chunk, in which the episode continues.
+        """End this part of the episode at its newest env step, and return the next part, in which the episode goes on.
 
         Pending steps move to the next chunk. A second cut of this chunk returns an equal next chunk. Before the reset,
         both chunks can still be reset.
@@ -488,7 +488,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return successor
 
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
-        """Return an episode of the given range of env steps with the metadata of this episode and the given agents."""
+        """Return an episode with the given range of env steps and agents, and the metadata of this episode."""
         return self.of(
             self._facts.window(chunk.begin, chunk.end - chunk.begin, chunk.end == self.env_t),
             agents,
@@ -503,7 +503,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append the next chunk of the same episode in place: the inverse of `cut`. The lookback of `other` is dropped.
+        """Append the next part of the same episode in place, without its lookback: the inverse of `cut`.
 
         A rejected call changes nothing.
 
@@ -582,11 +582,11 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless each agent has one env step for each observation and each action."""
+        """Raise `TrackMismatch` unless each agent has an env step number for each observation and action."""
         self.agents.validate()
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Return the attributes to pickle or copy. An ended or cut episode drops its mapping function."""
+        """Return the attributes to pickle. Ended and cut episodes leave out the mapping from agents to modules."""
         names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
         slots = {name: getattr(self, name) for name in names} | {"_began": None, "_duration": self.get_duration_s()}
         if self.is_done or self.agents.passed_on is not None:
@@ -594,7 +594,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return None, slots
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episode as a dict of plain values and copied arrays, without its mapping function."""
+        """Return the episode as a dict of plain values and copied arrays, without `agent_to_module_mapping_fn`."""
         state = self._facts._asdict() | {"ending": self.ending.code} | {name: getattr(self, name) for name in _STATE}
         state |= {"ragged": self.ragged} if self.ragged else {}
         return {**deepcopy(state), **self.agents.get_state(), "duration_s": self.get_duration_s()}
@@ -618,7 +618,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return episode
 
     def equals(self, episode: object) -> bool:
-        """Return True if both are the same chunk: equal ids, agents, env steps, pending steps, infos and endings."""
+        """Return True if both have equal ids, agents, env steps, pending actions, infos and endings."""
         if not isinstance(episode, MultiAgentEpisode) or not self.agents.equals(episode.agents):
             return False
         facts = episode.facts._replace(observation_space=self.observation_space, action_space=self.action_space)
@@ -644,7 +644,7 @@ class MultiAgentEpisode(MultiAgentGetters):
 
 
 def _declared_by_agent(ragged: Any, label: str) -> dict[Any, Any]:
-    """Return dtype and value shape of the ragged time series of each agent, as plain values."""
+    """Return each agent's declared dtypes and shapes of items of varying length, as plain values."""
     if ragged is not None and not _is_mapping(ragged):
         raise WrongType(f"{label}: ragged={ragged!r}; give a dict from agent to a dict")
     by_agent = (ragged or NOTHING).items()
@@ -664,7 +664,7 @@ def _flags(flags: ByAgent | bool) -> ByAgent:
 
 
 def _may_end(flags: ByAgent | None) -> bool:
-    """Return True if some flag is not False, so that an agent or the episode may end in this env step."""
+    """Return True unless all flags are False: some agent or the episode may end in this env step."""
     if not flags:
         return False
     try:

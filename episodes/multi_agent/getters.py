@@ -67,11 +67,11 @@ class MultiAgentGetters(HasEnding):
         return self.env_t - self._facts.t_started
 
     def env_steps(self) -> int:
-        """Return the number of env steps in this chunk without the lookback, `len(self)`."""
+        """Return the number of env steps in this episode or part of it, without the lookback: `len(self)`."""
         return self.env_t - self._facts.t_started
 
     def agent_steps(self) -> int:
-        """Return the number of complete steps of all agents in this chunk together."""
+        """Return the number of complete steps in this episode or part of it, summed over agents."""
         return sum(len(timeline.episode) for timeline in self.agents.timelines.values())
 
     @property
@@ -81,7 +81,7 @@ class MultiAgentGetters(HasEnding):
 
     @property
     def agent_ids(self) -> set[Any]:
-        """Set of the agents that were observed in this chunk or its lookback."""
+        """Set of the agents that were observed in this part of the episode or its lookback."""
         return set(self.agents.timelines)
 
     @property
@@ -91,7 +91,7 @@ class MultiAgentGetters(HasEnding):
 
     @property
     def agent_t_started(self) -> dict[Any, int]:
-        """Dict from agent to the number of steps it had completed before this chunk."""
+        """Dict from agent to the number of steps that it had completed before this part of the episode."""
         return {agent_id: timeline.episode.t_started for agent_id, timeline in self.agents.timelines.items()}
 
     @property
@@ -100,7 +100,7 @@ class MultiAgentGetters(HasEnding):
         return {agent_id: timeline.episode.id_ for agent_id, timeline in self.agents.timelines.items()}
 
     def has_agent(self, agent_id: Any) -> bool:
-        """Return True if the agent was observed in this chunk or its lookback."""
+        """Return True if the agent was observed in this part of the episode or its lookback."""
         return isinstance(agent_id, Hashable) and agent_id in self.agents.timelines
 
     def env_times(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +116,7 @@ class MultiAgentGetters(HasEnding):
     clocks = env_times
 
     def env_steps_back(self, num_steps: int) -> int:
-        """Return the smallest lookback in env steps that holds the last `num_steps` complete steps of every agent.
+        """Return how many env steps a lookback needs to hold the last `num_steps` steps of every agent.
 
         A cut with that lookback keeps all these steps, and pending steps. Agents that have ended do not count.
         """
@@ -162,7 +162,7 @@ class MultiAgentGetters(HasEnding):
         }
 
     def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
-        """Return a dict from agent to the sum of its rewards in this chunk, without the lookback.
+        """Return a dict from agent to the sum of its rewards, without the lookback.
 
         Args:
             include_pending: also count rewards that belong to no complete step: those of pending steps, and those
@@ -177,7 +177,7 @@ class MultiAgentGetters(HasEnding):
         return returns
 
     def get_return(self, include_pending: bool = False, *, include_hanging_rewards: bool = False) -> float:
-        """Return the sum of all agents' rewards in this chunk, without the lookback.
+        """Return the sum of all agents' rewards, without the lookback.
 
         Args:
             include_pending: see `get_returns`.
@@ -231,7 +231,7 @@ class MultiAgentGetters(HasEnding):
     def _with_loose_infos(
         self, agent_tracks: dict[Any, AgentTrack | None], agent_ids: AgentIds
     ) -> dict[Any, AgentTrack | None]:
-        """Return each agent's infos, merged in time with infos of env steps without an observation of the agent."""
+        """Return each agent's infos, merged by env step with infos that came without an observation."""
         loose: dict[Any, dict[int, Any]] = {}
         for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
@@ -350,7 +350,7 @@ class MultiAgentGetters(HasEnding):
         return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
     def _chosen(self, agent_ids: Any) -> Collection[Any]:
-        """Return the agent ids to read as a collection. A tuple that is itself the id of an agent means this agent."""
+        """Return `agent_ids` as a collection. A tuple that is the id of one agent means this agent."""
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
         is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
@@ -361,7 +361,7 @@ class MultiAgentGetters(HasEnding):
         return agent_ids
 
     def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
-        """Return the items that a getter call asks for. `track_of` selects observations, actions etc. of one agent."""
+        """Return the items that a getter asks for. `track_of` selects observations, actions etc. of an agent."""
         agent_tracks: Any = self._columns(track_of, request.agent_ids)
         if request.name == "infos" and request.env_steps and self.agents.loose_infos:
             agent_tracks = self._with_loose_infos(dict(agent_tracks), request.agent_ids).items()

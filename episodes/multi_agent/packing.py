@@ -1,4 +1,4 @@
-"""Conversion of multi-agent episodes to packs of their agents' episodes, and back.
+"""Conversion of multi-agent episodes to packs (arrays) of the agents' single episodes, and back.
 
 The rest of a multi-agent episode (env steps of items, pending steps, items of no agent) is stored in the agents'
 `custom_data` under one key, as numbers, strings and arrays. So these packs can be written, sent, pickled, replayed and
@@ -29,7 +29,7 @@ _HEADER = ("env_t", "lookback", "missing_final_observation", "custom_data")
 
 
 def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
-    """Convert multi-agent episodes to packs: one per combination of keys, shapes, dtypes and spaces of the agents.
+    """Convert multi-agent episodes to packs of agents' episodes: one pack per set of shapes, dtypes and spaces.
 
     Agents of equal schema share a pack, whichever episode they belong to. An agent without a complete step joins any
     pack with its observations and spaces. The given episodes do not change; those in the packs are finalized.
@@ -57,14 +57,14 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
 
 
 class _Schema(NamedTuple):
-    """Spaces, and shape and dtype of each array by path, that all episodes of one pack must have in common."""
+    """What all episodes of one pack must share: spaces, and shape and dtype of each array by path."""
 
     spaces: tuple[Any, Any]
     observed: dict[str, Any]
     stepped: dict[str, Any] | None  # None without a step, since actions and outputs are unknown
 
     def joins(self, shared: _Schema) -> bool:
-        """Return True if an episode with this schema fits into a pack with the schema `shared` without loss."""
+        """Return True if an episode with this schema fits into a pack with the schema `shared`."""
         if self.spaces != shared.spaces or self.observed != shared.observed:
             return False
         return self.stepped is None or self.stepped == shared.stepped
@@ -74,7 +74,7 @@ _ByPlace = dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]  # the agents of
 
 
 class _AgentsOfOneSchema(NamedTuple):
-    """Agents' episodes that go into one pack, and for each the rest of its timeline (env steps, pending step)."""
+    """Agents' episodes that go into one pack, and the other data of each agent (env steps, pending action)."""
 
     episodes: list[SingleAgentEpisode]
     records: list[dict[str, Any]]
@@ -87,7 +87,7 @@ class _AgentsOfOneSchema(NamedTuple):
 
 
 def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
-    """Convert packs from `pack_agents` back to multi-agent episodes, in order. The arrays are views of the packs.
+    """Convert the packs of `pack_agents` back to multi-agent episodes, in order. Arrays are not copied.
 
     Modules are restored. The mapping function of an episode is not packed.
 
@@ -114,7 +114,7 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
 
 
 def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: int) -> dict[str, Any]:
-    """Return a copy of the data of an agent's `Timeline` besides its episode, as a dict to store in `custom_data`.
+    """Return the data of an agent besides its steps, such as env steps and pending action, for `custom_data`.
 
     The dict of the first agent also holds the data of the whole chunk.
     """
@@ -167,6 +167,6 @@ def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) ->
 
 
 def _by_agent(timelines: dict[Any, Timeline], name: str) -> Any:
-    """Return a dict from agent to the attribute `name` of its episode, a space, or None if no agent has a space."""
+    """Return a dict from agent to its space (attribute `name`), or None if no agent has one."""
     spaces = {agent_id: getattr(timeline.episode, name) for agent_id, timeline in timelines.items()}
     return spaces if any(space is not None for space in spaces.values()) else None

@@ -1,4 +1,4 @@
-"""Reads of items of a multi-agent episode by env step or by the agents' own steps, as pure functions."""
+"""Reads of a multi-agent episode's items, indexed by env steps or by each agent's own steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from episodes.tracks.track import Track
 
 
 class AgentTrack(NamedTuple):
-    """All items of one kind (such as actions) of one agent, with their env steps and the pending item."""
+    """All items of one kind (such as actions) of one agent, pending item included, with their env steps."""
 
     track: Track
     times: Sequence[int]
@@ -32,7 +32,7 @@ class AgentTrack(NamedTuple):
 
     @property
     def num_items(self) -> int:
-        """Number of all items, including the lookback and the pending item."""
+        """Number of items, including the lookback and the pending item (whose next observation is missing)."""
         return len(self.times)
 
     @property
@@ -61,14 +61,14 @@ def actions_of(timeline: Timeline) -> AgentTrack:
 
 
 def rewards_of(timeline: Timeline) -> AgentTrack:
-    """Return an agent's rewards, with the env steps of the rewarded actions."""
+    """Return an agent's rewards, pending sum included, with the env steps of the rewarded actions."""
     track = timeline.episode.tracks.rewards
     pending = (0.0 if timeline.reward is None else timeline.reward,) if timeline.phase == WAITS else ()
     return AgentTrack(track, timeline.action_times, track.lookback, pending, None)
 
 
 def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
-    """Return a function that reads the extra model output `key` of one agent, or None if the agent has none."""
+    """Return a function from an agent's `Timeline` to its extra model output `key`, or to None if it has none."""
 
     def agent_track(timeline: Timeline) -> AgentTrack | None:
         agent_episode = timeline.episode
@@ -97,14 +97,14 @@ class Request:
 
 
 class EnvSteps(NamedTuple):
-    """Env steps that a getter call asks for: one, or several, and the earliest env step of the episode's lookback."""
+    """Env steps that a getter call asks for, and the earliest env step of the episode's lookback."""
 
     env_steps: int | range | list[int]
     origin: int  # the earliest env step of the lookback
 
 
 def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvSteps:
-    """Return the env steps that a getter call asks for. An error if they are outside the chunk, unless there is a fill.
+    """Return the env steps that a getter call asks for. Raise an error for one outside, unless a fill is given.
 
     Args:
         chunk: env step at which the chunk begins, and its lookback in env steps.
@@ -120,14 +120,14 @@ def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvStep
 
 
 def _positions(request: Request, lookback: int, size: int) -> int | range | np.ndarray:
-    """Return the indices of a getter call as positions from 0. Positions outside are an error without a fill."""
+    """Return the indices of a getter call as positions from 0. Raise an error outside, unless a fill is given."""
     if request.fill is not None:
         return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
     return indexing.positions_there(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
 
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:
-    """Return `(item,)` or `(batch,)` of one agent at the given env steps, or () if the agent has no item."""
+    """Return one agent's item(s) at the given env steps in a 1-tuple, or () if the agent has none."""
     env_steps, origin = steps
     if isinstance(env_steps, int):
         row = env_step_index.row_at(agent_track.times, env_steps) if env_steps >= origin else MISSING
@@ -142,7 +142,7 @@ def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> t
 
 
 def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
-    """Return the position of the agent's item at each env step, `MISSING` (-1) if it has no item."""
+    """Return the position of the agent's item at each env step, or `MISSING` (-1) where it has none."""
     if not isinstance(env_steps, range) or env_steps.step != 1:
         return env_step_index.rows_of(agent_track.times, env_steps, origin)
     rows = [MISSING] * len(env_steps)
@@ -153,7 +153,7 @@ def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin:
 
 
 def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
-    """Return `(item,)` or `(batch,)` of one agent, indexed by the agent's own steps, or () if it has no such steps.
+    """Return one agent's item(s), indexed by its own steps, in a 1-tuple, or () if it has no such steps.
 
     Indices of None mean the complete steps. Other indices may include the pending step, as the last one.
     """
@@ -168,7 +168,7 @@ def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
 
 
 def _own_rows(request: Request, agent_track: AgentTrack) -> int | range | list[int]:
-    """Return the positions of an agent's items for indices of its steps. Outside is an error without a fill."""
+    """Return the positions of an agent's items for indices of its own steps, possibly outside with a fill."""
     if request.indices is None:
         return range(agent_track.lookback, agent_track.lookback + agent_track.num_steps)
     rows = _positions(request, agent_track.lookback, agent_track.num_items - agent_track.lookback)
@@ -200,7 +200,7 @@ def batch_at(request: Request, agent_track: AgentTrack, rows: range | list[int])
 
 
 def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> Any:
-    """Return an agent's items at the positions `rows`, with `request.fill` in their shape and dtype for `MISSING`."""
+    """Return an agent's items at the positions `rows`, with `request.fill` where a position is `MISSING` (-1)."""
     fill = request.fill
     if not agent_track.num_items and agent_track.track.field.holds == "arrays":
         return _filled_empty(request, agent_track, len(rows))
@@ -218,7 +218,7 @@ def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> An
 
 
 def _filled_empty(request: Request, agent_track: AgentTrack, size: int) -> Any:
-    """Return `size` fill values in the shape of the space, for an agent without any items of this kind."""
+    """Return `size` fill values in the shape of the space, for an agent that has no items of this kind."""
     is_array = _is_array(agent_track)
     if not is_array and dtypes_of(agent_track.space) is None:
         return [request.fill] * size
@@ -245,7 +245,7 @@ def _items(agent_track: AgentTrack, rows: range | list[int]) -> list[Any]:
 
 
 def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
-    """Return the items at the positions `rows` as arrays, for a finalized agent whose last item may be pending."""
+    """Return a finalized agent's items at the positions `rows` as arrays, pending item included."""
     track, num_done = agent_track.track, len(agent_track.times) - len(agent_track.pending)
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
         return nested.take(track.whole(), slice(rows.start, rows.stop))
@@ -264,7 +264,7 @@ def _stacked(agent_track: AgentTrack, items: list[Any]) -> Any:
 
 
 def newest_observations(timelines: Iterable[tuple[Any, Timeline]], now: int) -> dict[Any, Any]:
-    """Return a dict from agent to its observation at the newest env step `now`, a fast path of `per_agent`."""
+    """Return a dict from agent to observation for the agents observed at the newest env step `now`."""
     answers = {}
     for agent_id, timeline in timelines:
         if timeline.observation_times[-1] == now:
@@ -276,7 +276,7 @@ def newest_observations(timelines: Iterable[tuple[Any, Timeline]], now: int) -> 
 
 
 def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
-    """Return a dict from agent to its observation at env step `t`, a fast path of `per_agent`."""
+    """Return a dict from agent to observation for the agents observed at env step `t`."""
     rows = (
         (agent_id, timeline, env_step_index.row_at(timeline.observation_times, t)) for agent_id, timeline in timelines
     )
@@ -289,7 +289,7 @@ def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[A
 def per_agent(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> dict[Any, Any]:
-    """Return a dict from agent to the item or batch that a getter call asks for, without agents that have none."""
+    """Return a getter's result: a dict from agent to item or batch, without agents that have none."""
     steps = env_steps_of(request, chunk, size) if request.env_steps else None
     answers = {}
     for agent_id, agent_track in agent_tracks:
@@ -307,7 +307,7 @@ def per_agent(
 def per_env_step(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> list[dict[Any, Any]]:
-    """Return one dict from agent to item for each env step. With a fill, every dict has all agents."""
+    """Return a getter's result as a list: for each env step a dict from agent to item. With a fill, all agents."""
     env_steps, origin = env_steps_of(request, chunk, size)
     if isinstance(env_steps, int) or not request.env_steps:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""`Timeline`: the state of one agent in a multi-agent episode: its episode, env steps of its items, pending step.
+"""`Timeline`: one agent of a multi-agent episode: its steps, their env steps, and its pending action.
 
 An agent that observes at the env steps 0, 2 and 4 and has acted on each observation, at env step 5:
 
@@ -46,7 +46,7 @@ _blank: Any = object.__new__  # faster than calling the class, in slices of many
 
 
 class Chunk(NamedTuple):
-    """A range of env steps of an episode."""
+    """A range of env steps of an episode, with its lookback."""
 
     begin: int  # env step of the chunk's first observations
     end: int  # env step of its last observations
@@ -65,7 +65,7 @@ class Pending(NamedTuple):
 
 
 class Timeline:
-    """State of one agent in a multi-agent episode: its steps, the env steps of its items, and the pending step."""
+    """One agent of a multi-agent episode: its steps, the env steps of its items, and its pending action."""
 
     __slots__ = (
         "action",
@@ -167,7 +167,7 @@ class Timeline:
         return InvalidArgument(f"{place}: it acted at env step {self.action_times[-1]} and has no observation since")
 
     def no_reward(self, env_t: int) -> InvalidArgument:
-        """Return the error for an observation that completes a step for which no reward was given."""
+        """Return the error for an observation that completes a step without any reward."""
         return InvalidArgument(
             f"{self._place(env_t)}: no reward came since it acted, though its next observation is here; "
             "give a reward (0.0 counts)"
@@ -190,12 +190,12 @@ class Timeline:
         self.action, self.extra, self.phase = action, extra, WAITS
 
     def end(self, ending: Ending, env_t: int) -> None:
-        """End the agent at env step `env_t`. Its rewards after its newest observation are dropped here."""
+        """End the agent at env step `env_t`. Rewards since its newest observation are dropped here."""
         self.episode.end(ending)
         self.phase, self.ended_at, self.reward = ENDED, env_t, None
 
     def finish(self, tracks: Tracks) -> None:
-        """Replace the growing lists of the agent's episode by the arrays of `finalized_tracks`."""
+        """Replace the growing lists of the agent's episode by `tracks`, its data as arrays."""
         self.episode.finish(tracks)
         self.observation_times, self.action_times = _finished(self.observation_times), _finished(self.action_times)
 
@@ -215,7 +215,7 @@ class Timeline:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Timeline | None:
-        """Return the agent's part of a range of env steps, or None if the part is empty. Arrays share memory."""
+        """Return the agent's part in a range of env steps, or None if it has none. Arrays are not copied."""
         begin, end, lookback, is_last = chunk
         first, zero, last = env_step_index.chunk_rows(self.observation_times, self.action_times, (begin, end), lookback)
         if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
@@ -238,7 +238,7 @@ class Timeline:
         return piece
 
     def is_gone(self, chunk: Chunk) -> bool:
-        """Return True if the agent ended before the chunk, and has no data in the chunk or its lookback."""
+        """Return True if the agent ended before the range `chunk`, and has no data in it or in its lookback."""
         return (
             self.ended_at is not None
             and self.ended_at <= chunk.begin
@@ -258,23 +258,23 @@ class Timeline:
         return timeline
 
     def pending(self) -> Pending:
-        """Return the agent's pending step: its action without a next observation, outputs, reward sum and env step."""
+        """Return the agent's pending step: an action without a next observation, outputs, rewards and env step."""
         acted_at = int(self.action_times[-1]) if self.phase == WAITS else None
         return Pending(self.phase, self.action, self.extra, self.reward, acted_at)
 
     def drop_pending(self) -> None:
-        """Remove the pending step, because it belongs to the next chunk."""
+        """Remove the pending action, because the next part of the episode holds it."""
         action_times = self.action_times[:-1] if self.phase == WAITS else self.action_times
         self.action_times, self.phase, self.action, self.extra, self.reward = action_times, RESTS, None, None, None
 
     def restore_pending(self, pending: Pending) -> None:
-        """Put back a pending step that `drop_pending` removed."""
+        """Put back a pending action that `drop_pending` removed."""
         self.phase, self.action, self.extra, self.reward, acted_at = pending
         if acted_at is not None:
             self.action_times = _joined(self.action_times, [acted_at])
 
     def check_follows(self, later: Timeline | None, env_t: int) -> None:
-        """Raise `ChunkMismatch` unless `later`, from the chunk that begins at `env_t`, continues this agent's steps."""
+        """Raise `ChunkMismatch` unless `later`, which begins at env step `env_t`, continues this agent's steps."""
         if self.phase == ENDED:
             return
         if later is None:
@@ -282,7 +282,7 @@ class Timeline:
         self.episode.check_follows(later.episode)
 
     def append(self, later: Timeline, tracks: Tracks | None = None) -> None:
-        """Append an agent's steps of the next chunk, except its lookback, and take over its pending step.
+        """Append the agent's steps of `later`, the next part of the episode, and take over its pending action.
 
         Args:
             later: a timeline that passed `check_follows`.
@@ -308,7 +308,7 @@ class Timeline:
         return env_t - self.action_times[max(self.episode.actions.total - num_steps, 0)]
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless there is one env step for each observation and each action."""
+        """Raise `TrackMismatch` unless there is an env step number for each observation and each action."""
         self.episode.validate()
         facts, tracks = self.episode.facts, self.episode.tracks
         num_observations, num_actions = tracks.observations.total, tracks.actions.total
@@ -324,7 +324,7 @@ class Timeline:
         return np.array(self.observation_times, np.int64), np.array(self.action_times, np.int64)
 
     def record(self) -> dict[str, Any]:
-        """Return env steps, phase and pending step as a dict of plain values and arrays, without the agent's steps."""
+        """Return env steps, phase and pending action as a dict of plain values and arrays, without the steps."""
         observation_times, action_times = self.env_times()
         waiting = {"action": self.action, "extra": self.extra, "reward": self.reward}
         return {
@@ -350,7 +350,7 @@ class Timeline:
         return timeline
 
     def equals(self, compared: Timeline) -> bool:
-        """Return True if both have equal steps, env steps, phase, ending and pending step."""
+        """Return True if both agents have equal steps, env steps, phase, ending and pending action."""
         return (
             list(self.observation_times) == list(compared.observation_times)
             and list(self.action_times) == list(compared.action_times)
@@ -370,7 +370,7 @@ def complete_steps(
     extra: Mapping[Any, Any],
     env_t: int,
 ) -> None:
-    """Complete a step of each agent that got an observation: its pending step, or the action of the previous env step.
+    """Complete the step of each agent that got an observation: its pending action, or the one just taken.
 
     One loop over all agents, as in `Agents.check_step`: a call per agent would take a tenth of an agent's step.
 
@@ -428,7 +428,7 @@ def after_end(place: str, env_t: int) -> str:
 
 
 def _finished(times: Any) -> np.ndarray:
-    """Return env steps as a read-only int64 array."""
+    """Return a list of env steps as a read-only int64 array."""
     finished = times if type(times) is np.ndarray else np.array(times, np.int64)
     finished.flags.writeable = False
     return finished

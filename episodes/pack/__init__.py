@@ -1,4 +1,4 @@
-"""Packs: many episodes, whose observations, actions etc. are each stored in one array."""
+"""Packs: many finished episodes stored as few arrays, one for all observations, one for all actions, and so on."""
 
 from __future__ import annotations
 

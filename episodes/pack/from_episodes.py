@@ -17,7 +17,7 @@ _TRACKS, _FACTS, _CUSTOM_DATA = attrgetter("tracks"), attrgetter("facts"), attrg
 
 
 def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts, np.ndarray, np.ndarray]:
-    """Return what a pack of the episodes consists of: arrays, metadata, lengths [n] and lookbacks [n]."""
+    """Return the data of a pack of these episodes: concatenated arrays, metadata, lengths [n] and lookbacks [n]."""
     if isinstance(episodes, SingleAgentEpisode):
         raise WrongType("a pack is made of a list of episodes; give [episode]")
     episodes = list(episodes)

@@ -45,13 +45,13 @@ from episodes.tracks.track import Track
 
 
 def _data(name: str) -> Any:
-    """Create a property that reads the nested arrays of all episodes, such as `observations`."""
+    """Return a property for one array (or nested arrays) of a pack, such as `observations` of all episodes."""
     column = attrgetter(f"columns.{name}")
     return property(lambda pack: column(pack).whole())
 
 
 def _fact(name: str) -> Any:
-    """Create a property that reads one metadata array, such as `ids`."""
+    """Return a property for one metadata array of a pack, such as `ids` [n]."""
     return property(attrgetter(f"facts.{name}"))
 
 
@@ -214,7 +214,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return _frozen(self.facts.endings & 2 != 0)
 
     def check(self) -> None:
-        """Raise an error unless all arrays have the number of rows that `lengths` and `lookbacks` require.
+        """Raise an error unless all arrays are as long as the episodes' `lengths` and `lookbacks` require.
 
         Raises:
             TrackMismatch: a column has another number of rows than `lengths` and `lookbacks` require.
@@ -256,7 +256,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """Join packs to one pack, by one concatenation per array. Large infos are joined later.
+        """Join several packs to one, with one concatenation per array. Large infos are joined when first read.
 
         Until then the infos of the packs are not freed (`retained_nbytes` counts them). That is at most a quarter more
         memory than the joined infos need; otherwise they are joined at once.
@@ -333,7 +333,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(picked, steps, observed_rows)
 
     def replace(self, **changed: Any) -> EpisodePack:
-        """Return a pack with some arrays or metadata replaced, named like the arguments of the constructor."""
+        """Return a pack with some arrays or metadata replaced. Keyword arguments are those of the constructor."""
         columns, facts = self.columns, self.facts
         for name in ("observations", "actions", "rewards"):
             if name in changed:
@@ -358,7 +358,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return pack
 
     def move_starts(self, num_steps: np.ndarray) -> EpisodePack:
-        """Return a pack in which the first `num_steps` [n] steps of each chunk are lookback. Arrays are shared.
+        """Return a pack in which each episode's first `num_steps` [n] steps become lookback. Arrays are shared.
 
         Start times and policy versions follow. Endings and ids stay.
 
@@ -420,22 +420,22 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Index of each episode's first row, lookback included, in actions and rewards, and the end, int64 [n + 1]."""
+        """Index at which each episode begins (with its lookback) in actions and rewards, and the end, int64 [n + 1]."""
         return _offsets(self.lengths + self.lookbacks)
 
     @cached_property
     def observation_offsets(self) -> np.ndarray:
-        """Index of each episode's first row, lookback included, in observations and infos, and the end, int64 [n+1]."""
+        """Index at which each episode begins (with lookback) in observations, and the end, int64 [n + 1]."""
         return _frozen(self.offsets + np.arange(len(self) + 1))
 
     @cached_property
     def row_owners(self) -> np.ndarray:
-        """Index of the episode that each row of the observations belongs to, int [sum(L_i + T_i + 1)]."""
+        """Index of the episode to which each observation of the pack belongs, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
 
     @cached_property
     def row_depths(self) -> np.ndarray:
-        """Number of earlier observations of the same episode, for each observation, int [sum(L_i + T_i + 1)]."""
+        """Number of earlier observations in the same episode, for each observation, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.arange(len(self.row_owners)) - self.observation_offsets.take(self.row_owners))
 
     @cached_property
@@ -450,20 +450,20 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def retained_nbytes(self) -> int:
-        """Bytes of memory that the pack keeps from being freed: the whole buffers behind its arrays and infos.
+        """Bytes that the pack keeps in memory, including the whole base arrays if its arrays are views.
 
         Of a part of a pack, of one that came from a receiver or out of shared memory, that is more than `nbytes`.
         """
         return retained_nbytes([*self.tracks.values(), *self.infos.arrays()])
 
     def copied(self) -> EpisodePack:
-        """Return a copy of this pack in new memory, so that the buffers behind its arrays can be freed or reused."""
+        """Return a copy of the pack in new memory. The base arrays of its views can then be freed."""
         columns = self.columns.map_tracks(lambda track: track.copied())
         facts = self.facts.take(np.arange(len(self)))
         return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())
 
     def step_rows(self) -> slice | np.ndarray:
-        """Return the rows of all steps without lookbacks in actions and rewards, int [num_steps], or a slice of all."""
+        """Return the index in actions and rewards of each step without lookbacks, int [num_steps], or a slice."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.offsets[:-1] + self.lookbacks, self.lengths)
@@ -473,7 +473,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return bool(np.count_nonzero(self.lookbacks))
 
     def observation_rows(self, shift: int = 0) -> np.ndarray:
-        """Return the rows [num_steps] of the observations before each step (`shift=0`) or after it (`shift=1`)."""
+        """Return the index of the observation before (`shift=0`) or after (`shift=1`) each step, int [num_steps]."""
         return self._observed_rows + shift if shift else self._observed_rows
 
     @cached_property
@@ -485,7 +485,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return _frozen(rows)
 
     def all_observation_rows(self) -> slice | np.ndarray:
-        """Return the rows of the T + 1 observations of each episode, int [num_steps + n], or a slice of all."""
+        """Return the index of each observation that is not lookback, int [num_steps + n], or a full slice."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths + 1)
@@ -497,7 +497,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     # --- state -----------------------------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle one buffer for each large array, out of band with protocol 5, and episode metadata in band.
+        """Return the pickled form: with protocol 5, large arrays are out-of-band buffers.
 
         Spaces are pickled without the state of their random generators, and unpickled packs share equal spaces. To
         sample from a space, copy and seed it.
@@ -523,7 +523,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
 
 def _fits(track: Track, num: int) -> bool:
-    """Return True if a single array, or the infos, has `num` rows and an allowed dtype. Nested arrays return False."""
+    """Return True if a time series is one array (or infos) of `num` items and of an allowed dtype."""
     data = track.data
     if type(data) is np.ndarray:
         return len(data) == num and is_kind_of(track.field, data)
@@ -531,7 +531,7 @@ def _fits(track: Track, num: int) -> bool:
 
 
 def describe_counts(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
-    """Return texts for a repr: the number of episodes, chunks and steps, and the mean return of whole episodes.
+    """Return words for a repr, such as "3 episodes", "120 steps" and "mean return 1.5" of complete episodes.
 
     `whole` [n] is True for episodes that were neither cut at the start nor at the end.
     """
@@ -558,7 +558,7 @@ def segment_sums(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> n
 
 
 def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the sums of `values` from each start to the next start, the last one to the end, float64 [n]."""
+    """Return the sum of `values` from each start up to the next one, the last one to the end, float64 [n]."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinite values give no warning
         return np.add.reduceat(values, starts, dtype=np.float64)
 

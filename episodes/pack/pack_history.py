@@ -1,4 +1,4 @@
-"""`PackHistory`: observations in a pack of episodes and the steps before them, as input of connectors."""
+"""Input of connectors from a pack of episodes: selected observations and the steps before them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PackHistory"]
 
 
 class PackHistory(History):
-    """Selected observations in a pack of episodes, and the steps before them, as batches for connectors.
+    """B selected observations of a pack, and the steps before each, as batched arrays for connectors.
 
     Args:
         pack: the pack.
@@ -34,7 +34,7 @@ class PackHistory(History):
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Index of each selected observation in the pack's observations, int [B]."""
+        """Index of each selected observation among the pack's observations, int [B]."""
         if isinstance(self._rows, slice):
             return np.arange(*self._rows.indices(int(self.pack.observation_offsets[-1])))
         return self._rows
@@ -44,7 +44,7 @@ class PackHistory(History):
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """Index of the episode of each selected observation, int [B]."""
+        """Index of the episode to which each selected observation belongs, int [B]."""
         owners = self.pack.row_owners
         return owners[self._rows] if isinstance(self._rows, slice) else owners.take(self._rows)
 
@@ -102,7 +102,7 @@ class PackHistory(History):
 
 
 def _windows(column: Any, newest: np.ndarray, num_items: np.ndarray, k: int) -> Any:
-    """Return the k items up to each row of `newest` [B] as [B, k, ...], with zeros before the start of the episode.
+    """Return the k items up to each index of `newest` [B] in `column`, [B, k, ...], zeros before an episode's start.
 
     Args:
         num_items: number of items [B] up to each row that belong to its episode.
@@ -125,7 +125,7 @@ _FEW = 1024  # items of all windows; below, a mask is twice as fast as indices
 
 
 def _missing(num_items: np.ndarray, young: np.ndarray, k: int) -> Any:
-    """Return the positions in [B, k] that lie before the start of an episode, as a mask or as indices."""
+    """Return which of the [B, k] items lie before the start of their episode, as a mask or as an index."""
     if len(num_items) * k <= _FEW:
         return num_items[:, None] <= back(k)
     windows = young.nonzero()[0]  # few, mostly: a mask of all places would cost as much as the gather

@@ -1,4 +1,4 @@
-"""Recorders that collect the steps of vector environments into packs of episodes."""
+"""Recorders of vector environments: they collect N environments' steps and return them as episodes."""
 
 from __future__ import annotations
 

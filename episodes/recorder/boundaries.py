@@ -1,4 +1,4 @@
-"""Episode boundaries in vector environments: which results of `step` are steps, resets or last steps.
+"""Episode boundaries in vector environments: which environments stepped, ended or were reset in each vector step.
 
 Row r is the result of one `step` of a vector environment. The table is for an episode that ends in it:
 
@@ -29,7 +29,7 @@ _NONE = np.zeros(0, np.intp)
 
 
 class Row(NamedTuple):
-    """Classification of one vector step: which environments stepped, were reset, ended and began, int [k] each."""
+    """Indices of the environments that stepped, were reset, ended, and began in one vector step, int [k] each."""
 
     stepped: np.ndarray  # the row is a step of these environments
     reset: np.ndarray  # the row is a reset of all others
@@ -38,14 +38,14 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Classification of K vector steps of N environments, as masks [K, N]."""
+    """Masks [K, N] of the environments that stepped and that ended, for K vector steps of N environments."""
 
     stepped: np.ndarray  # bool [K, N], the row is a step and no reset
     ended: np.ndarray  # bool [K, N], an episode ended with the row
 
 
 class Boundaries:
-    """State machine that classifies vector steps into steps, resets and endings, for all three autoreset modes.
+    """Tracker of the N environments' episodes: finds steps, resets and endings, for all three autoreset modes.
 
     No Python code runs per environment. Classifying one row takes about 3 us. Recorders that only store rows classify
     many at a time.
@@ -74,33 +74,33 @@ class Boundaries:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode, int [N]. An ended episode counts until its reset."""
+        """Number of steps of each environment's episode so far, int [N]. An ended episode counts until its reset."""
         return self.num_rows - self._first_rows
 
     def copy(self) -> Boundaries:
-        """Return an independent copy of the state."""
+        """Return a copy of the tracker that does not change with the original."""
         copy = Boundaries.__new__(Boundaries)
         copy.__dict__.update(self.__dict__)
         return copy
 
     def resume(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
-        """Set the number of steps of each ongoing episode, `ages` [N], and the environments `waiting` for a reset."""
+        """Continue with ongoing episodes of `ages` [N] steps, and environments `waiting` (indices) for a reset."""
         self.waiting = waiting
         self._first_rows = self.num_rows - np.asarray(ages, np.int64)
 
     def reset(self, mask: np.ndarray) -> None:
-        """Record that new episodes have started in the environments of the mask, bool [N]."""
+        """Start new episodes in the environments that the mask selects, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
         self._begin(mask, self.num_rows)
 
     def _begin(self, envs: np.ndarray, rows: Any) -> None:
-        """Set the row numbers at which the episodes of the given environments begin."""
+        """Set the vector step at which the newest episodes of the environments `envs` begin."""
         first_rows = self._first_rows.copy()
         first_rows[envs] = rows
         self._first_rows = first_rows
 
     def checked_mask(self, mask: Any) -> np.ndarray:
-        """Return the mask of reset environments as bool [N]. None means all environments.
+        """Return `mask`, which says which environments were reset, as bool [N]. None means all.
 
         Raises:
             InvalidArgument: the mask is no bool array [N].
@@ -126,7 +126,7 @@ class Boundaries:
             )
 
     def classify(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
-        """Classify one vector step by its flags, bool [N]: which environments stepped, were reset and ended.
+        """Return which environments stepped, were reset and ended in a vector step, from its flags, bool [N].
 
         `commit` records the result.
         """
@@ -144,7 +144,7 @@ class Boundaries:
         return Row(stepped, reset, ended, ended if self.last_lies_apart else reset)
 
     def commit(self, row: Row) -> None:
-        """Record one classified vector step."""
+        """Add one vector step, classified by `classify`, to the state of the episodes."""
         num_steps = self.num_steps + len(row.stepped)
         if row is not self._plain:
             self._begin(row.begun, self.num_rows + 1)
@@ -153,7 +153,7 @@ class Boundaries:
         self.num_steps = num_steps
 
     def commit_steps(self, num_rows: int) -> None:
-        """Record `num_rows` vector steps in which all environments stepped and no episode ended."""
+        """Add `num_rows` vector steps in which all environments stepped and no episode ended."""
         num_steps = self.num_steps + num_rows * self.num_envs
         self.num_rows += num_rows
         self.num_steps = num_steps
@@ -161,7 +161,7 @@ class Boundaries:
     # --- many rows at once ---------------------------------------------------------------------------------------
 
     def classify_rows(self, dones: np.ndarray) -> Rows:
-        """Classify K vector steps at once by their flags, bool [K, N].
+        """Return which environments stepped and ended in each of K vector steps, from done flags, bool [K, N].
 
         >>> rows = Boundaries(1, "NextStep").classify_rows(np.array([[0], [1], [1], [0]], bool))
         >>> rows.stepped[:, 0].tolist(), rows.ended[:, 0].tolist()
@@ -172,13 +172,13 @@ class Boundaries:
         return Rows(np.ones_like(dones), dones)
 
     def last_row(self, rows: Rows) -> Row:
-        """Return the classification of the last of several vector steps, in the form that `classify` returns."""
+        """Return which environments stepped, ended and began in the last of several classified vector steps."""
         stepped, ended = rows.stepped[-1], rows.ended[-1].nonzero()[0]
         reset = (~stepped).nonzero()[0]
         return Row(stepped.nonzero()[0], reset, ended, ended if self.last_lies_apart else reset)
 
     def commit_rows(self, rows: Rows) -> None:
-        """Record several classified vector steps."""
+        """Add several classified vector steps to the state of the episodes."""
         num_rows = len(rows.ended)
         if not num_rows:
             return
@@ -192,7 +192,7 @@ class Boundaries:
         self.num_steps, self.waiting = num_steps, waiting
 
     def _with_reset_rows(self, dones: np.ndarray) -> Rows:
-        """Classify vector steps for next-step autoreset, where the row after an ending is a reset."""
+        """Classify vector steps for next-step autoreset: the vector step after an ending is a reset."""
         steps, ends = np.ones_like(dones), dones
         np.logical_not(dones[:-1], out=steps[1:])
         steps[:1, self.waiting] = False
@@ -206,7 +206,7 @@ class Boundaries:
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return the autoreset mode for a mode or its name. Raise `InvalidArgument` for other values."""
+    """Return the `AutoresetMode` for a mode or its name. Raise `InvalidArgument` for other values."""
     try:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
@@ -215,7 +215,7 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a vector info of same-step autoreset into infos of last observations and infos of reset observations.
+    """Split an info of same-step autoreset into infos of last observations and infos of reset observations.
 
     Statistics of Gymnasium's vector `RecordEpisodeStatistics` belong to the episodes that ended, although they are next
     to the infos of the next ones. Environments that set "episode" themselves have it in both.
@@ -233,7 +233,7 @@ def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any = None) -> Any:
-    """Return the last observations [k, ...] of the ended environments `envs` from a vector info.
+    """Return the last observations [k, ...] of the ended environments `envs` from `infos["final_obs"]`.
 
     Args:
         infos: vector info. `infos["final_obs"]` is an object array with None for other environments, or (nested) arrays

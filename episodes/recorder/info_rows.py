@@ -1,4 +1,4 @@
-"""Infos of vector environments as columns, without a dict per environment.
+"""Recorded infos of a vector environment: one array per key, without a dict per environment.
 
 Every vector info that is not empty has a slot. Slot 0 is the empty info, so that rows without infos cost nothing. Each
 key (nested ones by path) is a block:
@@ -33,7 +33,7 @@ _NUMBERS = (bool, int, float)
 
 
 class InfoRows:
-    """Recorded infos of a vector environment as columns [slots, N] by key path."""
+    """Recorded infos of a vector environment: for each key one array [slots, N], with a slot per stored vector info."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -43,7 +43,7 @@ class InfoRows:
         self._last_keys: list[tuple[str, str, _InfoBlock]] = []  # (key, mask's key, block) of the last info's arrays
 
     def add(self, info: dict[str, Any]) -> int:
-        """Copy one vector info into the next slot, and return the slot number.
+        """Copy the info of one vector step, and return the index (slot) at which it is stored. 0 is the empty info.
 
         Raises:
             WrongType: a key is no string. The message names it.
@@ -63,7 +63,7 @@ class InfoRows:
         return at if result else 0
 
     def _put_like_last(self, at: int, info: dict[str, Any]) -> bool:
-        """Copy a vector info with the keys and dtypes of the last vector info. Return False if keys or dtypes differ.
+        """Copy an info with the keys and dtypes of the last one. Return False, without a copy, if they differ.
 
         A key takes 0.6 us, half of what numpy takes: a memoryview accepts nothing of another shape or dtype.
         """
@@ -86,7 +86,7 @@ class InfoRows:
         return num_keys == len(info)
 
     def _put_all(self, at: int, info: dict[str, Any]) -> bool:
-        """Copy a vector info of any structure into a slot. Return False for an empty info."""
+        """Copy the info of one vector step, of any structure, into slot `at`. Return False for an empty info."""
         result = False
         for path, value, mask in _leaves(info):
             row, plain = _row_of(path, value, self.num_envs)
@@ -101,7 +101,7 @@ class InfoRows:
         return result
 
     def gather(self, index: np.ndarray) -> Infos:
-        """Return the infos at the indices slot * N + env, [k]."""
+        """Return the infos of single environments at the flat indices slot * N + env, [k]."""
         columns: dict[str, Column] = {}
         presence = mask = None
         missing = index[:0]
@@ -118,13 +118,13 @@ class InfoRows:
         return ColumnInfos(columns, len(index)) if columns else EmptyInfos(len(index))
 
     def keep(self, slots: np.ndarray) -> np.ndarray:
-        """Drop all slots except `slots` [k], and return their new numbers [k]."""
+        """Drop all stored vector infos except those at the indices `slots` [k], and return their new indices [k]."""
         move, moved = self.prepare_trim(slots)
         move()
         return moved
 
     def prepare_trim(self, slots: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
-        """Return a function that drops all slots except `slots` [k], and the new slot numbers [k]."""
+        """Return a function that drops all stored vector infos except `slots` [k], and their new indices [k]."""
         if self.num_slots == 1:
             return _nothing, slots
         asked_slots = slots.tolist()
@@ -157,7 +157,7 @@ class InfoRows:
 
 
 def checked_infos(infos: Any) -> dict[str, Any]:
-    """Return the infos of a vector environment as a dict. Raise `WrongType` unless a dict or None is given."""
+    """Return the infos of a vector step as a dict, {} for None. Raise `WrongType` for other values."""
     if infos is None:
         return {}
     if not isinstance(infos, dict):
@@ -166,7 +166,7 @@ def checked_infos(infos: Any) -> dict[str, Any]:
 
 
 def checked_outputs(extra_model_outputs: Any) -> Mapping[str, Any]:
-    """Return extra model outputs as a mapping. Raise `WrongType` unless a mapping or None is given."""
+    """Return extra model outputs as a mapping, empty for None. Raise `WrongType` for other values."""
     if extra_model_outputs is None:
         return _NOTHING
     if not isinstance(extra_model_outputs, Mapping):
@@ -180,7 +180,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 class _InfoBlock:
-    """Recorded info values of one key path, [slots, N, ...], with a mask of present values."""
+    """Recorded values of one info key, [slots, N, ...], and a mask of environments that had the key."""
 
     __slots__ = ("dtype", "flags", "numbers", "plain", "present", "shape", "values")
 
@@ -189,7 +189,7 @@ class _InfoBlock:
         self.set_arrays(np.zeros((capacity, *row.shape), row.dtype), np.zeros((capacity, len(row)), bool))
 
     def set_arrays(self, values: np.ndarray, present: np.ndarray) -> None:
-        """Replace the arrays of values and of their presence."""
+        """Replace the array of values, and the mask of environments that had the key."""
         self.numbers = self.flags = None  # an interrupt must not leave views of the previous arrays
         self.values, self.present = values, present
         self.dtype, self.shape = values.dtype, values.shape[1:]
@@ -205,7 +205,7 @@ class _InfoBlock:
         self.set_arrays(values, present)
 
     def put(self, at: int, row: np.ndarray, plain: bool) -> None:
-        """Write the values [N, ...] of one vector info.
+        """Write the values [N, ...] of this key at one vector step into slot `at`.
 
         If their kind or shape differs from earlier ones, all values become Python objects.
         """
@@ -226,7 +226,7 @@ class _InfoBlock:
         self.plain = False
 
     def column(self, index: np.ndarray, mask: np.ndarray | None, missing: np.ndarray) -> TypedColumn:
-        """Return the info values at the indices slot * N + env as a column [k, ...].
+        """Return this key's values at the flat indices slot * N + env, [k, ...].
 
         Args:
             index: slot * N + env of each value, int [k].
@@ -240,7 +240,7 @@ class _InfoBlock:
 
 
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the key path, the value and the mask [N] of each entry of a vector info."""
+    """Yield the key path, value and mask [N] of each value in a vector info with nested dicts."""
     for key, value in info.items():
         if not isinstance(key, str):
             place = f"infos[{prefix[:-1]!r}]" if prefix else "infos"
@@ -259,7 +259,7 @@ def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterat
 
 
 def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
-    """Convert an info value to a row [N, ...], and return whether it consists of Python numbers."""
+    """Convert an info value to an array [N, ...]. Also return whether its items are Python numbers."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()  # from a simulator in torch
     if isinstance(value, np.ndarray) and value.ndim:
@@ -277,7 +277,7 @@ def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
 
 
 def _nothing() -> None:
-    """Do nothing, since no slot has to be moved."""
+    """Do nothing: stands for a trim that has no infos to drop."""
 
 
 def _longer(array: np.ndarray, capacity: int) -> np.ndarray:

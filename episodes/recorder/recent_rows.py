@@ -1,4 +1,4 @@
-"""Newest rows of N environments, kept for views that look back."""
+"""The newest vector steps of N environments, kept for connectors that read past observations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEWEST = 32  # older rows are dropped when there are this many, so that it happ
 
 
 class RecentRows:
-    """Newest observations of N environments and `depth` earlier rows, for views that look back.
+    """The newest observations of N environments and `depth` earlier vector steps, for connectors that look back.
 
     A `ReplayRecorder` needs it, since its rows are in a ring in another order. A `VectorRecorder` has its rows itself.
 
@@ -35,18 +35,18 @@ class RecentRows:
 
     @property
     def keeps_earlier_rows(self) -> bool:
-        """Whether earlier rows must be stored, because views look further back than the newest row."""
+        """Whether vector steps before the newest must be stored, because a connector has read them."""
         return self._kept is not None
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Start with the reset observations [N, ...]."""
+        """Start with the first reset's observations [N, ...]."""
         self._observations, self._info, self._kept = observations, info, None
         self._resets.clear()
         if self.depth:
             self._kept = self.rows()
 
     def replace(self, observations: Any, info: dict[str, Any], envs: np.ndarray) -> None:
-        """Replace the newest observations of the reset environments `envs` [k] by rows of `observations` [N, ...]."""
+        """Replace the newest observations of the reset environments `envs` [k] by those in `observations` [N, ...]."""
         rows = nested.map_leaves(lambda leaf: leaf[envs], observations)
         self._observations = nested.with_rows(self._observations, envs, rows)
         self._resets.append((envs, info))
@@ -56,12 +56,12 @@ class RecentRows:
             self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
 
     def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
-        """Write one vector step [N, ...] without counting it yet. `commit` counts it."""
+        """Write one vector step [N, ...]. It becomes visible with the next `commit`."""
         earlier = self.keep_earlier_rows()
         earlier.write(earlier.num_rows, rows, extras, earlier.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
-        """Count the vector step that was written."""
+        """Make the vector step that was written last the newest one."""
         self._observations, self._info = observations, info
         self._resets.clear()
         rows = self._kept
@@ -72,7 +72,7 @@ class RecentRows:
             rows.keep(rows.num_rows - 1 - self.depth)
 
     def rows(self) -> RecordedRows:
-        """Return the stored rows: only the newest one if no view has looked further back."""
+        """Return the stored vector steps: only the newest one if no connector has looked further back."""
         if self._kept is not None:
             return self._kept
         rows = RecordedRows(*self._kinds)
@@ -81,13 +81,13 @@ class RecentRows:
         return rows
 
     def keep_earlier_rows(self) -> RecordedRows:
-        """Return the stored rows, and store more of them from now on."""
+        """Return the stored vector steps, and store earlier ones from now on."""
         if self._kept is None:
             self._kept = self.rows()
         return self._kept
 
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` rows of one time series, see `OngoingEpisodes.recent`."""
+        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of those in the ongoing episode."""
         if track == "observations" and num_items == 1:
             newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)
             return newest, np.ones((1, len(ages)), bool)

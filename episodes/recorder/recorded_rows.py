@@ -1,4 +1,4 @@
-"""Rows recorded from a vector environment, one preallocated array for each quantity."""
+"""Recorded vector steps of N environments, with a preallocated array for each quantity. A row is a vector step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARRAY: Any = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class LastObservations:
-    """Last observations of episodes that ended in a row which already has the next reset observations."""
+    """Last observations of ended episodes whose place in the recording has the next reset observations."""
 
     row: int
     envs: np.ndarray  # [k] int, ascending
@@ -33,7 +33,7 @@ class LastObservations:
 
 
 def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, num_envs: int) -> tuple[np.ndarray, Any]:
-    """Return the last observations at the indices row * N + env = `keys` [k], and their index in `stored`."""
+    """Return the last observations of episodes that ended at the flat indices `keys` [k], and their source."""
     all_keys = np.concatenate([entry.row * num_envs + entry.envs for entry in stored])
     numbers = np.repeat(np.arange(len(stored)), [len(entry.envs) for entry in stored])
     order = np.argsort(all_keys)
@@ -43,7 +43,7 @@ def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, n
 
 @dataclass(frozen=True, slots=True)
 class ResetInfo:
-    """Vector info of a reset that replaced observations in a recorded row."""
+    """Info of a reset after which observations of a recorded vector step were replaced."""
 
     row: int
     envs: np.ndarray  # [k] int
@@ -51,7 +51,7 @@ class ResetInfo:
 
 
 class _Started(NamedTuple):
-    """Row at which new arrays (columns) began, and the previous arrays."""
+    """Arrays that were replaced when a vector step brought new columns, and that step's row, to undo it."""
 
     row: int
     actions: Any
@@ -63,7 +63,7 @@ class _Started(NamedTuple):
 
 
 class RecordedRows:
-    """Rows recorded from N environments, [num_rows, N, ...]: observations, and the steps that led to them.
+    """Recorded vector steps of N environments, [num_rows, N, ...]: each observation with the step that led to it.
 
         row            0      1      2      3            next row
         observation    o0     o1     o2     o3           written uncounted, then counted by `commit`
@@ -108,7 +108,7 @@ class RecordedRows:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Write row 0: reset observations without a step."""
+        """Write the reset observations, which have no step before them, as row 0."""
         observations = self._regular("observations", observations, self._observation_space)
         blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
         put_row(blocks, 0, observations)
@@ -117,7 +117,7 @@ class RecordedRows:
         self.commit(slot)
 
     def write(self, at: int, rows: tuple[Any, ...], extras: Mapping[str, Any], base: int) -> None:
-        """Write one vector step into row `at` without counting it, so that a call that fails changes nothing.
+        """Write one vector step at index `at`. It counts only after `commit`, so that a failed call changes nothing.
 
         Args:
             at: index of the row.
@@ -152,13 +152,13 @@ class RecordedRows:
             put_fitted(blocks, at, row)
 
     def commit(self, info_slot: int) -> None:
-        """Count the row that was written, with the slot of its infos."""
+        """Count the vector step that was written. `info_slot` is the index of its info."""
         at = self.num_rows
         self.info_slots[at:] = (info_slot,)
         self.num_rows = at + 1
 
     def discard_uncommitted(self, at: int) -> None:
-        """Discard the uncommitted row `at`, and the arrays that it created."""
+        """Undo the write of the vector step at index `at`, and the arrays that it created."""
         before = self._started
         if before is not None and before.row == at:
             _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
@@ -195,7 +195,7 @@ class RecordedRows:
         self._in_order = [*tracks, *made.values()]
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
-        """Return a row nested like the space. Raise `ShapeMismatch` if arrays cannot contain its items."""
+        """Return N items nested like the space. Raise `ShapeMismatch` if they vary in shape and cannot be an array."""
         rows, part = as_rows(rows, space), irregular_part(space)
         if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
             raise of_no_shape(name, part)
@@ -216,30 +216,30 @@ class RecordedRows:
         return [*blocks, self.terminateds, self.truncateds, self.replaced, self.resets]
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Overwrite the observations of the environments `envs` [k] in row `at`, given a full row [N, ...]."""
+        """Overwrite observations of the environments `envs` [k] in row `at` from `observations` [N, ...]."""
         self.put_observations(at, envs, nested.take(self.fitted_observations(observations, self.num_envs), envs))
 
     def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Overwrite the observations of the environments `envs` [k] in row `at`, given validated items [k, ...]."""
+        """Overwrite observations of the environments `envs` [k] in row `at` by validated items [k, ...]."""
         nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
 
     def mark_replaced(self, at: int, envs: np.ndarray) -> None:
-        """Mark the observations of these environments in row `at` as first observations of the next episodes."""
+        """Mark the observations of `envs` in row `at` as the first ones of these environments' next episodes."""
         self.replaced.data[at, envs] = True
         self.any_replaced = True
 
     def mark_steps(self, at: Any, steps: np.ndarray) -> None:
-        """Mark which environments stepped, bool [N] for one row or [k, N] for rows. Flags of the others are cleared."""
+        """Mark which environments stepped and were not reset, bool [N] or [k, N], in the rows `at`."""
         np.logical_not(steps, out=self.resets.data[at])
         for flags in (self.terminateds.data[at], self.truncateds.data[at]):
             np.logical_and(flags, steps, out=flags)
 
     def keep(self, first: int) -> None:
-        """Drop the rows before row `first`."""
+        """Drop the vector steps before row `first`."""
         self.prepare_trim(first)()
 
     def prepare_trim(self, first: int) -> Callable[[], None]:
-        """Return a function that drops the rows before row `first`. The function may be called twice."""
+        """Return a function that drops the vector steps before row `first`. It may be called twice."""
         stop = self.num_rows
         stored = [(block, block.data[first:stop].copy()) for block in self._all_blocks()]
         numbers = {
@@ -275,17 +275,17 @@ class RecordedRows:
         self.__dict__.update(numbers)
 
     def lookback_at(self, at: int) -> int:
-        """Return the number of steps before row `at` whose observations are stored."""
+        """Return the number of earlier steps, with observations, that are stored before row `at`."""
         return at - max(self.steps_from, 0)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
     def done(self, at: Any) -> np.ndarray:
-        """Return whether episodes ended, bool [N] for one row or [k, N] for a slice of rows."""
+        """Return which episodes ended (terminated or truncated) in the rows `at`, bool [N] or [k, N]."""
         return self.terminateds.data[at] | self.truncateds.data[at]
 
     def fitted_observations(self, observations: Any, num: int) -> Any:
-        """Validate observations [num, ...], and return arrays that can be stored.
+        """Check `num` observations, and return them as arrays [num, ...] of the recorded structure.
 
         Raises:
             ShapeMismatch, TrackMismatch: they do not fit.
@@ -296,14 +296,14 @@ class RecordedRows:
         )
 
     def steps(self, index: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
-        """Return the actions, rewards and extra outputs [k, ...] at the indices row * N + env."""
+        """Return actions, rewards and extra outputs, [k, ...] each, at the flat indices row * N + env."""
         if self.actions is None:
             return empty_items(self._action_space), np.zeros(0), {}
         extras = {key: gather(blocks, index) for key, blocks in self.extras.items()}
         return gather(self.actions, index), gather(self.rewards, index), extras
 
     def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num` rows [num, N, ...] of one time series, and which are valid, bool [num, N].
+        """Return the newest `num` items of a time series, [num, N, ...], and a mask of those in the ongoing episode.
 
         Invalid items are zeros.
         """

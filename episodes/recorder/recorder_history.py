@@ -1,4 +1,4 @@
-"""Observation history of ongoing episodes, as input of views when a policy acts."""
+"""Input of a policy's connectors when it acts: the newest observations of all environments, and steps before them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RecorderHistory"]
 
 
 class RecorderHistory(History):
-    """History of the newest observation of each environment. Valid until the next step is recorded.
+    """Newest observation of each environment and the steps before it. Valid until the next step is recorded.
 
     It goes back as far as the lookback of the next chunk, so that learning can compute the same views later.
     """
@@ -47,7 +47,7 @@ class RecorderHistory(History):
         return self.last(track, k)
 
     def last(self, track: str, k: int) -> Any:
-        """Return the last k items of a time series [N, k, ...], as views if all of them exist."""
+        """Return the last k items of a time series, [N, k, ...]. Views of the recording if k items exist."""
         rows, _ = self.episodes.recent(track, k)  # [k, N, ...]
         if rows is None:
             return None
@@ -62,12 +62,12 @@ class RecorderHistory(History):
         return [episode.get_infos(-1) for episode in self.episodes]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the ongoing chunk of environment i."""
+        """Return the ongoing episode of environment i, or the part of it since the last `take`."""
         return self.episodes[i]
 
 
 class _EarlierRows(History):
-    """History of observations of ongoing episodes, a given number of rows before the newest row."""
+    """Earlier observations of the ongoing episodes, a given number of steps before their newest ones."""
 
     def __init__(self, of: RecorderHistory, envs: np.ndarray, before: np.ndarray, lookback: int | None) -> None:
         super().__init__(of.spaces, lookback)
@@ -110,20 +110,20 @@ class _EarlierRows(History):
         return [self.episode(i).get_infos(-1) for i in range(len(self))]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the ongoing chunk of row i, up to the row's observation."""
+        """Return the ongoing episode of observation i, cut off after this observation."""
         episode, before = self._of.episode(int(self._envs[i])), int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 
 
 def _newest(rows: np.ndarray) -> np.ndarray:
-    """Return the last of the rows [k, N, ...] as a view, which is read-only if the rows are the recorder's."""
+    """Return the last item [N, ...] of `rows` [k, N, ...] as a view, read-only if `rows` is recorder memory."""
     newest = rows[-1]
     newest.flags.writeable = rows.flags.owndata
     return newest
 
 
 def _by_environment(rows: np.ndarray) -> np.ndarray:
-    """Swap the first axes of rows [k, N, ...], as a view that is read-only if the rows are the recorder's."""
+    """Return `rows` [k, N, ...] as a view [N, k, ...], read-only if `rows` is recorder memory."""
     swapped = rows.swapaxes(0, 1)
     swapped.flags.writeable = rows.flags.owndata
     return swapped

@@ -1,4 +1,4 @@
-"""Recorder that collects the steps of vector environments into packs of episodes.
+"""`VectorRecorder`: records N environments' steps as arrays, and returns them as episodes in one pack.
 
 One row per vector step is copied into preallocated blocks. No Python code runs per environment until `take` copies the
 rows environment after environment, with one gather per track. Endings cost nothing while stepping: `Boundaries` finds
@@ -39,7 +39,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 class VectorRecorder:
-    """Recorder of vector environment steps. `take` returns the recorded steps as finalized chunks in a pack.
+    """Recorder of the steps of a vector environment. `take` returns them as episodes in one pack of arrays.
 
     `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs to
     the next episode, and the last observation is in `infos["final_obs"]`. `DISABLED`: call `reset` with the mask of the
@@ -108,7 +108,7 @@ class VectorRecorder:
 
     @property
     def policy_version(self) -> int | None:
-        """Version of the policy that takes the next steps, or None if the version is unknown."""
+        """Version number of the policy that takes the next steps, or None if it is unknown."""
         version = self._versions[-1][1]
         return None if version == UNKNOWN else version
 
@@ -147,7 +147,7 @@ class VectorRecorder:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
 
     def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
-        """Replace the newest observations by reset observations, and store last observations of episodes elsewhere.
+        """Replace observations by those of a reset. Last observations of ended episodes are kept apart.
 
         The order of the writes makes it safe to repeat a reset that was interrupted.
         """
@@ -186,7 +186,7 @@ class VectorRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Record the result of one vector environment step, arrays [N, ...], with the actions.
+        """Record one step of the vector environment: its results, arrays [N, ...], and the actions that led to them.
 
         Args:
             observations: nested arrays [N, ...].
@@ -228,7 +228,7 @@ class VectorRecorder:
         rows.num_rows = at + 1  # from here on the row counts
 
     def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
-        """Store the last observations of episodes that end in row `at`, and return the slot of the row's infos."""
+        """Keep last observations of episodes that ended in row `at`. Return the info's slot."""
         rows, last_observations = self._rows, self._last_observations
         while last_observations and last_observations[-1].row >= at:  # left by a step that was interrupted
             last_observations.pop()
@@ -250,7 +250,7 @@ class VectorRecorder:
         return slot
 
     def _classify(self) -> Boundaries:
-        """Classify all new rows into steps and resets, and return the autoreset state after the newest row."""
+        """Find steps and resets among new vector steps, and return the tracker of the episodes after them."""
         self._finish_take()
         rows, known = self._rows, self._classified
         first, last = known.num_rows, rows.num_rows - 1
@@ -277,17 +277,17 @@ class VectorRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode, int [N]. An ended episode counts until its reset."""
+        """Number of steps of each environment's episode so far, int [N]. An ended episode counts until its reset."""
         return self._classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of past steps of each episode that `recent` can return, lookback included, int [N]."""
+        """Number of past steps of each episode that `recent` can return, int [N]."""
         return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
 
     @property
     def newest(self) -> Row:
-        """Classification of the newest vector step: which environments stepped, ended and began."""
+        """Which environments stepped, ended and began an episode in the newest vector step."""
         boundaries = self._classify()
         newest = self._classified.newest
         if newest is None:
@@ -295,14 +295,14 @@ class VectorRecorder:
         return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` rows of one time series, see `OngoingEpisodes.recent`."""
+        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of those in the ongoing episode."""
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         self._history = max(self._history, num_items - 1)
         return self._rows.recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """Return the ongoing chunk of an environment at present, with all available lookback.
+        """Return the ongoing episode of an environment, from the last `take` on, with all stored steps before.
 
         Changes of its `custom_data` are stored in the pack of the next take, and continue with the episode.
         """
@@ -318,18 +318,18 @@ class VectorRecorder:
         return self._as_named_episodes(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
 
     def ended(self) -> EpisodePack:
-        """Return a pack of the chunks whose episodes ended with the newest step."""
+        """Return the episodes that ended with the newest vector step, as a pack, from the last `take` on."""
         return self._pack(self._newest_chunks(), name=True)
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """Return the chunks whose episodes ended with the newest step, as episodes.
+        """Return the episodes that ended with the newest vector step, as a list, from the last `take` on.
 
         Changes of their `custom_data` are stored in the pack of the next take.
         """
         return self._as_named_episodes(self._newest_chunks())
 
     def _newest_chunks(self) -> Chunks:
-        """Return the location of the chunks that ended with the newest step."""
+        """Return where the episodes that ended with the newest vector step lie in the recording."""
         self._classify()
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
@@ -338,20 +338,20 @@ class VectorRecorder:
         return replace(chunks, envs=envs[chunks.envs])
 
     def _as_named_episodes(self, chunks: Chunks) -> list[SingleAgentEpisode]:
-        """Return the chunks as episodes, and keep their ids and custom data for the next take."""
+        """Return episodes at these locations. The next `take` uses the same ids and custom data."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
             episode.custom_data = self._custom.setdefault(key, {})
         return episodes
 
     def count_steps(self) -> int:
-        """Return the number of steps since the last take, over all environments."""
+        """Return the number of steps recorded since the last `take`, summed over all environments."""
         return self._classify().num_steps - self._steps_at_take
 
     # --- taking --------------------------------------------------------------------------------------------------
 
     def take(self) -> EpisodePack:
-        """Return the chunks recorded since the last take as a pack, environment after environment.
+        """Return the steps recorded since the last call as episodes in one pack. Ongoing episodes go on afterwards.
 
         Ongoing episodes with a step are returned as cut chunks. The next take continues them with the same id, their
         `t_started`, and `len_lookback_buffer` lookback steps. An interrupted take loses nothing.
@@ -369,7 +369,7 @@ class VectorRecorder:
         return pack
 
     def _finish_take(self) -> None:
-        """Drop the rows that the last take returned.
+        """Free the recorded steps that the last `take` returned, except those needed as lookback.
 
         The next call does this, so that an interrupted take loses nothing.
         """
@@ -380,7 +380,7 @@ class VectorRecorder:
     def continue_from(
         self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
     ) -> None:
-        """Continue the ongoing episodes of another recorder, and drop rows of this recorder that were not taken.
+        """Continue the ongoing episodes of another recorder. This recorder's steps not yet taken are dropped.
 
         Args:
             recent: the newest rows of the other recorder, which become lookback.
@@ -474,7 +474,7 @@ class VectorRecorder:
         return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
-        """Return the ids of the chunks. With `name`, new ids are kept for the next take."""
+        """Return the episode id of each chunk. With `name`, the next `take` uses the same new ids."""
         ids = random_ids(len(chunks.envs), self._id_generator)
         at_base = from_base.nonzero()[0]
         going_on = self._ids[chunks.envs[at_base]]
@@ -491,7 +491,7 @@ class VectorRecorder:
             ids[i] = self._named.get(key, ids[i])
 
     def _prepare_carry_over(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
-        """Return a function that moves the newest row and the lookback rows to the front. It may be called twice."""
+        """Return a function that keeps only the newest vector step and its lookback. It may be called twice."""
         last = self._rows.num_rows - 1
         is_open = chunks.last_rows == last
         if self._rows.any_replaced:
@@ -531,7 +531,7 @@ class VectorRecorder:
 
 
 class _Classified(NamedTuple):
-    """Classification of the recorded rows: their number, the autoreset state after them, and the newest rows."""
+    """Result of finding steps and resets in the recording: rows done, tracker after them, and the newest rows."""
 
     num_rows: int
     boundaries: Boundaries

@@ -1,4 +1,4 @@
-"""Returns and advantages from numpy arrays: free functions over whole episodes, in one of two layouts.
+"""Returns and advantages from numpy arrays, laid out as [T, N] or as concatenated episodes with offsets.
 
 - **Packed**: episodes one after another, step `offsets[i]:offsets[i + 1]` being those of episode `i`. `rewards` are
   [S], `values` [S + n] (an episode of T steps has T + 1 observations), the endings [n], one per episode.
@@ -72,7 +72,7 @@ def gae(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return generalized advantages (GAE) and value targets, both of the shape of `rewards`.
+    """Return generalized advantage estimates (GAE) and value targets, both of the shape of `rewards`.
 
     Schulman et al. 2016, https://arxiv.org/abs/1506.02438. float32 stays float32, and nothing is standardized. The
     module describes the layouts.
@@ -170,7 +170,7 @@ def align(
     offsets: ArrayLike | None,
     final_values: ArrayLike | None,
 ) -> AlignedSteps:
-    """Check the arguments of `gae` and the like, and return them as floats with next values and episode boundaries."""
+    """Check the arguments of `gae` and similar functions, and return them as floats with next values and ends."""
     check_flags(terminateds, truncateds)
     rewards, values = np.asarray(rewards), np.asarray(values)
     dtype = np.result_type(rewards, values, np.float32)

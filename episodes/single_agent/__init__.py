@@ -1,4 +1,4 @@
-"""Episodes of a single agent: `SingleAgentEpisode` with its getters, setters and state dicts."""
+"""`SingleAgentEpisode`: one agent's observations, actions and rewards, with getters, setters and state dicts."""
 
 from __future__ import annotations
 

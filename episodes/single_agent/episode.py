@@ -1,4 +1,4 @@
-"""`SingleAgentEpisode`: T actions and rewards and T + 1 observations of one agent.
+"""`SingleAgentEpisode`: T + 1 observations, T actions and T rewards of one agent, growing or finished.
 
 An episode has `tracks` (the time series) and `facts` (the metadata). Both records are immutable: growing appends to the
 lists of growing tracks, and every other change replaces a record.
@@ -37,7 +37,7 @@ _RAGGED = "ragged"  # instead of the shape of ragged observations, so that no ob
 
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
-    """Episode of one agent in one environment, or a chunk (part) of an episode.
+    """Episode of one agent in one environment: T + 1 observations, T actions and T rewards. May be a part (chunk).
 
     The chunk may grow from an empty one, step by step, or be created from lists. With `len_lookback_buffer="auto"` all
     given data becomes lookback, as in RLlib: step 0 is then the last observation. Use `from_arrays` to create a
@@ -249,7 +249,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def t(self) -> int:
-        """Env step of the chunk's last observation: `t_started + len(self)`."""
+        """Env step of the last observation: `t_started + len(self)`."""
         return self._facts.t_started + len(self)
 
     @property
@@ -399,14 +399,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._stop_clock()
 
     def _drop_incomplete_step(self, growth: tuple[Any, ...]) -> None:
-        """Remove what was stored of a rejected step, and extra model outputs that began with this step."""
+        """Remove the items that a rejected step had already added."""
         tracks = self._tracks
         tracks.drop_after(tracks.infos.total)
         if self.growth is not growth and not tracks.rewards.total:
             self.tracks = tracks.with_extra(self._declared_extra())
 
     def growing(self, call: str) -> tuple[Any, ...]:
-        """Return the lists to which a step appends its items, cached in `growth`. An error if the episode cannot grow.
+        """Return the lists to which a step appends. Raise an error if the episode cannot grow (ended, cut, arrays).
 
         Raises:
             EpisodeStateError: the episode does not grow.
@@ -442,7 +442,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def create_extra_tracks(self, outputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Create empty lists for the extra model outputs at the first step, and return pairs of key and list."""
+        """Create empty lists for extra model outputs at the first step. Returns (key, list) pairs."""
         declared = self._declared_extra()
         if (
             len(declared) < len(self._tracks.extra)
@@ -461,7 +461,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return pairs
 
     def _declared_extra(self) -> dict[str, Track]:
-        """Return the extra outputs that the user declared with items of different lengths, by key."""
+        """Return the extra outputs that the user declared as ragged (items of varying length), by key."""
         return {key: track for key, track in self._tracks.extra.items() if track.ragged is not None}
 
     def _extra_outputs_error(self, outputs: Mapping[str, Any], error: Exception) -> Exception:
@@ -528,12 +528,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     finalize = to_numpy
 
     def finish(self, tracks: Tracks) -> None:
-        """Replace the growing lists of this episode by the arrays that its `finalized_tracks` returned."""
+        """Replace the lists of this episode by `tracks`, the arrays that `finalized_tracks` returned."""
         duration = self.get_duration_s()
         self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
 
     def finalized_tracks(self) -> Tracks:
-        """Return the time series of this episode as arrays. The episode does not change."""
+        """Return this episode's observations, actions etc. as arrays. The episode does not change."""
         tracks, facts = self._tracks, self._facts
         if tracks.is_finished:
             return tracks
@@ -568,7 +568,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.window(start, stop, min(max_lookback, own_lookback + start), stop == num_steps)
 
     def window(self, start: int, stop: int, lookback: int, reaches_end: bool) -> Self:
-        """Return the part with the existing steps [start, stop) and the given lookback. Arrays are not copied.
+        """Return the part with the steps [start, stop) and `lookback` steps before them. Arrays are not copied.
 
         Args:
             reaches_end: True if the part includes the chunk's last step, so that it keeps the ending.
@@ -583,7 +583,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return part
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this chunk at its newest step, and return the next chunk, in which the episode continues.
+        """End this part (chunk) at its newest step, and return the next part, in which the episode continues.
 
         The next chunk has the same ids, `t_started = self.t`, this chunk's last observation as its first, and a copy of
         `custom_data`. This chunk grows no more. Before the reset, both chunks can still be reset.
@@ -612,7 +612,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return episode
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Append the next chunk of the same episode in place: the inverse of `cut`. The lookback of `other` is dropped.
+        """Append the next part (chunk) of the same episode in place, without its lookback: the inverse of `cut`.
 
         A rejected call changes nothing.
 
@@ -626,11 +626,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
 
     def joined_tracks(self, later: SingleAgentEpisode) -> Tracks:
-        """Return the arrays of this finalized episode joined with the arrays of the next chunk."""
+        """Return this finalized episode's arrays, concatenated with those of the next chunk `later`."""
         return self._tracks.joined(later.finalized_tracks())
 
     def extend(self, later: SingleAgentEpisode, tracks: Tracks | None = None) -> None:
-        """Append the next chunk, which `check_follows` accepted. This does not fail.
+        """Append `later`, the next chunk, after `check_follows` has accepted it. Raises no error.
 
         Args:
             tracks: `joined_tracks(later)` if this episode is finalized.
@@ -643,7 +643,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._is_cut = later._is_cut
 
     def check_follows(self, later: SingleAgentEpisode) -> None:
-        """Raise the error of `concat_episode` unless `later` is the next chunk of this episode."""
+        """Raise an error unless `later` is the next chunk of this episode, which can be appended to it."""
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
         if not isinstance(later, SingleAgentEpisode):
@@ -680,7 +680,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     # --- state -------------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        """Pickle the episode without its cached lists."""
+        """Return the arguments for unpickling: the episode's data, without cached lists."""
         attributes = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *attributes)
 
@@ -697,7 +697,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return episode
 
     def equals(self, episode: object) -> bool:
-        """Return True if both are the same chunk: equal ids, data, lookback, infos, ending and custom data."""
+        """Return True if both have equal ids, data, lookback, infos, ending and custom data."""
         return (
             isinstance(episode, SingleAgentEpisode)
             and self.is_numpy == episode.is_numpy

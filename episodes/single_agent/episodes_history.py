@@ -1,4 +1,4 @@
-"""`EpisodesHistory`: the newest observations of episodes and the steps before them, as input of connectors."""
+"""Input of a policy's connectors from a list of episodes: each newest observation and the steps before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["EpisodesHistory"]
 
 
 class EpisodesHistory(History):
-    """The newest observations of B growing episodes, and the steps before them, as batches for connectors.
+    """Newest observation of each of B growing episodes, and the steps before it, as batched arrays for connectors.
 
     Args:
         before: number of steps [B] between each row and its episode's newest observation, 0 if None.
@@ -57,7 +57,7 @@ class EpisodesHistory(History):
         return self._items([_step_track(episode, track) for episode in self.episodes], k, self.depth)
 
     def _items(self, tracks: list[Any], k: int, num_items: np.ndarray) -> Any:
-        """Return the last k items of B time series as [B, k, ...], padded with zeros, or None if all series are empty.
+        """Return the last k items of B time series, [B, k, ...], padded with zeros. None if all are empty.
 
         Args:
             num_items: number of items [B] that each row may read.
@@ -92,7 +92,7 @@ class EpisodesHistory(History):
         return _objects([episode.module_id for episode in self.episodes])
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return episode i, or its part up to an earlier observation if this history is a window into the past."""
+        """Return episode i, cut off after observation i if that is not the episode's newest one."""
         episode, before = self.episodes[i], int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 

@@ -44,7 +44,7 @@ class TrackGetters:
 
     @property
     def lookback(self: Any) -> int:
-        """Number of steps L before step 0 of the chunk that are kept as context."""
+        """Number L of steps before step 0 that are kept as context."""
         return self._tracks.rewards.lookback
 
     @property
@@ -53,11 +53,11 @@ class TrackGetters:
         return env_space_of(self._facts.action_space)
 
     def env_steps(self: Any) -> int:
-        """Return the number of environment steps in this chunk without the lookback, `len(self)`."""
+        """Return the number of environment steps, without the lookback: `len(self)`."""
         return len(self)
 
     def agent_steps(self: Any) -> int:
-        """Return the number of agent steps in this chunk without the lookback, `len(self)`."""
+        """Return the number of the agent's steps, without the lookback: `len(self)`."""
         return len(self)
 
     def get_data_dict(self) -> dict[str, Any]:
@@ -71,13 +71,13 @@ class TrackGetters:
         return columns_of(self._facts, self._tracks)
 
     def get_return(self: Any) -> float:
-        """Return the undiscounted sum of the rewards in this chunk, without the lookback."""
+        """Return the undiscounted sum of the rewards, without the lookback."""
         rewards = self._tracks.rewards.get()
         return _array_sum(rewards) if isinstance(rewards, np.ndarray) else float(sum(map(float, rewards)))
 
     @property
     def policy_versions(self) -> tuple[int, int] | None:
-        """The lowest and the highest policy version of the chunk's steps, or None if all are unknown.
+        """The lowest and the highest version of the policy that took the steps, or None if all are unknown.
 
         Set one number for all steps, or [T], one for each step (-1: unknown).
         """
@@ -89,7 +89,7 @@ class TrackGetters:
         self.facts = self._facts._replace(policy_versions=VersionRuns.of(versions, len(self)))
 
     def get_policy_versions(self) -> np.ndarray:
-        """Return the policy version of each step, int64 [T], or -1 if it is unknown."""
+        """Return the version of the policy that took each step, int64 [T], or -1 where it is unknown."""
         runs, num_steps = self._facts.policy_versions, len(self._tracks.rewards)
         return np.full(num_steps, UNKNOWN) if runs is None else runs.steps(num_steps)
 

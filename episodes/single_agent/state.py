@@ -1,4 +1,4 @@
-"""Conversion of an episode to and from state dicts, and to columns of its steps."""
+"""Conversion of an episode to a state dict, to a dict of T steps, and back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from episodes.tracks import Tracks
 
 
 def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> dict[str, Any]:
-    """Return an episode's metadata, time series and custom data as one dict of plain values and copied arrays."""
+    """Return a state dict: an episode's metadata, time series and custom data as plain values and copied arrays."""
     state = facts._asdict() | {"ending": facts.ending.code, "custom_data": custom_data}
     state |= tracks.state() | {"lookback": tracks.lookback, "is_numpy": tracks.is_finished}
     return deepcopy(state)
 
 
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
-    """Return copies of the metadata, time series and custom data in a dict that `state_of` returned."""
+    """Return copies of the metadata, time series and custom data from a state dict of `state_of`."""
     state = deepcopy(dict(state))
     # A state that is older than a fact does not have it.
     known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}
@@ -34,7 +34,7 @@ def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, 
 
 
 def columns_of(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
-    """Return the T steps of an episode as a dict of columns: lists while it grows, arrays if it is finalized."""
+    """Return T steps as a dict (`obs`, `actions`, `rewards`, flags): lists while the episode grows, else arrays."""
     steps = len(tracks.rewards)
     flags = np.zeros((2, steps), bool)
     flags[:, -1:] = [[facts.ending.is_terminated], [facts.ending.is_truncated]]

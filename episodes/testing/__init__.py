@@ -1,4 +1,4 @@
-"""Checks that users run on their own environments, and Hypothesis strategies (`episodes.testing.strategies`).
+"""Checks for users' own environments, and Hypothesis strategies that generate episodes for tests.
 
 Each check takes one object and returns None, or raises a `ContractViolation` that names the object, what was expected,
 what was found, and the place.

@@ -1,4 +1,4 @@
-"""`ContractViolation` errors, which name the object, the expected and the actual value, and the place."""
+"""`ContractViolation` errors of the checks: what was expected, what was found, and where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.tracks import nested
 
 
 def violation(subject: str, expected: str, actual: str, advice: str = "", **place_of_fault: Any) -> ContractViolation:
-    """Return the error for an object that breaks its contract.
+    """Return a `ContractViolation` error with a message on what was expected, found and advised.
 
     Args:
         subject: name of the object.
@@ -31,7 +31,7 @@ def violation(subject: str, expected: str, actual: str, advice: str = "", **plac
 
 
 def brief(value: Any) -> str:
-    """Return a short description of a nested value, for the argument `actual` of `violation`.
+    """Return a short text that describes a nested value, for messages of `violation`.
 
     >>> brief({"a": np.zeros((2, 3)), "b": (1, None)})
     "{'a': float64 [2, 3], 'b': (1, None)}"
@@ -47,7 +47,7 @@ def brief(value: Any) -> str:
 
 
 def differing_leaf(a: Any, b: Any) -> str | None:
-    """Return the path of the first leaf at which two nested values differ ("" for the values themselves), or None."""
+    """Return the path of the first array that differs between two nested values, or None if they are equal."""
     if nested.equal(a, b):
         return None
     if not nested.same_structure(a, b):

@@ -1,4 +1,4 @@
-"""`check_vector_env`: checks of a vector environment, above all around the endings of its episodes."""
+"""`check_vector_env`: checks a vector environment, above all what it returns when episodes end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_vector_env(
     reproducible: bool = True,
     reuses_buffers: bool = False,
 ) -> None:
-    """Raise `ContractViolation` unless the rows of a vector environment fit its spaces and its autoreset mode.
+    """Raise `ContractViolation` if a vector environment's results do not fit its spaces or autoreset mode.
 
     The check takes `num_steps` steps three times: to inspect each row, to compare two runs with one seed, and, with
     next-step autoreset, to check that actions of reset rows are ignored. The environment stays open.
@@ -73,7 +73,7 @@ def check_vector_env(
 
 
 def _mode_of(env: VectorEnv, mode_argument: AutoresetMode | str | None) -> AutoresetMode:
-    """Return the autoreset mode from the environment's metadata, or `mode_argument`."""
+    """Return the autoreset mode from the environment's metadata, or else from the argument."""
     own_mode = (env.metadata or {}).get("autoreset_mode")
     if own_mode is None and mode_argument is None:
         raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
@@ -97,7 +97,7 @@ _FIRST_OBSERVATIONS = {
 
 @dataclass(frozen=True)
 class _Row:
-    """Copy of the results of a vector step, made when it was returned."""
+    """Copy of what one step of a vector environment returned."""
 
     actions: Any  # None for the reset
     observations: Any
@@ -112,7 +112,7 @@ class _Row:
 
 
 def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
-    """Return a function that plays the actions of recorded rows again, with other actions in reset rows."""
+    """Return a function that replays recorded actions, with other ones for environments that are being reset."""
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:
@@ -123,7 +123,7 @@ def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) ->
 
 
 class _Watch:
-    """Runs an environment and checks each row."""
+    """Runner of a vector environment that checks the result of every step."""
 
     def __init__(self, env: VectorEnv, mode: AutoresetMode, reuses_buffers: bool) -> None:
         self.env = env
@@ -146,7 +146,7 @@ class _Watch:
     # --- stepping --------------------------------------------------------------------------------------------
 
     def run(self, seed: int, num_steps: int, actions: Actions) -> list[_Row]:
-        """Return the rows of a reset and `num_steps` steps."""
+        """Reset the environment, take `num_steps` steps, and return a checked copy of each result."""
         nothing = np.zeros(self.num_envs)
         observations = self.reset(seed=seed)
         done = nothing.astype(bool)
@@ -157,7 +157,7 @@ class _Watch:
         return rows
 
     def reset(self, **arguments: Any) -> Any:
-        """Return the observations of a reset, after checking them against the space."""
+        """Reset the environment, and return the observations if they fit the space."""
         answer = self.env.reset(**arguments)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise self.broken("reset to return (observations, infos)", brief(answer))
@@ -169,7 +169,7 @@ class _Watch:
         return observations
 
     def next_row(self, last: _Row, actions: Any) -> _Row:
-        """Return the row after one step. If autoreset is disabled, environments that ended are reset."""
+        """Take one step and return its checked result. With autoreset disabled, ended environments are reset."""
         earlier = copy.deepcopy(actions)
         answer = self.env.step(actions)
         if not nested.equal(actions, earlier):
@@ -190,7 +190,7 @@ class _Watch:
         return self.after_endings(last, row, infos)
 
     def after_endings(self, last: _Row, row: _Row, infos: dict[str, Any]) -> _Row:
-        """Check the row against the rules of the autoreset mode, and return the checked row."""
+        """Check the result of a step against the rules of the autoreset mode, and return it."""
         if self.mode is AutoresetMode.NEXT_STEP:
             self.check_reset_row(last, row)
         elif self.mode is AutoresetMode.SAME_STEP:
@@ -206,7 +206,7 @@ class _Watch:
     # --- buffers ---------------------------------------------------------------------------------------------
 
     def remember(self, **returned: Any) -> None:
-        """Store the returned arrays of a call and a copy of each."""
+        """Keep the arrays that a call returned, and copies of them, to notice later changes."""
         self.infos = returned["infos"]
         self.returned = [
             (name, array, array.copy())
@@ -215,7 +215,7 @@ class _Watch:
         ]
 
     def check_buffers(self, infos: Any) -> None:
-        """Raise `ContractViolation` if arrays of the previous call have changed."""
+        """Raise `ContractViolation` if the environment has changed arrays that its previous call returned."""
         if self.reuses_buffers:
             return
         changed = [name for name, array, earlier in self.returned if not nested.equal(array, earlier)]
@@ -231,7 +231,7 @@ class _Watch:
     # --- endings ---------------------------------------------------------------------------------------------
 
     def check_time_limit(self, row: _Row) -> None:
-        """Raise `ContractViolation` if an episode at the time limit of the environment's spec is not truncated."""
+        """Raise `ContractViolation` if an episode at the environment's time limit is not truncated."""
         limit = getattr(self.env.spec, "max_episode_steps", None)
         self.ages = np.where(row.is_reset, 0, self.ages + 1)
         for env in np.flatnonzero(self.ages >= (limit or np.inf)).tolist():
@@ -245,7 +245,7 @@ class _Watch:
             self.ages[row.dones] = 0
 
     def check_reset_row(self, last: _Row, row: _Row) -> None:
-        """Raise `ContractViolation` unless the row after an ending has the reset observation, reward 0 and no flags."""
+        """Raise `ContractViolation` unless the step after an end returns a reset with reward 0 and no flags."""
         for env in np.flatnonzero(row.is_reset).tolist():
             actual = f"reward {row.rewards[env]}, terminated={row.terminateds[env]}, truncated={row.truncateds[env]}"
             if row.rewards[env] != 0 or row.dones[env]:
@@ -258,9 +258,7 @@ class _Watch:
             self.compare_reset(item_of(self.space, last.observations, env), item_of(self.space, row.observations, env))
 
     def check_finals(self, row: _Row, infos: dict[str, Any]) -> None:
-        """Check that the infos have the last observations and infos of the ended environments, for same-step
-        autoreset.
-        """
+        """Raise an error unless infos have the last observations of ended environments (same-step autoreset)."""
         done = row.dones
         for key in ("final_obs", "final_info"):
             mask = infos.get(f"_{key}")
@@ -283,7 +281,7 @@ class _Watch:
                 )
 
     def final_observation(self, infos: dict[str, Any], env: int) -> Any:
-        """Return the last observation of an environment, from an object array with gaps or from dense arrays."""
+        """Return the last observation of environment `env` from `infos["final_obs"]`."""
         finals = infos.get("final_obs")
         if finals is None:
             raise self.broken(
@@ -304,7 +302,7 @@ class _Watch:
             ) from None
 
     def reset_ended(self, row: _Row) -> Any:
-        """Reset the environments that ended and only these, and return the observations."""
+        """Reset exactly the environments that ended, and return the observations of all."""
         mask = row.dones
         observations = copy.deepcopy(self.reset(options={"reset_mask": mask.copy()}))
         for env in range(self.num_envs):
@@ -321,7 +319,7 @@ class _Watch:
         return observations
 
     def compare_reset(self, last: Any, first: Any) -> None:
-        """Record the last observation of an episode and the first observation of the next episode."""
+        """Count a reset, and whether it returned the last observation of the ended episode."""
         self.resets += 1
         self.resets_like_endings += nested.equal(last, first)
 
@@ -341,7 +339,7 @@ class _Watch:
     # --- runs beside each other ------------------------------------------------------------------------------
 
     def check_same(self, first: list[_Row], other: list[_Row], expected: str, advice: str) -> None:
-        """Raise `ContractViolation` at the first row that differs between both runs."""
+        """Raise `ContractViolation` at the first step whose result differs between two runs."""
         for self.step, (first_row, two) in enumerate(zip(first, other, strict=True)):
             for name in ("observations", "rewards", "terminateds", "truncateds"):
                 first_value, second_value = getattr(first_row, name), getattr(two, name)
@@ -355,7 +353,7 @@ class _Watch:
                 raise self.broken(expected, f"other {name}", advice, environment=env)
 
     def other_on_resets(self, row: _Row) -> Any:
-        """Return the row's actions, with other ones for environments in a reset row."""
+        """Return the recorded actions, with random ones for environments that are being reset."""
         drawn = self.env.action_space.sample()
         return nested.map_leaves(
             lambda old, new: np.where(row.is_reset.reshape(-1, *[1] * (old.ndim - 1)), new, old).astype(old.dtype),

@@ -1,4 +1,4 @@
-"""Sample items and episodes of given spaces for checks, equal for equal seeds."""
+"""Random items and episodes of given spaces, for checks. Equal seeds give equal results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ARRANGED_SCALARS: dict[str, Callable[[Any], Any]] = {
 
 
 def arranged(item: Any, rng: np.random.Generator) -> Any:
-    """Return an equal nested item whose arrays have random memory layouts: other strides or flags."""
+    """Return an equal nested item whose arrays have random memory layouts, such as other strides."""
 
     def of_leaf(leaf: Any) -> Any:
         if isinstance(leaf, str):
@@ -64,7 +64,7 @@ def arranged(item: Any, rng: np.random.Generator) -> Any:
 
 
 class ItemSource:
-    """Generator of items of a space, equal for equal seeds. It does not change the space."""
+    """Generator of random items of a space. Equal seeds give equal items, and the space does not change."""
 
     def __init__(self, space: gym.Space, seed: int, arrange: bool = True) -> None:
         self._space = copy.deepcopy(space)
@@ -94,7 +94,7 @@ def sample_episodes(
     lookback: int = 0,
     seed: int = 0,
 ) -> list[SingleAgentEpisode]:
-    """Return growing episodes of the spaces: with several steps, one and none; cut, terminated, truncated and both.
+    """Return random growing episodes with several, one and no steps, and with every kind of ending.
 
     Args:
         extra_outputs: space of each extra model output.

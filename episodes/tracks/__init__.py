@@ -1,4 +1,4 @@
-"""Time series of an episode (tracks): growing lists, or finished read-only arrays."""
+"""Time series of one episode, such as its observations or rewards: growing lists, or read-only arrays."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ OF_POLICY_ACTIONS = (Columns.ACTION_LOGP, Columns.ACTION_PROB, Columns.ACTION_DI
 
 
 def dropped_outputs(space: gym.Space | None, extra: Mapping[str, Any]) -> list[str]:
-    """Return the names in `extra` of outputs that describe the policy's actions, such as log-probabilities."""
+    """Return the names of extra model outputs, such as log-probs, that do not apply to converted actions."""
     if Columns.ACTIONS_FOR_ENV not in extra and not has_policy_actions(space):
         return []
     return [name for name in OF_POLICY_ACTIONS if name in extra]
 
 
 def with_env_actions(tracks: Tracks, space: gym.Space | None) -> tuple[Tracks, Any]:
-    """Return the time series with the actions as sent to the environment, and the environment's action space.
+    """Return an episode's time series with the actions as sent to the environment, and the environment's action space.
 
     Args:
         tracks: the tracks of an episode or a pack.
@@ -51,7 +51,7 @@ def with_env_actions(tracks: Tracks, space: gym.Space | None) -> tuple[Tracks, A
 
 
 def with_policy_actions(tracks: Tracks, space: gym.Space | None, mapping: str) -> tuple[Tracks, Any]:
-    """Return the time series with actions in a policy's space with `mapping`, and this space.
+    """Return an episode's time series with actions in the policy's units, and the action space of these actions.
 
     Actions that have this mapping already are not changed. Others are mapped from the environment's actions.
 
@@ -79,7 +79,7 @@ def with_policy_actions(tracks: Tracks, space: gym.Space | None, mapping: str) -
 
 
 def _map_actions(track: Track, change: Callable[[Any], Any]) -> Track:
-    """Return a copy of a time series of actions with `change` applied to the items."""
+    """Return a copy of an episode's actions, converted by the function `change`."""
     if isinstance(track, ListTrack):
         return ListTrack(list(map(change, track.items)), track.lookback, False, ACTIONS)
     if not track.total:

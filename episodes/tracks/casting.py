@@ -16,7 +16,7 @@ REAL_TYPES = frozenset((bool, int, float, np.bool_, *(np.dtype(code).type for co
 
 
 def try_cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Return the values as `dtype`, or None if `dtype` cannot represent every value.
+    """Return the array `values` cast to `dtype`, or None if `dtype` cannot represent every value.
 
     A float is rounded to the precision of `dtype`, an integer is not. A finite number never becomes infinite, a complex
     number never real. A string is never cut, and numbers and strings never become each other.
@@ -50,7 +50,7 @@ def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
-    """Return the dtype that can represent items of `dtype` and `values`, or None if there is no such dtype."""
+    """Return a dtype that represents both values of `dtype` and the array `values`, or None if there is none."""
     both = dtype.kind + values.dtype.kind
     if both[0] != both[1] and not _NUMBERS.issuperset(both):
         return None
@@ -59,7 +59,7 @@ def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
 
 
 def check_reward(reward: Any, label: Callable[[], str]) -> None:
-    """Raise an error unless a reward is one real number.
+    """Raise an error unless `reward` is one real number. `label` returns the beginning of the error message.
 
     Args:
         label: function that returns the first words of the message.
@@ -81,13 +81,13 @@ def check_reward(reward: Any, label: Callable[[], str]) -> None:
 
 
 def is_kind_of(field: Field, array: np.ndarray) -> bool:
-    """Return True if `array` has an allowed dtype for this time series: numbers or strings, real ones for rewards."""
+    """Return True if `array` may be stored as this time series: rewards are real numbers, others numbers or strings."""
     kind = array.dtype.kind
     return kind in "biuf" or (kind != "O" and field is not REWARDS)
 
 
 def check_kinds(field: Field, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise `WrongType` unless all arrays have an allowed dtype: numbers or strings, or real numbers for rewards."""
+    """Raise `WrongType` unless all arrays may be stored as this time series: real numbers for rewards."""
     for path, array in arrays.items():
         if not is_kind_of(field, array):
             allowed = "real numbers" if field is REWARDS else "numbers or strings"

@@ -1,4 +1,4 @@
-"""Name of a time series of an episode, and its number of items (one per observation, or one per step)."""
+"""Names of an episode's time series, and whether each has one item per observation (T + 1) or one per step (T)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXTRA = "extra_model_outputs"
 
 
 class Field:
-    """Name and kind of one time series of an episode, such as "rewards". Compare objects with `is`.
+    """Name of one time series of an episode, such as "rewards", and whether it has an item per step or observation.
 
     Attributes:
         name: key in `Tracks`, or in its `extra`.
@@ -40,7 +40,7 @@ _KNOWN: dict[tuple[Any, ...], Field] = {}
 
 
 def field_of(name: str, num_more: int, holds: str = "arrays", is_extra: bool = False) -> Field:
-    """Return the unique `Field` object with this name and kind."""
+    """Return the `Field` with this name. Equal arguments give the same object, so that `is` compares fields."""
     key = name, num_more, holds, is_extra
     field = _KNOWN.get(key)
     if field is None:
@@ -58,7 +58,7 @@ UNNAMED = field_of("track", 0)
 
 
 def extra_field(key: str) -> Field:
-    """Return the `Field` object of the extra model output `key`.
+    """Return the `Field` of the extra model output named `key`, the same object at each call.
 
     Raises:
         WrongType: the key is not a string.

@@ -1,4 +1,4 @@
-"""Fill values: reading before the first or after the last item of a time series returns a given value."""
+"""Reading outside the stored range of an episode: missing items are replaced by a fill value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL = 65504.0  # the largest float16, so every float dtype holds it
 
 
 def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
-    """Return the items [k, ...] of `data` [n, ...] at the positions, with `fill` at positions outside [0, n).
+    """Return the items of `data` [n, ...] at k positions, [k, ...], with `fill` at positions outside [0, n).
 
     A range of positions inside [0, n) returns a view.
     """
@@ -36,7 +36,7 @@ def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any
 
 
 def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
-    """Return the items of `data` in the range `span` by slicing, with `fill` at positions outside the data."""
+    """Return the items of `data` in the range `span`, read as one slice, with `fill` at positions outside the data."""
     size, start, step = len(span), span.start, span.step
     if step == 1:
         missing = start + size - len(data)
@@ -98,7 +98,7 @@ def _filler(fill: Any, data: np.ndarray) -> Any:
 
 
 class ItemKinds:
-    """Cache of the nesting, shapes and dtypes of a growing list's items. Each item is inspected once."""
+    """Cache of the structure, shapes and dtypes of the items in a growing list. Each item is inspected once."""
 
     __slots__ = ("_dtypes", "_num")
 
@@ -107,7 +107,7 @@ class ItemKinds:
         self._dtypes: Any = None  # a set of dtypes for each leaf, nested as the items are
 
     def filler(self, items: Sequence[Any], fill: Any) -> Any:
-        """Return an item with all numbers equal to `fill`, nested and shaped like the items.
+        """Return an item with the nested structure and shapes of `items`, in which all numbers equal `fill`.
 
         Without items, `fill` itself is returned.
         """
@@ -137,7 +137,7 @@ def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
 
 
 def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
-    """Return a copy of `leaf` [n, ...] with new items in the given rows, in a wider dtype if necessary.
+    """Return a copy of the array `leaf` [n, ...] with `items` at the indices `rows`, in a wider dtype if needed.
 
     Raises:
         ShapeMismatch: the items have another shape, or no dtype holds them and the others without loss.
@@ -160,7 +160,7 @@ def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np
 
 
 def ones(num: int, dtype: type) -> np.ndarray:
-    """Return a new array of ones [num]."""
+    """Return a new array [num] of ones."""
     return _ones(num, dtype).copy()
 
 

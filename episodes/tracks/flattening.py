@@ -16,7 +16,7 @@ Path = tuple[Any, ...]  # keys and indices from the outermost Dict or Tuple down
 
 
 class Flattener:
-    """Function that flattens items of a Gymnasium space to vectors, for many items at once.
+    """Function that flattens a batch of items of a Gymnasium space to vectors, like `gymnasium.spaces.flatten`.
 
     Args:
         space: a space whose items Gymnasium flattens to arrays (`space.is_np_flattenable`), or any other.
@@ -32,7 +32,7 @@ class Flattener:
             self._parts = [_part_of(leaf, path, start) for leaf, path, start in _leaves(space)]
 
     def __call__(self, rows: Any) -> Any:
-        """Flatten items, nested arrays [N, ...], to vectors [N, D].
+        """Flatten N items, given as nested arrays [N, ...], to vectors [N, D].
 
         For a space without a flat form, return what Gymnasium makes of its items, in its structure and dtypes.
         """
@@ -49,7 +49,7 @@ class Flattener:
 
 
 def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple[gym.Space, Path, int]]:
-    """Yield the parts of a space that are no Dict or Tuple, with their path in an item and their first column."""
+    """Yield the elementary subspaces of nested Dict and Tuple spaces, each with key path and first vector column."""
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         yield space, path, start
         return
@@ -59,7 +59,7 @@ def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple
 
 
 def _at(rows: Any, path: Path) -> Any:
-    """Return the array [N, ...] at the given path of nested arrays."""
+    """Return the array [N, ...] found by following the keys `path` into nested arrays."""
     for key in path:
         rows = rows[:, key] if isinstance(rows, np.ndarray) else rows[key]  # lists given for tuples are stacked
     return rows
@@ -67,7 +67,7 @@ def _at(rows: Any, path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Part of a space, with its columns in the flattened vector."""
+    """Elementary subspace (no Dict or Tuple) of a space, and the columns that it occupies in the flattened vector."""
 
     space: gym.Space
     path: Path
@@ -75,17 +75,17 @@ class _Part:
     size: int
 
     def write(self, out: np.ndarray, rows: Any) -> None:
-        """Write the flattened rows of this part into the zeros `out` [N, D]. The base class flattens item by item."""
+        """Write the flattened items of this subspace into its columns of `out` [N, D]. Here: item by item."""
         for vector, item in zip(out, rows, strict=True):
             vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
 
     def vectors(self, rows: Any) -> Any:
-        """Return the flattened rows of this part [N, size], for array libraries other than numpy."""
+        """Return the flattened items of this subspace, [N, size], for arrays of other libraries, such as JAX."""
         raise TypeError(f"items of {self.space} are flattened one by one")
 
 
 class _Raveled(_Part):
-    """Part of a space whose numbers are copied unchanged, such as a Box."""
+    """Subspace whose numbers are copied to the vector unchanged, such as a Box."""
 
     def vectors(self, rows: Any) -> Any:
         return rows.reshape(-1, self.size)
@@ -96,7 +96,7 @@ class _Raveled(_Part):
 
 @dataclass(frozen=True, slots=True)
 class _OneHot(_Part):
-    """Part of a space with K discrete choices, each flattened to a one-hot vector."""
+    """Subspace of discrete choices, each flattened to a one-hot vector."""
 
     firsts: np.ndarray  # [K] the column of choice 0
 
@@ -124,7 +124,7 @@ def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
 
 
 def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
-    """Flatten the parts of a space that has no flat form as a whole, such as a Graph."""
+    """Flatten items of a space that has no fixed vector length, such as one with a Graph: subspace by subspace."""
     match space:
         case spaces.Dict():
             return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}

@@ -1,4 +1,4 @@
-"""Index arithmetic for episode data with lookback: from a user's indices to positions in the stored arrays.
+"""Conversion of user indices, which count from step 0, to positions in arrays that begin with lookback items.
 
 A track holds `lookback` items before step 0 and `size` items from step 0 on. Position 0 is the first of all
 `lookback + size` items. An index `i >= 0` counts from step 0. An index `i < 0` counts from the end and may reach into
@@ -20,14 +20,14 @@ Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
 def position_of(index: int, lookback: int, size: int, neg_index_as_lookback: bool) -> int:
-    """Return the position in the stored data of one index, possibly outside [0, lookback + size)."""
+    """Convert one user index to its position in the stored data, possibly outside [0, lookback + size)."""
     if index >= 0 or neg_index_as_lookback:
         return lookback + index
     return lookback + size + index
 
 
 def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_lookback: bool) -> np.ndarray:
-    """Return the positions in the stored data of an array of indices [...].
+    """Convert an array of user indices [...] to positions in the stored data, possibly out of range.
 
     Positions outside [0, lookback + size) have no item.
     """
@@ -38,7 +38,7 @@ def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_loo
 
 
 def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool) -> range:
-    """Return the positions in the stored data of a slice, unclipped, so possibly outside the data.
+    """Convert a user's slice to a range of positions in the stored data, which may reach beyond the data.
 
     An open end means step 0 or the last item, never the lookback.
 
@@ -65,7 +65,7 @@ def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool
 
 
 def clip(span: range, total: int) -> slice:
-    """Clip a range of positions to `total` items, as Python clips slices of lists, and return it as a slice."""
+    """Clip a range of positions to a sequence of `total` items, as Python clips list slices. Returns a slice."""
     if span.step > 0:
         start, stop = max(span.start, 0), min(span.stop, total)
         return slice(start, max(stop, start), span.step)
@@ -76,7 +76,7 @@ def clip(span: range, total: int) -> slice:
 
 
 def inside(span: range, total: int) -> tuple[int, int]:
-    """Return the indices [head, tail) of the positions in `span` that are inside [0, total).
+    """Return which elements of the range `span` are valid positions in [0, total): its elements [head, tail).
 
     >>> inside(range(-3, 9, 2), 4)
     (2, 4)
@@ -93,7 +93,7 @@ def inside(span: range, total: int) -> tuple[int, int]:
 
 
 def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool) -> int | range | np.ndarray:
-    """Convert an int, slice, list or array of indices to positions in the stored data, possibly out of range.
+    """Convert a user's index, slice or list of indices to positions in the stored data, possibly out of range.
 
     The result is an int for an int, else a range or an array.
     """
@@ -110,7 +110,7 @@ def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback:
 def positions_there(
     indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool, name: str
 ) -> int | range | np.ndarray:
-    """Convert indices to positions in the stored data. Raise `StepOutOfRange` for an index without an item.
+    """Convert user indices to positions in the stored data. Raise `StepOutOfRange` if there is no item at an index.
 
     Raises:
         StepOutOfRange: names the track and the first index without an item.
@@ -147,14 +147,14 @@ def as_index_array(indices: Any) -> np.ndarray:
 
 
 def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRange:
-    """Return the error for an index without an item, whose message gives the valid range."""
+    """Return a `StepOutOfRange` error for an index at which there is no item. Its message gives the valid range."""
     valid_items = f"items 0..{size - 1}" if size else "no items from step 0 on"
     before = f" and {lookback} lookback items (-{lookback}..-1 with neg_index_as_lookback=True)" if lookback else ""
     return StepOutOfRange(f"{name}[{index}]: there are {valid_items}{before}; pass fill= to read past the ends.")
 
 
 def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
-    """Return the first and the stop step of an episode slice, clipped as Python clips slices of lists."""
+    """Return start and stop of the steps that a slice of an episode selects, clipped as for Python lists."""
     if not isinstance(slice_, slice):
         raise WrongType(
             f"episode[{slice_!r}]: an episode is sliced by steps, episode[a:b]; read one item with a getter"
@@ -168,14 +168,14 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
 
 
 def checked_lookback(length: Any, unit: str = "items") -> int:
-    """Return the length of a lookback as an int. Raise `InvalidArgument` unless it is an int of at least 0."""
+    """Return `length`, a number of lookback steps, as an int. Raise `InvalidArgument` unless it is an int >= 0."""
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of {unit}, 0 or more")
     return int(length)
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the integer ranges `[start, start + size)` of all pairs, concatenated, int64 [sum(sizes)].
+    """Return the concatenation of the ranges `[start, start + size)` of all given pairs, int64 [sum(sizes)].
 
     >>> ranges(np.array([3, 10]), np.array([2, 3])).tolist()
     [3, 4, 10, 11, 12]

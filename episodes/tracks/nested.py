@@ -1,4 +1,4 @@
-"""Functions on nested values: arrays or other leaves inside dicts and tuples, like items of `Dict` and `Tuple` spaces.
+"""Functions on nested values: dicts and tuples of arrays, like items of `Dict` and `Tuple` spaces.
 
 Observations and actions of `Dict` and `Tuple` spaces are nested. Each function handles a plain leaf first, since most
 values are one.
@@ -26,12 +26,12 @@ _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None), Ra
 
 
 def is_leaf(value: Any) -> bool:
-    """Return True if the value is a leaf, that is, neither a dict nor a tuple."""
+    """Return True if the value is a leaf of a nested value, that is, neither a dict nor a tuple."""
     return type(value) in _LEAF_TYPES or not isinstance(value, (dict, tuple))
 
 
 def is_foreign_array(leaf: Any) -> bool:
-    """Return True if a value is an array of another library that supports numpy functions."""
+    """Return True if the value is an array of another library than numpy that supports numpy functions."""
     return type(leaf) is not np.ndarray and hasattr(type(leaf), "__array_function__")
 
 
@@ -41,7 +41,7 @@ def as_any_array(leaf: Any) -> Any:
 
 
 def rebuild(container: Any, values: list[Any]) -> Any:
-    """Return a dict or tuple like `container`, with other values."""
+    """Return a dict or tuple with the keys or length of `container` and the given values."""
     if isinstance(container, dict):
         return dict(zip(container, values, strict=True))
     if hasattr(container, "_fields"):
@@ -50,14 +50,14 @@ def rebuild(container: Any, values: list[Any]) -> Any:
 
 
 def children(container: Any) -> list[tuple[str, Any]]:
-    """Return the (name, value) pairs directly inside a dict or a tuple."""
+    """Return the (name, value) pairs directly inside a dict or a tuple. Names of tuple items are "0", "1" and so on."""
     if isinstance(container, dict):
         return [(str(key), value) for key, value in container.items()]
     return [(str(i), value) for i, value in enumerate(container)]
 
 
 def map_leaves(fn: Callable[..., Any], nested: Any, *parallel: Any) -> Any:
-    """Apply `fn` to each leaf of a nested value, together with the corresponding leaves of `parallel`."""
+    """Return a nested value with `fn(leaf)` for each leaf. Leaves of `parallel` are passed as further arguments."""
     if is_leaf(nested):
         return fn(nested, *parallel)
     if parallel:
@@ -70,7 +70,7 @@ def map_leaves(fn: Callable[..., Any], nested: Any, *parallel: Any) -> Any:
 
 
 def check_same_keys(container: Any, parallel: Sequence[Any]) -> None:
-    """Raise `TrackMismatch` unless all of `parallel` have the container type and keys of `container`."""
+    """Raise `TrackMismatch` unless all values in `parallel` are containers with the type and keys of `container`."""
     for candidate in parallel:
         same = not is_leaf(candidate) and isinstance(candidate, dict) == isinstance(container, dict)
         if same:
@@ -85,14 +85,14 @@ def check_same_keys(container: Any, parallel: Sequence[Any]) -> None:
 
 
 def _first_difference(a: Any, b: Any) -> str:
-    """Return the end of an error message that names a leaf of only one of two nested values."""
+    """Return the end of an error message: the path of a leaf that only one of two nested values has."""
     paths_of_a, paths_of_b = ({path for path, _ in tree.flatten_with_path(value) if path} for value in (a, b))
     paths = sorted("/".join(map(str, path)) for path in paths_of_a ^ paths_of_b)
     return f"; only one of them has {paths[0]!r}" if paths else ""
 
 
 def describe(nested: Any) -> str:
-    """Describe the structure of a nested value for error messages."""
+    """Describe a nested value for error messages, such as "an array of shape (3,)" or its dict keys."""
     if is_leaf(nested):
         shape = np.shape(nested) if isinstance(nested, np.ndarray) else ()
         return f"an array of shape {shape}" if isinstance(nested, np.ndarray) else f"a {type(nested).__name__}"
@@ -102,7 +102,7 @@ def describe(nested: Any) -> str:
 
 
 def leaves(nested: Any) -> list[Any]:
-    """Return the leaves of a nested value in order, as a list."""
+    """Return the leaves (arrays or other values that are no dict or tuple) of a nested value as a list."""
     if is_leaf(nested):
         return [nested]
     result: list[Any] = []
@@ -115,7 +115,7 @@ def leaves(nested: Any) -> list[Any]:
 
 
 def first_leaf(nested: Any) -> Any:
-    """Return the first leaf of a nested value."""
+    """Return the first leaf of a nested value, or the value itself if it is not nested."""
     return nested if is_leaf(nested) else leaves(nested)[0]
 
 
@@ -129,12 +129,12 @@ def escape(key: str) -> str:
 
 
 def unescape(part: str) -> str:
-    """Return the dict key of an escaped part of a path."""
+    """Return the dict key for a part of a path that `escape` returned."""
     return part.replace("~1", "/").replace("~0", "~")
 
 
 def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
-    """Flatten a nested value to a dict of its leaves by path.
+    """Flatten a nested value to a flat dict from path (such as `camera/left`) to leaf.
 
     >>> flatten({"camera": 1, "joints": (2, 3)}, "observations")
     {'observations/camera': 1, 'observations/joints/0': 2, 'observations/joints/1': 3}
@@ -148,12 +148,12 @@ def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
 
 
 def skeleton(nested: Any, prefix: str | None = None) -> Any:
-    """Return a nested value with each leaf replaced by its path."""
+    """Return a copy of a nested value with each leaf replaced by its path, such as `camera/left`."""
     return unflatten_like(nested, list(flatten(nested, prefix)))
 
 
 def unflatten_like(nested: Any, values: Sequence[Any]) -> Any:
-    """Return a nested value with the structure of `nested` and the given leaves."""
+    """Return a nested value with the structure of `nested` and the leaves `values`, in order."""
     remaining = iter(values)
     return map_leaves(lambda _: next(remaining), nested)
 
@@ -172,7 +172,7 @@ def same_structure(a: Any, b: Any) -> bool:
 
 
 def shaped_like(pattern: Any, nested: Any) -> Any:
-    """Replace lists in a nested value by tuples, where `pattern` has tuples."""
+    """Return `nested` with lists replaced by tuples wherever `pattern` has tuples."""
     if isinstance(pattern, dict) and isinstance(nested, dict) and pattern.keys() == nested.keys():
         return {key: shaped_like(part, nested[key]) for key, part in pattern.items()}
     if isinstance(pattern, tuple) and isinstance(nested, (list, tuple)) and len(pattern) == len(nested):
@@ -181,7 +181,7 @@ def shaped_like(pattern: Any, nested: Any) -> Any:
 
 
 def transpose(items: Sequence[Any]) -> Any:
-    """Convert a sequence of nested items to one nested value, whose leaves are lists."""
+    """Convert a list of nested items to one nested value of lists: {"a": [1, 2]} from [{"a": 1}, {"a": 2}]."""
     first = items[0]
     if is_leaf(first):
         return list(items)
@@ -197,7 +197,7 @@ def stack(items: Sequence[Any]) -> Any:
 
 
 def take(nested: Any, rows: Any) -> Any:
-    """Index each leaf of a nested value: `leaf[rows]`, a view for an int or a slice."""
+    """Return a nested value with each leaf indexed as `leaf[rows]`. An int or a slice gives views."""
     if type(rows) is np.ndarray and rows.dtype.kind == "i":  # `take` is ten times faster for narrow rows
         if type(nested) is np.ndarray:
             return nested.take(rows, axis=0)
@@ -208,7 +208,7 @@ def take(nested: Any, rows: Any) -> Any:
 
 
 def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
-    """Return a copy of nested arrays [n, ...] with the rows `rows` [k] replaced by `new` [k, ...]."""
+    """Return a copy of nested arrays [n, ...] in which the items at `rows` [k] are replaced by `new` [k, ...]."""
 
     def changed(leaf: np.ndarray, items: np.ndarray) -> np.ndarray:
         copy = leaf.copy()
@@ -219,7 +219,7 @@ def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
 
 
 def one_after_another(arrays: Sequence[Any]) -> Any:
-    """Concatenate arrays or ragged items. The byte order is kept if all arrays have the same dtype."""
+    """Concatenate arrays, or `Ragged` objects. The byte order is kept if all arrays have the same dtype."""
     if type(arrays[0]) is Ragged:
         return Ragged.concatenated(arrays)
     dtype = arrays[0].dtype
@@ -229,7 +229,7 @@ def one_after_another(arrays: Sequence[Any]) -> Any:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Concatenate nested arrays leaf by leaf.
+    """Concatenate several nested values of arrays, array by array, along the first axis.
 
     Parts without rows are ignored, since their shape and dtype are unknown.
     """
@@ -249,7 +249,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def equal_arrays(a: Any, b: Any) -> bool:
-    """Return True if two values are equal as arrays. NaN equals NaN, and NaT equals NaT."""
+    """Return True if two values, converted to arrays, are equal. NaN equals NaN, and NaT equals NaT."""
     if type(a) is Ragged or type(b) is Ragged:
         return a.equals(b) if type(a) is Ragged else False
     a, b = host_array(a), host_array(b)
@@ -276,7 +276,7 @@ _UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.f
 
 
 def frozen(data: Any) -> Any:
-    """Return read-only views of the arrays of a nested value."""
+    """Return a nested value with read-only views of its arrays."""
     if type(data) is not np.ndarray:
         return map_leaves(_frozen_array, data)
     if data.flags.writeable:
@@ -286,12 +286,12 @@ def frozen(data: Any) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """Convert each leaf of a nested value to an array."""
+    """Return a nested value with each leaf converted to an array."""
     return value if type(value) is np.ndarray else map_leaves(as_array, value)
 
 
 def as_array(leaf: Any) -> Any:
-    """Convert a leaf to an array, except for ragged items. Raise `WrongType` for a masked array."""
+    """Convert a leaf to an array, or return a `Ragged` unchanged. Raise `WrongType` for a masked array."""
     if type(leaf) is Ragged:
         return leaf
     if isinstance(leaf, np.ma.MaskedArray):

@@ -1,4 +1,4 @@
-"""Notebook display (`_repr_html_`) of objects, which imports the package `episodes.inspect` on first use."""
+"""HTML display of objects in notebooks. The package `episodes.inspect` is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def notebook_repr(module: str, name: str) -> Callable[[Any], str | None]:
-    """Return a method `_repr_html_` that displays an object in a notebook by calling `module.name(object)`.
+    """Return a method `_repr_html_` for a class: it displays an object by calling `module.name(object)`.
 
     The method returns None if jinja2 (extra `inspect`) is not installed. A notebook then shows the object's repr.
     """

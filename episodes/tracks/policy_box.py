@@ -27,7 +27,7 @@ MAPPINGS: tuple[str, ...] = get_args(ActionMapping)
 
 
 class PolicyBox(spaces.Box):
-    """Unbounded box of the actions that a policy outputs for an environment whose actions are a bounded `Box`.
+    """Action space of a policy whose unbounded actions are mapped to an environment's bounded `Box`.
 
     Args:
         env_space: the environment's `Box`.
@@ -102,27 +102,27 @@ class PolicyBox(spaces.Box):
 
 
 def policy_space_of(space: gym.Space, mapping: str) -> gym.Space:
-    """Return a policy's action space: the environment's space with a `PolicyBox` for each bounded `Box`."""
+    """Return the policy's action space for an environment: each bounded `Box` is replaced by a `PolicyBox`."""
     return _map_boxes(space, lambda box: PolicyBox(getattr(box, "env_space", box), mapping))
 
 
 def env_space_of(space: Any) -> Any:
-    """Return the environment's action space for an episode's action space."""
+    """Return the environment's action space: each `PolicyBox` is replaced by the environment's `Box`."""
     return _map_boxes(space, lambda box: getattr(box, "env_space", box))
 
 
 def has_env_actions(space: gym.Space | None) -> bool:
-    """Return True if the space has a bounded `Box` of actions in the environment's units."""
+    """Return True if the space has a bounded `Box`, that is, actions in the units of the environment."""
     return any(type(box) is not PolicyBox for box in _bounded_boxes(space))
 
 
 def has_policy_actions(space: gym.Space | None) -> bool:
-    """Return True if the space has a `PolicyBox`, that is, actions in a policy's units."""
+    """Return True if the space has a `PolicyBox`, that is, actions in the units of a policy."""
     return any(type(box) is PolicyBox for box in _bounded_boxes(space))
 
 
 def check_same_units(stored: gym.Space | None, new: gym.Space | None, label: str) -> None:
-    """Raise `TrackMismatch` if actions of the spaces `stored` and `new` have different units."""
+    """Raise `TrackMismatch` if one action space has the policy's units and the other has other units."""
     if stored is None or new is None or stored is new or stored == new:
         return
     if has_policy_actions(stored) or has_policy_actions(new):
@@ -133,17 +133,17 @@ def check_same_units(stored: gym.Space | None, new: gym.Space | None, label: str
 
 
 def to_env_actions(space: gym.Space | None, actions: Any) -> Any:
-    """Map nested actions [..., *item] of an episode's action space to the environment's actions."""
+    """Convert actions [..., *item], which are items of an episode's action space, to the environment's actions."""
     return _map_items(space, actions, PolicyBox.to_env)
 
 
 def to_policy_actions(space: gym.Space | None, actions: Any) -> Any:
-    """Map nested actions [..., *item] of the environment to a policy's actions, items of `space`."""
+    """Convert the environment's actions [..., *item] to the policy's actions, which are items of `space`."""
     return _map_items(space, actions, PolicyBox.from_env)
 
 
 def to_env_items(space: gym.Space | None, items: Any) -> Any:
-    """Map a batch of actions (nested arrays [n, ...], or a list of n items) to the environment's actions."""
+    """Convert n actions (nested arrays [n, ...], or a list) of an episode to the environment's actions."""
     return [to_env_actions(space, item) for item in items] if isinstance(items, list) else to_env_actions(space, items)
 
 
@@ -159,7 +159,7 @@ def _is_bounded(box: spaces.Box) -> bool:
 
 
 def _map_boxes(space: Any, change: Callable[[spaces.Box], spaces.Box]) -> Any:
-    """Return the space with `change` applied to its bounded boxes, or the same object if none changes."""
+    """Return an action space with `change` applied to each bounded box, or the same object if nothing changes."""
     if isinstance(space, spaces.Dict):
         parts = {key: _map_boxes(part, change) for key, part in space.spaces.items()}
         changed = any(part is not space.spaces[key] for key, part in parts.items())

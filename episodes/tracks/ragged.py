@@ -20,7 +20,7 @@ _KINDS = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class RaggedKind:
-    """Dtype and item shape of a ragged time series, whose items are arrays [L, *value_shape] of different lengths L.
+    """Dtype and value shape of items with different lengths L, that is, of arrays [L, *value_shape].
 
     Args:
         dtype: dtype of the values: numbers or bools.
@@ -88,14 +88,14 @@ class Ragged:
 
     @classmethod
     def of(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
-        """Create a `Ragged` from values [V, ...] and offsets int64 [n + 1] without any check."""
+        """Create a `Ragged` from concatenated values [V, ...] and offsets int64 [n + 1] without any check."""
         ragged = cls.__new__(cls)
         ragged.values, ragged.offsets = _frozen(values), _frozen(offsets)
         return ragged
 
     @classmethod
     def from_lengths(cls, values: np.ndarray, lengths: Any) -> Ragged:
-        """Create a `Ragged` from values [V, ...] that hold items of the given lengths [n] one after another.
+        """Create a `Ragged` from the concatenated values [V, ...] of n items and the items' lengths [n].
 
         Raises:
             InvalidArgument: a length is negative.
@@ -123,42 +123,42 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype of the values."""
+        """Dtype of the values in the items."""
         return self.values.dtype
 
     @property
     def kind(self) -> RaggedKind:
-        """Dtype and value shape of the items."""
+        """Dtype of the values, and shape of one value of an item."""
         return RaggedKind(self.values.dtype, self.values.shape[1:])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape `(n, -1, ...)` for n items, where -1 is the axis of different lengths."""
+        """Shape `(n, -1, ...)`: n items, and -1 for the axis along which their lengths differ."""
         return (len(self), LENGTH, *self.values.shape[1:])
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions, with the axis of items and the axis of different lengths."""
+        """Number of dimensions: the axis of items, the axis of lengths, and the axes of one value."""
         return self.values.ndim + 1
 
     @property
     def size(self) -> int:
-        """Number of values in all items."""
+        """Number of numbers in all items together."""
         return self.flat.size
 
     @property
     def flags(self) -> Any:
-        """Flags of the array of values, which is read-only."""
+        """Numpy flags of the array of values, which is read-only."""
         return self.values.flags
 
     @property
     def flat(self) -> np.ndarray:
-        """Values of all items one after another, a view [V, ...]."""
+        """Values of all items, concatenated: a view [V, ...]."""
         return self.values[self.offsets.item(0) : self.offsets.item(-1)]
 
     @property
     def bounds(self) -> np.ndarray:
-        """Offsets of the items in `flat`, int64 [n + 1], from 0 to V."""
+        """Bounds of the items in `flat`: item i is `flat[bounds[i]:bounds[i + 1]]`, int64 [n + 1]."""
         return self.offsets - self.offsets[0] if self.offsets.item(0) else self.offsets
 
     @property
@@ -189,7 +189,7 @@ class Ragged:
         return self.take(np.arange(len(self))[index if index.size else index.astype(np.int64)])
 
     def take(self, indices: Any, axis: int = 0) -> Ragged:
-        """Return copies of the items at the indices [k]."""
+        """Return a `Ragged` with copies of the items at the indices [k]."""
         indices = np.asarray(indices, np.int64)
         starts, lengths = self.offsets[:-1].take(indices), self.lengths.take(indices)
         offsets = _offsets(lengths)
@@ -205,15 +205,15 @@ class Ragged:
         return Ragged.of(np.concatenate(parts), offsets)
 
     def copy(self) -> Ragged:
-        """Return a copy in new memory."""
+        """Return a copy whose values and offsets are in new memory."""
         return Ragged.of(self.flat.copy(), self.bounds.copy())
 
     def astype(self, dtype: Any, copy: bool = True) -> Ragged:
-        """Return a copy with values of another dtype."""
+        """Return the same items with values of another dtype."""
         return Ragged.of(self.flat.astype(dtype, copy=copy), self.bounds)
 
     def tolist(self) -> list[Any]:
-        """Convert the items to a list of lists."""
+        """Return the items as a list of lists."""
         return [item.tolist() for item in self]
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -227,7 +227,7 @@ class Ragged:
         )
 
     def padded(self, fill: Any = 0, length: int | None = None) -> np.ndarray:
-        """Return the items as an array [n, length, ...] with `fill` after the end of each item.
+        """Return the items as one array [n, length, ...], padded with `fill` after the end of each item.
 
         Args:
             fill: a number.
@@ -248,7 +248,7 @@ class Ragged:
     # --- comparing, joining ----------------------------------------------------------------------------------------
 
     def equals(self, compared: object) -> bool:
-        """Return True if both have equal items. NaN equals NaN, and dtypes are not compared."""
+        """Return True if the other `Ragged` has equal items. NaN equals NaN, and dtypes are not compared."""
         if not isinstance(compared, Ragged) or len(self) != len(compared) or self.shape[1:] != compared.shape[1:]:
             return False
         if not self.has_lengths_of(compared):
@@ -260,11 +260,11 @@ class Ragged:
         return self.equals(other) if isinstance(other, Ragged) else NotImplemented
 
     def has_lengths_of(self, compared: Ragged) -> bool:
-        """Return True if both have items of the same lengths."""
+        """Return True if the items of both `Ragged` objects have the same lengths."""
         return self.offsets is compared.offsets or bool(np.array_equal(self.bounds, compared.bounds))
 
     def with_bounds_of(self, pattern: Ragged) -> Ragged:
-        """Return the items with the offsets array of `pattern`, whose items have the same lengths, to save memory.
+        """Return these items with the offsets array of `pattern`, whose items are as long: one array less in memory.
 
         Offsets that are counted differently stay.
         """
@@ -274,7 +274,7 @@ class Ragged:
 
     @staticmethod
     def concatenated(parts: Sequence[Any]) -> Ragged:
-        """Concatenate several `Ragged` objects.
+        """Concatenate the items of several `Ragged` objects.
 
         Raises:
             ValueError: a part is an array, or has values of another shape, as of `np.concatenate`.

@@ -23,7 +23,7 @@ Kinds = RaggedKind | dict[Any, Any]
 
 
 def declared_kinds(ragged: Mapping[str, Any], label: str) -> dict[str, Kinds]:
-    """Return the dtype and value shape of each ragged time series that the user declared, by name.
+    """Return dtype and value shape of each time series that the user declared as ragged, by name.
 
     Args:
         ragged: dtypes or kinds, by "observations", "actions" and the keys of extra model outputs. A dict instead of a
@@ -51,7 +51,7 @@ def _declared(kind: Any) -> Kinds:
 
 
 def kinds_of(data: Any) -> Kinds | None:
-    """Return the dtype and value shape of ragged data, for nested data a dict of its ragged parts, or None."""
+    """Return dtype and value shape of a `Ragged`, or those of each `Ragged` in nested data. None if there is none."""
     if type(data) is Ragged:
         return data.kind
     if nested.is_leaf(data):
@@ -61,7 +61,7 @@ def kinds_of(data: Any) -> Kinds | None:
 
 
 def as_plain_kinds(kinds: Mapping[str, Kinds]) -> dict[str, Any]:
-    """Convert dtypes and value shapes of ragged time series to plain values: (dtype, shape), or a dict of parts."""
+    """Convert declared dtypes and value shapes of ragged time series to (dtype, shape) tuples, for state dicts."""
     return {
         key: as_plain_kinds(kind) if isinstance(kind, dict) else (kind.dtype.str, kind.value_shape)
         for key, kind in kinds.items()
@@ -69,7 +69,7 @@ def as_plain_kinds(kinds: Mapping[str, Kinds]) -> dict[str, Any]:
 
 
 def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
-    """Return the dtypes and value shapes from the plain values that `as_plain_kinds` returned."""
+    """Convert the (dtype, shape) tuples of `as_plain_kinds` back to `RaggedKind` objects."""
     return {
         key: from_plain_kinds(kind) if isinstance(kind, dict) else RaggedKind(np.dtype(kind[0]), tuple(kind[1]))
         for key, kind in values.items()
@@ -109,7 +109,7 @@ def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
 
 
 def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str]) -> Any:
-    """Return a nested item whose ragged parts are converted to arrays."""
+    """Return a nested item in which the arrays declared as ragged are converted to the declared dtype."""
     is_nested = not nested.is_leaf(item)
     keys = [] if not is_nested else list(item) if isinstance(item, dict) else list(range(len(item)))
     missing = [key for key in kinds if key not in keys]
@@ -123,7 +123,7 @@ def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str
 
 
 def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
-    """Return the shapes of the parts of an item that are not ragged, for comparison of items."""
+    """Return the shapes of the arrays of a nested item that are not ragged, to compare items."""
     if isinstance(kind, RaggedKind):
         return None
     if nested.is_leaf(item):
@@ -134,7 +134,7 @@ def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
 
 
 def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback: int, space: Any) -> Any:
-    """Convert items of a ragged time series to `Ragged`, and parts that are not ragged to arrays, nested as the items.
+    """Convert the items of a growing ragged time series to a `Ragged`, and other nested arrays to plain arrays.
 
     Args:
         items: results of `as_ragged_item`.
@@ -165,12 +165,12 @@ def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback
 
 
 def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
-    """Convert items of the ragged time series `name` to arrays. Errors are the same as in `as_ragged_item`."""
+    """Convert all items of the ragged time series `name` to arrays of the declared dtype."""
     return [as_ragged_item(item, kind, lambda i=i: f"{name}: item {i}") for i, item in enumerate(items)]
 
 
 def ragged_filler(fill: Any, kind: RaggedKind) -> np.ndarray:
-    """Convert a fill value to an item. `InvalidFill` for a scalar, which has no length, and for other dtypes."""
+    """Convert a fill value to an item (an array). Raise `InvalidFill` for a scalar, which has no length."""
     try:
         return as_ragged_item(fill, kind, lambda: "fill")
     except ShapeMismatch as error:
@@ -180,7 +180,7 @@ def ragged_filler(fill: Any, kind: RaggedKind) -> np.ndarray:
 
 
 def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: Any) -> Any:
-    """Return the items at the positions, with the item `fill` at positions outside [0, n)."""
+    """Return the items of a `Ragged` at the positions, with the item `fill` at positions outside [0, n)."""
     kind, num = data.kind, len(data)
     filler = ragged_filler(fill, kind)
     if isinstance(positions, int):
@@ -196,7 +196,7 @@ def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: 
 
 
 def with_ragged_items(data: Ragged, rows: Sequence[int], items: Sequence[Any], name: str) -> Ragged:
-    """Return a copy with other items in some rows. Errors are the same as in `as_ragged_item`."""
+    """Return a copy of a `Ragged` with the items at the indices `rows` replaced."""
     arrays, kind = list(data), data.kind
     for row, item in zip(rows, items, strict=True):
         arrays[row] = as_ragged_item(item, kind, lambda row=row: f"{name}: item {row}")

@@ -1,4 +1,4 @@
-"""Memory behind array views: a view of a few rows keeps the whole buffer from being freed."""
+"""Memory kept alive by array views: a view of a few rows prevents its whole base array from being freed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from episodes.tracks.ragged import Ragged
 
 
 def retained_nbytes(arrays: Iterable[np.ndarray]) -> int:
-    """Return the total size in bytes of the buffers behind the arrays. A shared buffer counts once."""
+    """Return the bytes that the arrays keep in memory, base arrays of views included. Shared memory counts once."""
     parts = [part for a in arrays for part in ((a.values, a.offsets) if type(a) is Ragged else (a,))]
     owners = {id(owner): nbytes for owner, nbytes in map(_owner, parts)}
     return sum(owners.values())
 
 
 def _owner(array: np.ndarray) -> tuple[Any, int]:
-    """Return the object that owns an array's memory, and its size in bytes."""
+    """Return the base object that owns the memory of an array, and its size in bytes."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     if array.base is None:
@@ -33,7 +33,7 @@ def _owner(array: np.ndarray) -> tuple[Any, int]:
 
 
 def is_immutable(array: np.ndarray) -> bool:
-    """Return True if the array and all arrays behind it are read-only."""
+    """Return True if the array and all base arrays of which it is a view are read-only."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         if owner.flags.writeable:

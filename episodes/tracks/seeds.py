@@ -1,4 +1,4 @@
-"""Copies of Gymnasium spaces without the state of their random generators, for pickles of episodes."""
+"""Copies of Gymnasium spaces without the state of their random generators, so that pickles of episodes are small."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _known: dict[int, tuple[Any, Any]] = {}  # id of a space -> the space, its copy 
 
 
 def unseeded(held: Any) -> Any:
-    """Return a copy of a space, or of a container of spaces, without random generator states.
+    """Return a copy of a space, or of a dict or list of spaces, without the states of random generators.
 
     Other values are returned unchanged. The same space returns the same copy each time, so that a pickle with many
     references to it stores it once.
@@ -43,7 +43,7 @@ def _bare(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def spaces_in(held: Any) -> list[Any]:
-    """Return a space, or the spaces directly inside a container, as a list."""
+    """Return the spaces directly inside a dict, list or tuple, or a single space, as a list."""
     if isinstance(held, spaces.Space):
         return [held]
     parts = held.values() if isinstance(held, Mapping) else held if type(held) in (tuple, list) else ()

@@ -1,4 +1,4 @@
-"""Properties of the items of Gymnasium spaces: nesting, dtypes, shapes and one-hot encoding."""
+"""Functions on items of Gymnasium spaces: structure, dtypes, shapes and one-hot encoding."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
 
 
 def is_nested(space: spaces.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
-    """Return True for Dict and Tuple spaces."""
+    """Return True for Dict and Tuple spaces, whose items are dicts and tuples of arrays."""
     return space is not None and type(space) not in _ONE_ARRAY and isinstance(space, NESTED)  # `isinstance` takes 1 us
 
 
 def as_item(item: Any, space: spaces.Space | None) -> Any:
-    """Replace lists in an item by tuples, where the space has tuples. Gymnasium accepts both.
+    """Return an item with lists replaced by tuples wherever the space is a `Tuple`. Gymnasium accepts both.
 
     >>> as_item({"at": [1, 2]}, spaces.Dict(at=spaces.Tuple([spaces.Discrete(3)] * 2)))
     {'at': (1, 2)}
@@ -41,12 +41,12 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
 
 
 def as_items(items: Any, space: spaces.Space | None) -> Any:
-    """Apply `as_item` to each item of a list. Other values are returned unchanged."""
+    """Replace lists by tuples in each item of a list, if the space is nested. Other values are returned unchanged."""
     return [as_item(item, space) for item in items] if type(items) is list and is_nested(space) else items
 
 
 def as_rows(rows: Any, space: spaces.Space | None) -> Any:
-    """Convert a vector environment's N observations or actions to nested arrays [N, ...].
+    """Convert N observations or actions of a vector environment to nested arrays [N, ...].
 
     `Text` parts become arrays of strings. Items of `OneOf`, `Sequence` and `Graph` parts, which have no common shape,
     become arrays of objects.
@@ -64,7 +64,7 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
 
 
 def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
-    """Stack items of a space to nested arrays [len(items), ...], with object arrays for irregular parts."""
+    """Stack items of a space to nested arrays [len(items), ...]. Items of varying shape become object arrays."""
     if isinstance(space, spaces.Tuple):
         items = as_items(list(items), space)
         return tuple(stacked([item[i] for item in items], sub) for i, sub in enumerate(space.spaces))
@@ -81,7 +81,7 @@ def _objects(items: Sequence[Any]) -> np.ndarray:
 
 
 def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spaces.Space] | None:
-    """Return the path and space of the first part whose items have varying shapes, or None."""
+    """Return the first subspace whose items have varying shapes, and its path. None if there is none."""
     if isinstance(space, _IRREGULAR):
         return path, space
     if not isinstance(space, NESTED):
@@ -92,7 +92,7 @@ def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spa
 
 
 def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
-    """Return the error for items of varying shapes, which arrays cannot contain."""
+    """Return the error for items of varying shapes (such as graphs), which cannot be stacked to an array."""
     path, space = part
     advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
     if isinstance(space, spaces.OneOf):
@@ -104,7 +104,7 @@ def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
 
 
 def dtypes_of(space: spaces.Space | None) -> Any:
-    """Return the nested dtypes of a space's items, or None if a part has no dtype."""
+    """Return the dtypes of a space's items, nested like the items, or None if some subspace has no dtype."""
     if space is None:
         return None
     if type(space) in _ONE_ARRAY:  # avoids two `isinstance` calls of 1 us each
@@ -122,7 +122,7 @@ def _all_or_none(dtypes: Any) -> Any:
 
 
 def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
-    """Return zeros [num_items, ...], nested and shaped like the space's items."""
+    """Return zeros [num_items, ...] with the structure, shapes and dtypes of the space's items."""
     if isinstance(space, spaces.Dict):
         return {key: empty_items(sub, num_items) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -133,7 +133,7 @@ def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
 
 
 def one_hot(values: Any, space: spaces.Space | None) -> Any:
-    """Encode the `Discrete` and `MultiDiscrete` parts of values [..., *item] as float32 one-hot vectors.
+    """Encode the values [..., *item] of `Discrete` and `MultiDiscrete` subspaces as float32 one-hot vectors.
 
     A `MultiDiscrete` part becomes the concatenated one-hot vectors of its choices. Other parts stay as they are.
     """

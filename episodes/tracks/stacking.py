@@ -1,4 +1,4 @@
-"""Stack a growing list of items to one array."""
+"""Fast stacking of a growing list of items to one array."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _dtype_of = operator.attrgetter("dtype")
 
 
 def _packing_codes() -> dict[type, tuple[str, np.dtype]]:
-    """Return the `struct` codes and dtypes with which lists of Python numbers are packed.
+    """Return `struct` format codes and dtypes for packing lists of Python numbers, by number type.
 
     Floats are left out if numpy accepts an array of shape (1,) as a float, since it would be packed as a number.
     """
@@ -35,7 +35,7 @@ _CODES = _packing_codes()
 
 
 def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | None:
-    """Stack items by joining their bytes, which is faster than `np.array`. Return None if that is impossible.
+    """Stack items by joining their bytes, faster than `np.array`. Return None if the items do not allow it.
 
     The array is read-only. All items must be numbers of one type, or arrays of one dtype. `struct` rejects items
     without `__float__` or `__index__`, so other items cannot slip through.
@@ -68,7 +68,7 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
 
 
 def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None) -> Any:
-    """Stack items to nested arrays [len(items), ...], with the given dtypes if any.
+    """Stack items to nested arrays [len(items), ...], cast to `dtypes` if given.
 
     Args:
         name: name of the track, for errors.
@@ -99,7 +99,7 @@ def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.nd
 
 
 def refuse_masked(value: Any, name: str) -> None:
-    """Raise `WrongType` if a value of the track `name` is a masked array or the masked constant."""
+    """Raise `WrongType` if an item of the time series `name` is a masked array or the masked constant."""
     if isinstance(value, np.ma.MaskedArray):
         raise WrongType(f"{name}: a row is a masked array. {_NO_MASK}")
 
@@ -128,7 +128,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
 
 
 def _plain(item: Any, i: int, name: str) -> Any:
-    """Convert a tensor to an array without its gradient, and return any other item unchanged."""
+    """Convert a torch tensor to an array, and return any other item unchanged."""
     if not hasattr(item, "detach"):
         return item
     try:
@@ -138,7 +138,7 @@ def _plain(item: Any, i: int, name: str) -> Any:
 
 
 def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
-    """Raise `ShapeMismatch` if numpy would change an item in an array of strings.
+    """Raise `ShapeMismatch` if stacking to an array of strings would change an item.
 
     Args:
         first: index of the first item, for errors.
@@ -152,7 +152,7 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
 
 
 def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
-    """Cast an array to `dtype`, or to native byte order without a dtype. Raise `ShapeMismatch` if values would change.
+    """Cast an array to `dtype`, by default to native byte order. Raise `ShapeMismatch` if values would change.
 
     Raises:
         ShapeMismatch: `dtype` cannot hold the values without loss.

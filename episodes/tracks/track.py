@@ -1,4 +1,4 @@
-"""Time series of an episode: a growing list, finished arrays, or finished info dicts.
+"""One time series of an episode: a growing list, read-only arrays, or the info dicts of a finished episode.
 
 A `ListTrack` grows, an `ArrayTrack` is finished, and an `InfoTrack` is finished and holds dicts. All are read in the
 same way (`track[i]`, `track.get(...)`); the module `indexing` defines which items an index means. A track holds
@@ -34,7 +34,7 @@ ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # (path of an array, arra
 
 
 class _Items:
-    """Base class of all time series, with their shared methods."""
+    """Base class of an episode's time series: L lookback items followed by n items."""
 
     __slots__ = ()
 
@@ -55,15 +55,15 @@ class _Items:
         return self.data
 
     def state(self: Any) -> Any:
-        """Return all items for `get_state`: a list, nested arrays, or a list of info dicts."""
+        """Return all items as the episode's `get_state` returns them: a list, nested arrays, or a list of dicts."""
         return self.whole()
 
     def finalize(self: Any, space: Any = None) -> Any:
-        """Return the time series with read-only arrays, or this object if it is finished already."""
+        """Return the time series as read-only arrays, or this object if it consists of arrays already."""
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by path, such as `observations/camera`."""
+        """Return the arrays of this time series by path, such as `observations/camera`."""
         return {}
 
     def map_arrays(self: Any, change: ArrayChange) -> Any:
@@ -71,14 +71,14 @@ class _Items:
         return self
 
     def first_wrong_length(self: Any, total: int) -> tuple[str, int] | None:
-        """Return the path and length of the first array whose length is not `total`, or None."""
+        """Return path and length of the first array that has not `total` items, or None if all have."""
         lengths = {path: len(array) for path, array in self.arrays().items()} or {self.field.path: self.total}
         return next(((path, length) for path, length in lengths.items() if length != total), None)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ListTrack(_Items):
-    """Growing time series: a list of items, which are stored without a copy."""
+    """Time series of an episode that can still grow: a list of items, which are not copied."""
 
     items: list[Any] = dataclasses.field(default_factory=list)  # L + n items
     lookback: int = 0  # L
@@ -101,7 +101,7 @@ class ListTrack(_Items):
         return self.items
 
     def copied(self) -> ListTrack:
-        """Return the time series with a copy of the list."""
+        """Return a time series with the same items in a new list."""
         return ListTrack(list(self.items), self.lookback, self.uniform, self.field, None, self.ragged)
 
     def item(self, position: int) -> Any:
@@ -114,7 +114,7 @@ class ListTrack(_Items):
         return len(self.items)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one item for an int index, else a list of items. `fill` replaces missing items."""
+        """Return one item for an int index, else a list of items. With `fill`, missing items are replaced by it."""
         if fill is not None:
             return self._get_filled(indices, neg_index_as_lookback, fill)
         items, lookback = self.items, self.lookback
@@ -147,7 +147,7 @@ class ListTrack(_Items):
         return [self.items[p] if 0 <= p < total else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> ListTrack:
-        """Return the items in a slice of positions as a new time series."""
+        """Return a new time series with the items in the slice `rows` of positions."""
         return ListTrack(self.items[rows], lookback, self.uniform, self.field, None, self.ragged)
 
     def item_list(self, start: int, stop: int) -> list[Any]:
@@ -155,18 +155,18 @@ class ListTrack(_Items):
         return self.items[start:stop]
 
     def take(self, rows: Any) -> ListTrack:
-        """Return the items at the given positions as a time series without lookback."""
+        """Return a new time series, without lookback, of the items at the positions `rows`."""
         items = self.items[rows] if isinstance(rows, slice) else [self.items[p] for p in rows]
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, later: Track, skip: int = 0) -> ListTrack:
-        """Append the items of `later`, without its lookback and its first `skip` items, and return this object."""
+        """Append the items of `later`, except its lookback and first `skip` items, in place. Returns this object."""
         self.items.extend(later.item_list(later.lookback + skip, later.total))
         self.uniform = False
         return self
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> ListTrack:
-        """Return a copy with other items at the given positions."""
+        """Return a copy of the time series with the items at `positions` replaced by `new_items`."""
         items = list(self.items)
         if self.ragged is not None:
             new_items = as_ragged_items(new_items, self.ragged, f"new {self.field.label}")
@@ -175,7 +175,7 @@ class ListTrack(_Items):
         return ListTrack(items, self.lookback, False, self.field, None, self.ragged)
 
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
-        """Return the items as finished arrays, with the dtypes of the space, or of numpy's promotion."""
+        """Return the time series as read-only arrays, in the dtypes of the space or, without one, of numpy."""
         items, lookback, field = self.items, self.lookback, self.field
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
@@ -192,13 +192,13 @@ class ListTrack(_Items):
         return ArrayTrack(joined, lookback, field)
 
     def as_growing(self) -> ListTrack:
-        """Return this object, which grows already."""
+        """Return this object, because it can grow already."""
         return self
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ArrayTrack(_Items):
-    """Finished time series: read-only nested arrays [L + n, ...]."""
+    """Finished time series of an episode: read-only nested arrays [L + n, ...] for L lookback items and n items."""
 
     data: Any  # nested arrays [L + n, ...]
     lookback: int = 0  # L
@@ -221,7 +221,7 @@ class ArrayTrack(_Items):
 
     @property
     def ragged(self) -> Kinds | None:
-        """Dtype and value shape of the items if their lengths may differ, else None."""
+        """Dtype and value shape of the items if their lengths may differ, otherwise None."""
         return None if type(self.data) is np.ndarray else kinds_of(self.data)
 
     @property
@@ -231,7 +231,7 @@ class ArrayTrack(_Items):
         return len(data if type(data) is np.ndarray else nested.first_leaf(data))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by path, such as `observations/camera`."""
+        """Return the arrays of this time series by path, such as `observations/camera`."""
         return nested.flatten(self.data, self.field.path)
 
     def map_arrays(self, change: ArrayChange) -> ArrayTrack:
@@ -251,7 +251,7 @@ class ArrayTrack(_Items):
         return nested.take(self.data, position)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one item for an int index, else nested arrays [k, ...]: views for slices, copies for lists.
+        """Return one item for an int index, else nested arrays [k, ...]: views for slices, copies for index lists.
 
         `fill` replaces missing items, in the item's shape and dtype.
         """
@@ -282,7 +282,7 @@ class ArrayTrack(_Items):
         return data[rows] if type(data) is np.ndarray else nested.take(data, rows)
 
     def get_at(self, positions: int | range | np.ndarray, fill: Any) -> Any:
-        """Return the items at the given positions, with `fill` at positions without an item."""
+        """Return the items at stored positions (lookback counted), with `fill` where there is no item."""
         data = self.data
         if type(data) is np.ndarray:
             return take_filled(data, positions, fill)
@@ -291,7 +291,7 @@ class ArrayTrack(_Items):
         return nested.map_leaves(lambda leaf: take_filled(leaf, positions, fill), data)
 
     def view(self, rows: slice, lookback: int = 0) -> ArrayTrack:
-        """Return the items in a slice of positions as a new time series of views."""
+        """Return a new time series with views of the items in the slice `rows` of positions."""
         data, part = self.data, _blank(ArrayTrack)
         part.data = data[rows] if type(data) is np.ndarray else nested.take(data, rows)
         part.lookback, part.field = lookback, self.field
@@ -303,11 +303,11 @@ class ArrayTrack(_Items):
         return list(data[start:stop]) if type(data) is np.ndarray else [nested.take(data, i) for i in rows]
 
     def take(self, rows: Any) -> ArrayTrack:
-        """Return the items at the given positions (views for a slice) as a time series without lookback."""
+        """Return a new time series, without lookback, of the items at the positions `rows`. A slice gives views."""
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
     def joined(self, later: Track, skip: int = 0) -> ArrayTrack:
-        """Return these items, followed by the items of `later` without its lookback and its first `skip` items."""
+        """Return these items followed by those of `later`, except its lookback and its first `skip` items."""
         tail = later.finalize().whole()
         tail = nested.take(tail, slice(later.lookback + skip, None))
         try:
@@ -320,7 +320,7 @@ class ArrayTrack(_Items):
             ) from None
 
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
-        """Return a copy with other items, nested arrays [k, ...], at the positions, in a wider dtype if needed."""
+        """Return a copy with the nested arrays [k, ...] written at the positions, in a wider dtype if needed."""
         rows = list(positions) if isinstance(positions, range) else positions
         name = self.field.label
         if type(new_items) is list and not nested.is_leaf(self.data):
@@ -329,12 +329,12 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(new, self.lookback, self.field)
 
     def as_growing(self) -> ListTrack:
-        """Return the items as a growing time series."""
+        """Return a copy of the time series to which items can be appended."""
         return ListTrack(self.item_list(0, self.total), self.lookback, False, self.field, None, self.ragged)
 
 
 class InfoTrack(_Items):
-    """Infos of a finished episode as a time series, stored as columns and read as dicts."""
+    """Info dicts of a finished episode as a time series. They are stored as one array per key."""
 
     __slots__ = ("data", "lookback")
 
@@ -357,7 +357,7 @@ class InfoTrack(_Items):
         return len(self.data)
 
     def copied(self) -> InfoTrack:
-        """Return the infos with copies of all columns."""
+        """Return the infos with copies of all stored arrays."""
         return InfoTrack(self.data.copied(), self.lookback)
 
     def item(self, position: int) -> Any:
@@ -376,7 +376,7 @@ class InfoTrack(_Items):
         return [infos[p] if 0 <= p < len(infos) else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> InfoTrack:
-        """Return the infos in a slice of positions as a new time series of views."""
+        """Return a new time series with views of the infos in the slice `rows` of positions."""
         part = _blank(InfoTrack)
         part.data, part.lookback = self.data.view(rows.start, rows.stop), lookback
         return part
@@ -386,18 +386,18 @@ class InfoTrack(_Items):
         return list(self.data.view(start, stop))
 
     def take(self, rows: Any) -> InfoTrack:
-        """Return the infos at the given positions (views for a slice) as a time series without lookback."""
+        """Return a new time series, without lookback, of the infos at the positions `rows`. A slice gives views."""
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
 
     def joined(self, later: Track, skip: int = 0) -> InfoTrack:
-        """Return these infos, followed by the infos of `later` (without lookback and `skip` infos)."""
+        """Return these infos followed by those of `later`, except its lookback and its first `skip` infos."""
         following = later.finalize().whole()
         return InfoTrack(
             joined_infos([self.data, following.view(later.lookback + skip, len(following))]), self.lookback
         )
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> InfoTrack:
-        """Return a copy with other infos at the given positions."""
+        """Return a copy with the infos at `positions` replaced by `new_items`."""
         return InfoTrack(infos_of(self.as_growing().replaced(positions, new_items).items), self.lookback)
 
     def state(self) -> list[Any]:
@@ -405,7 +405,7 @@ class InfoTrack(_Items):
         return list(self.data)
 
     def as_growing(self) -> ListTrack:
-        """Return the infos as a growing time series."""
+        """Return a copy of the infos to which infos can be appended."""
         return ListTrack(list(self.data), self.lookback, False, INFOS)
 
 

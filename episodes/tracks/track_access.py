@@ -1,4 +1,4 @@
-"""Validation of new items, one-hot reading, and reading of empty time series."""
+"""Checks of items that are added to an episode, one-hot reads, and reads of time series without items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from episodes.tracks.tracks import Tracks, wrong_length
 
 
 def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
-    """Return the shape of an item, or nested shapes for a nested item.
+    """Return the shape of an item, or for a nested item the shapes of its arrays, nested alike.
 
     Args:
         label: function that returns the first words of an error message.
@@ -41,7 +41,7 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
 
 
 class _LeafShape(list):
-    """Shape of one leaf in nested shapes.
+    """Shape of one array of a nested item.
 
     It is a list, because a tuple would be a nested value itself.
     """
@@ -51,7 +51,7 @@ class _LeafShape(list):
 
 
 def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Return the observation. Raise `ShapeMismatch` unless it has the shape of earlier observations.
+    """Return the observation, with lists as tuples. Raise `ShapeMismatch` unless its shape is that of earlier ones.
 
     Args:
         shape: `shape_of` the earlier observations.
@@ -75,7 +75,7 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
 
 
 def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Validate the shape of an action, and return the array shape or number type of valid later actions.
+    """Raise an error if an action's shape differs from earlier ones. Returns a shape or type known to be valid.
 
     A later action that equals the result needs no validation. The result is None for other kinds of actions.
 
@@ -96,7 +96,7 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
 
 
 class _Appends:
-    """List with another method `append`, which checks each new item, and from which items can be read."""
+    """List whose `append` is replaced by a function that checks or converts each new item."""
 
     __slots__ = ("append", "items")
 
@@ -108,7 +108,7 @@ class _Appends:
 
 
 def growing_extra(outputs: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
-    """Create growing time series for the first extra model outputs of an episode.
+    """Create one growing time series for each extra model output, given an episode's first outputs.
 
     Outputs given as arrays must keep their shape.
 
@@ -141,13 +141,13 @@ def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
 
 
 def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
-    """Return the lists of `Tracks.growing_lists` such that appended actions get tuples in place of lists."""
+    """Return the append targets of an episode, such that lists in appended actions are replaced by tuples."""
     append = growth[1].append
     return (growth[0], _Appends(lambda action: append(as_item(action, space))), *growth[2:])
 
 
 def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ...]:
-    """Return the lists to which a step appends, where lists of ragged time series convert items to arrays.
+    """Return the append targets of an episode, such that appended ragged items are converted to arrays.
 
     An item of a ragged extra output must be as long as the action. Outputs are appended before the action.
     """
@@ -173,7 +173,7 @@ def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ..
 
 
 def _ragged_appends(track: Any, items: Any) -> Any:
-    """Return `items`, or for a ragged time series an object whose `append` checks and converts an item."""
+    """Return `items`, or for a ragged time series an object whose `append` checks and converts each item."""
     kind = track.ragged
     if kind is None:
         return items
@@ -192,7 +192,7 @@ def _ragged_appends(track: Any, items: Any) -> Any:
 
 
 def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tuple[Any, Any]:
-    """Return an action and extra model outputs with items of ragged tracks as arrays. Nothing is stored.
+    """Return the action and extra outputs of a step with ragged items as arrays. The episode is not changed.
 
     Raises:
         ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.
@@ -212,7 +212,7 @@ def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tup
 
 
 def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None:
-    """Append a nested item with ragged parts, whose other parts must have the shapes of the item before."""
+    """Append a nested item. Its ragged arrays are converted, the others must have the shapes of the last item."""
     kind, label = track.ragged, track.field.label
     item = as_ragged_item(item, kind, lambda: label)
     if track.items and fixed_shapes(item, kind) != fixed_shapes(track.items[-1], kind):
@@ -224,7 +224,7 @@ def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
-    """Raise `ShapeMismatch` if items have several shapes, so that the time series cannot become an array."""
+    """Raise `ShapeMismatch` if the items have different shapes, so that they cannot be stacked to an array."""
     part = irregular_part(space)
     try:
         if part is not None:
@@ -236,7 +236,7 @@ def check_regular(track: Track, space: spaces.Space | None) -> None:
 def read_one_hot(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
-    """Read items of a time series with discrete parts as one-hot vectors."""
+    """Return items at user indices with their discrete values as one-hot vectors."""
     if track.ragged is not None:
         raise ShapeMismatch(f"{track.field.label} are ragged: one_hot_discrete needs items of one shape")
     if fill is None:
@@ -258,7 +258,7 @@ def read_one_hot(
 def read_empty(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
-    """Read a time series without items: return `fill` in the shape and dtype of the space's items."""
+    """Return the result of a getter on a time series without items: `fill` in the shape of the space's items."""
     if not isinstance(track, ListTrack) or dtypes_of(space) is None:
         return track.get(indices, neg_index_as_lookback, fill)
     positions = indexing.positions(indices, track.lookback, len(track), neg_index_as_lookback)
@@ -278,12 +278,12 @@ def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -
 
 
 def unstacked(batch: Any, num_items: int) -> list[Any]:
-    """Return nested arrays [num_items, ...] as a list of items."""
+    """Return a batch of nested arrays [num_items, ...] as a list of items."""
     return [nested.take(batch, i) for i in range(num_items)]
 
 
 def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> Track:
-    """Return the time series with new items at the given indices, or with all items from step 0 on replaced.
+    """Return the time series with new items at the indices, by default in place of all from step 0 on.
 
     Raises:
         StepOutOfRange: an index has no item.
@@ -321,14 +321,14 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
 
 
 def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
-    """Return the end of an error message for lists that have an item for RLlib's artificial last step."""
+    """Return an advice for an error message if one item too many was given, RLlib's artificial last step."""
     if field.more or num_given != num_allowed + 1:
         return ""
     return ". If the last item is for RLlib's artificial extra step, leave it out: episodes have only real steps"
 
 
 def _check_rewards(new_data: Any) -> None:
-    """Raise `ShapeMismatch` or `WrongType` unless each new reward is one number."""
+    """Raise `ShapeMismatch` or `WrongType` unless every new reward is one number."""
     try:
         rewards = np.asarray(new_data)
     except ValueError:
@@ -350,7 +350,7 @@ def _num_rows(name: str, new_data: Any) -> int:
 
 
 def new_track(field: Field, new_data: Any, like: Track) -> Track:
-    """Return a time series of the same type, length and lookback as `like`, with the given items.
+    """Return a time series `field` of the given items, as long as `like` and with its lookback: a list or arrays.
 
     Args:
         new_data: one item for each step of `like`, lookback included: a list, or nested arrays [L + T, ...].

@@ -1,4 +1,4 @@
-"""Immutable record of all time series of an episode: observations, infos, actions, rewards and extra outputs."""
+"""Immutable tuple of all time series of an episode: observations, infos, actions, rewards, extra model outputs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Tracks(NamedTuple):
         lookback: int = 0,
         ragged: Mapping[str, Kinds] | None = None,
     ) -> Tracks:
-        """Create growing time series with copies of the given lists.
+        """Create the time series of an episode that can grow, with copies of the given lists.
 
         Args:
             observations: L + T + 1 items.
@@ -94,7 +94,7 @@ class Tracks(NamedTuple):
     def finished(
         cls, observations: Any, infos: Infos, actions: Any, rewards: Any, extra: Mapping[str, Any], lookback: int = 0
     ) -> Tracks:
-        """Create finished time series from nested arrays, which are not copied."""
+        """Create the time series of a finished episode from nested arrays, which are not copied."""
         return cls(
             ArrayTrack.of(observations, lookback, OBSERVATIONS),
             _empty_infos(infos.num, lookback) if type(infos) is EmptyInfos else InfoTrack(infos, lookback),
@@ -109,12 +109,12 @@ class Tracks(NamedTuple):
 
     @property
     def lookback(self) -> int:
-        """Number of lookback steps L."""
+        """Number L of steps before step 0 that are kept as context."""
         return self.rewards.lookback
 
     @property
     def is_finished(self) -> bool:
-        """Whether the time series are read-only arrays. False if they grow."""
+        """Whether the time series are read-only arrays. False if they are lists that can grow."""
         return type(self.rewards) is not ListTrack
 
     def all(self) -> list[Track]:
@@ -126,7 +126,7 @@ class Tracks(NamedTuple):
         return {path: array for track in self.all() for path, array in track.arrays().items()}
 
     def check(self, label: str) -> None:
-        """Raise an error unless there are as many actions as rewards, and one observation and info more.
+        """Raise an error unless there are as many actions and outputs as rewards, and one observation and info more.
 
         Args:
             label: first words of the error message.
@@ -178,31 +178,31 @@ class Tracks(NamedTuple):
         return {track.field.name: track.ragged for track in self.all() if track.ragged is not None}
 
     def growing_lists(self) -> tuple[Any, ...]:
-        """Return the lists to which new observations, actions, rewards, infos and extra outputs are appended."""
+        """Return the lists to which a new step appends its observation, action, reward, info and extra outputs."""
         tracks: Any = self
         observations, infos, actions, rewards, extra = tracks
         extra_tracks = tuple([(key, track.items) for key, track in extra.items()])
         return observations.items, actions.items, rewards.items, infos.items, extra_tracks
 
     def drop_after(self, num_observed: int) -> None:
-        """Remove all items of growing time series after the first `num_observed` observations and their steps."""
+        """Keep the first `num_observed` observations and the steps between them, and remove later items in place."""
         for track in self.all():
             del track.whole()[num_observed - 1 + track.field.more :]
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
     def map_tracks(self, change: Callable[[Track], Track]) -> Tracks:
-        """Return a record with `change(track)` in place of each time series."""
+        """Return a copy in which each time series is replaced by `change(track)`."""
         observations, infos, actions, rewards, extra = self
         extra_tracks = {key: change(track) for key, track in extra.items()} if extra else {}
         return _new(Tracks, (change(observations), change(infos), change(actions), change(rewards), extra_tracks))
 
     def with_extra(self, extra: Mapping[str, Track]) -> Tracks:
-        """Return a record with other extra model outputs."""
+        """Return a copy with other extra model outputs."""
         return _new(Tracks, (*self[:4], extra))
 
     def window(self, first: int, last: int, lookback: int = 0, episode: int = 0) -> Tracks:
-        """Return the steps at the positions [first, last), with one observation more, as views if they are finished.
+        """Return the steps [first, last) of the stored positions, with one observation more. Arrays are not copied.
 
         Args:
             lookback: number of these steps that are the lookback of the new tracks.
@@ -224,18 +224,18 @@ class Tracks(NamedTuple):
         return _new(Tracks, tracks)
 
     def take(self, steps: Any, observed: Any) -> Tracks:
-        """Return the rows `steps` of per-step arrays and the rows `observed` of per-observation arrays.
+        """Return the step items at the indices `steps`, and the observations and infos at the indices `observed`.
 
         Slices give views, integers copies.
         """
         return _with_shared_offsets(self.map_tracks(lambda track: track.take(observed if track.field.more else steps)))
 
     def map_arrays(self, change: ArrayChange) -> Tracks:
-        """Return a record with `change(path, array)` in place of each array."""
+        """Return a copy in which each array is replaced by `change(path, array)`."""
         return self.map_tracks(lambda track: track.map_arrays(change))
 
     def replaced(self, *tracks: Track) -> Tracks:
-        """Return a record in which the given time series replace the time series with the same names."""
+        """Return a copy in which the given time series replace those of the same names."""
         changed: list[Any] = list(self)
         for track in tracks:
             field = track.field
@@ -246,7 +246,7 @@ class Tracks(NamedTuple):
         return _new(Tracks, changed)
 
     def finalized(self, observation_space: Any, action_space: Any, label: str) -> Tracks:
-        """Return all growing time series as finished arrays, with the dtypes of the spaces.
+        """Return all time series as read-only arrays, in the dtypes of the spaces.
 
         Args:
             label: first words of error messages.
@@ -267,11 +267,11 @@ class Tracks(NamedTuple):
         return _with_shared_offsets(_new(Tracks, tracks))
 
     def as_growing(self) -> Tracks:
-        """Return growing time series with the same items, or this record if they grow already."""
+        """Return a copy to which steps can be added, or this object if that is possible already."""
         return self.map_tracks(lambda track: track.as_growing()) if self.is_finished else self
 
     def joined(self, later: Tracks) -> Tracks:
-        """Return this record extended by the steps of `later`, a later chunk of the episode.
+        """Return these time series followed by the steps of `later`, the next chunk of the same episode.
 
         The lookback and the first observation of `later` are left out. Growing lists are extended in place.
 
@@ -294,7 +294,7 @@ class Tracks(NamedTuple):
         )
 
     def check_follows(self, later: Tracks, label: str, t: int) -> None:
-        """Raise `TrackMismatch` if a following chunk has other extra outputs or other ragged time series.
+        """Raise `TrackMismatch` if the next chunk of the episode has other extra or ragged time series.
 
         Args:
             label: first words of the error message.
@@ -325,7 +325,7 @@ class Tracks(NamedTuple):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> Any:
-        """Return the data for pickling: lists or arrays in order, without names."""
+        """Return the arguments for unpickling: the lists or arrays in a fixed order, without names."""
         extra = {key: track.data for key, track in self.extra.items()}
         lists = (*(track.data for track in self[:4]), extra, self.lookback)
         if self.is_finished:
@@ -334,7 +334,7 @@ class Tracks(NamedTuple):
         return Tracks.growing, (*lists, kinds) if kinds else lists
 
     def state(self) -> dict[str, Any]:
-        """Return lists of items, or arrays, by name, with infos as dicts and without copies."""
+        """Return a dict of lists or arrays by name, for the episode's `get_state`. Nothing is copied."""
         states = {track.field.name: track.state() for track in self[:4]}
         states[EXTRA] = {key: track.state() for key, track in self.extra.items()}
         kinds = {} if self.is_finished else self.ragged_kinds()
@@ -342,7 +342,7 @@ class Tracks(NamedTuple):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], lookback: int, is_finished: bool) -> Tracks:
-        """Create the record from a `state`. Lists are copied, arrays are not."""
+        """Create the time series from the dict that `state` returned. Lists are copied, arrays are not."""
         infos, actions, rewards, extra = (state[name] for name in ("infos", "actions", "rewards", EXTRA))
         if is_finished:
             return cls.finished(state["observations"], infos_of(infos), actions, rewards, extra, lookback)
@@ -354,18 +354,18 @@ class Tracks(NamedTuple):
 
     @staticmethod
     def all_finished(parts: Sequence[Tracks]) -> bool:
-        """Return True if all parts are finished, that is, consist of arrays."""
+        """Return True if the time series of all given episodes are arrays."""
         return ListTrack not in set(map(type, map(_REWARDS, parts)))
 
     @staticmethod
     def sizes(parts: Sequence[Tracks]) -> tuple[list[int], list[int]]:
-        """Return the number of steps [n] of each part, lookback included, and its lookback [n]."""
+        """Return two lists: the number of steps of each given episode, lookback included, and its lookback."""
         rewards = list(map(_REWARDS, parts))
         return list(map(len, map(_DATA, rewards))), list(map(_LOOKBACK, rewards))
 
     @classmethod
     def concatenated(cls, parts: Sequence[Tracks], ids: Sequence[Any], steps: Sequence[int]) -> Tracks:
-        """Concatenate the time series of several episodes, lookbacks included.
+        """Concatenate the time series of several finished episodes, lookbacks included.
 
         Args:
             ids: ids [n] of the episodes, for errors.
@@ -389,7 +389,7 @@ class Tracks(NamedTuple):
 
 
 def wrong_length(label: str, item: Any, action: Any) -> str:
-    """Return the error message for an extra output of another length than the action of the step."""
+    """Return the error message for an extra output with another length than the step's ragged action."""
     return f"{label} has a length of {len(item)}, the action has {len(action)}; give one value for each of its values"
 
 
@@ -417,7 +417,7 @@ _PLACES = {name: place for place, name in enumerate(Tracks._fields)}
 def _extra_tracks(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> dict[str, list[Track]]:
-    """Return the extra outputs of all parts by key. Parts with a step must have the same keys."""
+    """Return a list of the episodes' time series for each extra output. Episodes with steps must have the same keys."""
     if sum(map(len, extras)) == len(extras) * len(extras[0]):
         try:
             return {key: list(map(itemgetter(key), extras)) for key in extras[0]}
@@ -429,14 +429,14 @@ def _extra_tracks(
 
 @lru_cache(maxsize=64)
 def _empty_infos(num: int, lookback: int) -> InfoTrack:
-    """Return a cached time series of `num` empty infos."""
+    """Return a time series of `num` empty info dicts, which is cached."""
     return InfoTrack(EmptyInfos(num), lookback)
 
 
 def _common_extra(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> Mapping[str, Track]:
-    """Return the extra outputs of one part. Raise `TrackMismatch` unless all parts with a step have the same keys."""
+    """Return the extra outputs of one episode. Raise `TrackMismatch` unless all with steps have the same keys."""
     first = next((extra for extra, has_step in zip(extras, has_steps, strict=True) if has_step), extras[0])
     for id_, extra, has_step in zip(ids, extras, has_steps, strict=True):
         if has_step and extra.keys() != first.keys():
@@ -445,7 +445,7 @@ def _common_extra(
 
 
 def _column(tracks: Sequence[Any], have_items: bool, ids: Sequence[Any]) -> ArrayTrack:
-    """Concatenate the items of several finished time series. Those without items are ignored."""
+    """Concatenate one time series, such as the rewards, of several finished episodes."""
     data, field = list(map(_DATA, tracks)), tracks[0].field
     if have_items:
         try:

@@ -1,4 +1,4 @@
-"""Validation of constructor arguments. Each error names the argument."""
+"""Checks of function arguments. Each error message names the argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.errors import InvalidArgument, WrongType
 
 
 def checked_count(name: str, value: Any, at_least: float = 1) -> int:
-    """Return the value as an int. Raise `InvalidArgument` unless it is an int of at least `at_least`.
+    """Return `value` as an int. Raise `InvalidArgument` unless it is an int of at least `at_least`.
 
     Raises:
         InvalidArgument: the value is not an int (bools do not count), or is less than `at_least`.
@@ -59,7 +59,7 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_items(name: str, value: Any, contents: str) -> list[Any]:
-    """Return an iterable as a list. Raise `WrongType` for text and other values.
+    """Return an iterable as a list. Raise `WrongType` for strings and for values that are not iterable.
 
     Raises:
         WrongType: the value is not iterable, or is text.
@@ -70,7 +70,7 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
 
 
 def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
-    """Return a mapping as a dict. Raise `WrongType` for other values.
+    """Return a mapping as a dict. Raise `WrongType` if the value is not a mapping.
 
     Raises:
         WrongType: the value is not a mapping.
@@ -81,7 +81,7 @@ def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
 
 
 def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
-    """Return the value. Raise `InvalidArgument` unless it is one of the strings `choices`.
+    """Return `value`. Raise `InvalidArgument` unless it is one of the strings `choices`.
 
     Raises:
         InvalidArgument: the value is not one of the choices.
@@ -92,14 +92,14 @@ def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
 
 
 def checked_key(name: str, value: Any) -> str:
-    """Return the value. Raise `WrongType` unless it is a str."""
+    """Return `value`. Raise `WrongType` unless it is a str."""
     if not isinstance(value, str):
         raise WrongType(f"{name}={value!r}: give the key, a str")
     return value
 
 
 def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
-    """Return a Gymnasium space, or None if allowed. Raise `WrongType` for other values.
+    """Return `value`. Raise `WrongType` unless it is a Gymnasium space, or None if `or_none` is True.
 
     Raises:
         WrongType: the value is not a space. None is allowed if `or_none` is True.
@@ -144,7 +144,7 @@ def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
 
 
 def checked_path(path: Any) -> Any:
-    """Return the path of a directory, or None. Raise `WrongType` for other values."""
+    """Return the path of a directory, or None for memory. Raise `WrongType` for other values."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise WrongType(f"path={path!r}: give the path of a directory, or None for memory")
     return path

@@ -1,4 +1,4 @@
-"""The doctor finds problems of endings and data in environments and episodes."""
+"""Automatic checks (the "doctor") that find faulty endings and faulty data in environments and episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alignment of rewards with steps: a prediction of rewards from observations and actions shows a shift by one step."""
+"""Check of rewards shifted by one step: rewards are predicted from the observations and actions of each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATIO = 5.0  # of squared errors
 
 
 def shifted_rewards(trials: list[Trial]) -> Iterator[Finding]:
-    """Find rewards that belong to the step before or after.
+    """Find rewards that belong to the step before or after the one at which they are stored.
 
     A reward r_t is predicted from (o_t, a_t, o_t+1). There is a shift if the same prediction fits r_t+1 or r_t-1 much
     better, or if it fits all rewards but those of first steps.
@@ -55,7 +55,7 @@ def shifted_rewards(trials: list[Trial]) -> Iterator[Finding]:
 
 
 def _is_complete(trial: Trial) -> bool:
-    """Return True if the trial has T + 1 observations of numbers, T actions and T rewards of one number."""
+    """Return True if the episode has T + 1 numeric observations, T actions and T scalar rewards."""
     lengths = len(trial.numbers) == len(trial) + 1 and len(trial.actions) == len(trial)
     return lengths and all(np.ndim(r) == 0 and isinstance(r, (int, float, np.number, np.bool_)) for r in trial.rewards)
 
@@ -66,7 +66,7 @@ def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
 
 
 def _inputs(trial: Trial) -> np.ndarray:
-    """Return observation, action and next observation of each step, [T, d]. Without a common shape, d is 0."""
+    """Return observation, action and next observation of each step as one vector, [T, d]. d is 0 if shapes differ."""
     actions = [numbers_of(action) for action in trial.actions]
     if len({one.shape for one in actions}) > 1 or len({one.shape for one in trial.numbers}) > 1:
         return np.zeros((len(trial), 0))
@@ -94,7 +94,7 @@ def _solve(inputs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
-    """Return the explained variance of rewards in half of the episodes, predicted by a fit to the other half."""
+    """Return the explained variance of rewards on half of the episodes, predicted by a fit to the other half."""
     parts = [(np.concatenate(inputs[k::2])[:MOST_STEPS], np.concatenate(rewards[k::2])[:MOST_STEPS]) for k in (0, 1)]
     (x, y), (x_test, y_test) = parts
     if min(len(x), len(x_test)) < FEWEST_STEPS // 4 or y.std() == 0 or y_test.std() == 0:
@@ -104,7 +104,7 @@ def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
 
 
 def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: list[np.ndarray]) -> Iterator[Finding]:
-    """Find first rewards with a large prediction error, if the errors of later rewards are small."""
+    """Find first rewards that are predicted badly although later rewards are predicted well."""
     train = (np.concatenate([x[1:] for x in inputs[::2]]), np.concatenate([r[1:] for r in rewards[::2]]))
     mean, scale, weights = _solve(*(one[:MOST_STEPS] for one in train))
 

@@ -1,4 +1,4 @@
-"""Checks of recorded episodes: functions `(trials) -> findings`, which report nothing without enough evidence."""
+"""Checks of recorded episodes: each function yields the problems that it finds, if there is enough evidence."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
 
 
 def _like(item: Any) -> Any:
-    """Return a space without bounds for items with the structure, shapes and dtypes of `item`."""
+    """Return an unbounded space whose items have the structure, shapes and dtypes of `item`."""
     if isinstance(item, dict):
         return spaces.Dict({str(key): _like(value) for key, value in item.items()})
     if isinstance(item, tuple):
@@ -68,7 +68,7 @@ def _like(item: Any) -> Any:
 
 
 def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind of finding and the evidence for each leaf of an item that does not fit the space."""
+    """Yield a problem kind and evidence for each array of an item that does not fit its space."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
         keys = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
@@ -100,7 +100,7 @@ def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[s
 
 
 def reward_types(trials: Trials) -> Iterator[Finding]:
-    """Find rewards that are not single numbers."""
+    """Find rewards that are not single numbers, such as None or arrays."""
     places = [
         (trial.id_, step, f"reward {reward!r} is {type(reward).__name__}"[:200])
         for trial in trials
@@ -111,7 +111,7 @@ def reward_types(trials: Trials) -> Iterator[Finding]:
 
 
 def info_types(trials: Trials) -> Iterator[Finding]:
-    """Find keys of infos whose values change their type."""
+    """Find keys of info dicts whose values change their type between steps."""
     known: dict[Any, str] = {}
     places: list[Place] = []
     for trial in trials:
@@ -133,7 +133,7 @@ def _type_of(value: Any) -> str:
 
 
 def clocks(trials: Trials) -> Iterator[Finding]:
-    """Find jumps of step counters in infos and observations."""
+    """Find step counters, in infos or observations, that jump."""
     series: dict[tuple[int, str], list[float]] = {}
     for n, trial in enumerate(trials):
         for pair in zip(trial.observations, trial.infos, strict=False):
@@ -164,7 +164,7 @@ def _clock_values(pair: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
 
 
 def time_limits(trials: Trials) -> Iterator[Finding]:
-    """Find terminations that are caused by a time limit."""
+    """Find episodes flagged as terminated that were in truth truncated by a time limit."""
     done = [trial for trial in trials if trial.is_done and len(trial)]
     for trial in done:
         is_limit = trial.infos[-1].get("TimeLimit.truncated") if isinstance(trial.infos[-1], dict) else None
@@ -186,7 +186,7 @@ def time_limits(trials: Trials) -> Iterator[Finding]:
 
 
 def _observes_time(trials: Trials) -> bool:
-    """Return True if a number of the observation depends on the step alone: a limit is part of the task then."""
+    """Return True if some number in the observations depends on the step alone, so that the agent sees the time."""
     some = [trial for trial in trials if len(trial) >= 5][:8]
     shapes = {numbers.shape for trial in some for numbers in trial.numbers}
     if len(some) < 3 or len(shapes) > 1:
@@ -199,7 +199,7 @@ def _observes_time(trials: Trials) -> bool:
 
 
 def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
-    """Find tasks of which every end is a truncation, though observations or rewards show that the task ended."""
+    """Find tasks in which every episode is truncated though it looks as if the task itself ended."""
     for group in _by_agent([trial for trial in trials if trial.is_done]):
         lengths = Counter(len(trial) for trial in group)
         most = max(lengths.values())
@@ -216,7 +216,7 @@ def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
 
 
 def _ends_are_special(trials: Trials) -> bool:
-    """Return True if last observations or rewards differ from all earlier ones, which limits from outside do not cause.
+    """Return True if last observations or rewards never occur earlier: then the task itself ends.
 
     Numbers that change by the same amount with each step, such as a remaining budget, do not count.
     """
@@ -235,7 +235,7 @@ def _ends_are_special(trials: Trials) -> bool:
 
 
 def both_flags(trials: Trials) -> Iterator[Finding]:
-    """Find environments whose flags are always equal, as after a conversion from a single done flag."""
+    """Find environments in which terminated always equals truncated, as after conversion of one done flag."""
     done = [trial for trial in trials if trial.is_done and len(trial)]
     if len(done) >= 5 and all(trial.terminated and trial.truncated for trial in done):
         text = f"all {len(done)} episodes are terminated and truncated at once"
@@ -243,7 +243,7 @@ def both_flags(trials: Trials) -> Iterator[Finding]:
 
 
 def limits_without_reset(trials: Trials) -> Iterator[Finding]:
-    """Find time limits that go on counting over resets: every episode after the first has one step."""
+    """Find time limits that are not reset: every episode after the first has only one step."""
     for group in _by_agent(trials):
         lengths = [len(trial) for trial in group if trial.is_done]
         if len(lengths) >= 6 and lengths[0] >= 5 and max(lengths[1:]) == 1:
@@ -259,7 +259,7 @@ def _by_agent(trials: Trials) -> list[Trials]:
 
 
 def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
-    """Find episodes with T observations for T steps."""
+    """Find episodes whose last observation is missing: T observations for T steps, not T + 1."""
     short = [trial for trial in trials if len(trial) and len(trial.seen) != len(trial) + 1]
     yield from gather_findings(
         "missing_last_observation",
@@ -268,7 +268,7 @@ def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
 
 
 def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
-    """Find steps after a flag that ended the episode."""
+    """Find episodes with steps after the step that is flagged as the end."""
     places: list[Place] = []
     for trial in trials:
         if trial.ended_at is not None and trial.ended_at < len(trial):
@@ -278,7 +278,7 @@ def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
 
 
 def first_and_last(trials: Trials) -> Iterator[Finding]:
-    """Find repeated first observations, and last observations that are repeated or blank."""
+    """Find first observations that are repeated, and last ones that are repeated or all zeros."""
     for group in _by_agent([trial for trial in trials if len(trial.seen) >= 4]):
         inner = [a == b for trial in group for a, b in zip(trial.seen[1:-2], trial.seen[2:-1], strict=True)]
         if len(group) < 5 or np.mean(inner) > 0.2:
@@ -297,12 +297,12 @@ def first_and_last(trials: Trials) -> Iterator[Finding]:
 
 
 def _blanks(trials: Trials) -> bool:
-    """Return True if any observation before the last is all zeros."""
+    """Return True if an observation before the last one is all zeros."""
     return any(not numbers.any() for trial in trials for numbers in trial.numbers[:-1])
 
 
 def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
-    """Find last observations that look like reset observations."""
+    """Find last observations that are in truth the next episode's reset observation."""
     for group in _by_agent([trial for trial in trials if trial.is_done and len(trial) >= 2]):
         if len(group) < 5 or len({numbers.shape for trial in group for numbers in trial.numbers}) > 1:
             continue
@@ -315,7 +315,7 @@ def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
 
 
 def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return whether each last observation is the next first one, bool [n], and how often others equal a first one."""
+    """Return which last observations equal the next episode's first one, bool [n], and how often inner ones do."""
     firsts = {trial.seen[0] for trial in trials}
     followed = [a.seen[-1] == b.seen[0] for a, b in itertools.pairwise(trials)]
     inner = [seen in firsts for trial in trials for seen in trial.seen[2:-1]]
@@ -323,7 +323,7 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return whether each last observation is in the range of first ones, bool [n], and the share of others in it."""
+    """Return which last observations lie in the range of first ones, bool [n], and the share of inner ones."""
     firsts = np.array([trial.numbers[0] for trial in trials])
     if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
         return np.zeros(1), 1.0
@@ -335,7 +335,7 @@ def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _boundary_findings(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
-    """Yield the finding that explains reset observations at ends of episodes, by whether observations jump there."""
+    """Yield the likely cause of reset observations at the ends, judged by jumps between observations."""
     jump = lambda a, b: float(np.abs(b - a).max(initial=0.0))  # noqa: E731
     jumps = [[jump(a, b) for a, b in zip(t.numbers, t.numbers[1:], strict=False)] for t in trials]
     usual = 2.0 * float(np.median([x for group in jumps for x in (group[1:-1] or group)]))
@@ -358,7 +358,7 @@ def _boundary_findings(trials: Trials, times: int, by_box: bool) -> Iterator[Fin
 
 
 def constants(trials: Trials) -> Iterator[Finding]:
-    """Find observations that are all equal, though their space has more items."""
+    """Find observations that never change, though their space has more than one item."""
     for group in _by_agent(trials):
         space, num = group[0].observation_space, sum(len(trial) for trial in group)
         if num < 50 or len({seen for trial in group for seen in trial.seen}) > 1 or _has_one_item(space):

@@ -1,4 +1,4 @@
-"""Checks that call an environment again: seeds, effects of actions, and wrappers that step beyond an ending."""
+"""Checks that run an environment again: seeding, effect of actions, and wrappers that step after the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST_STEPS, MORE_STEPS = 2000, 100_000  # without an ending, for `never_ends`
 
 @contextmanager
 def watched_layers(env: Any) -> Iterator[list[str]]:
-    """Return a context with a list of notes: calls of `step` by a wrapper after the ending of an inner environment.
+    """Return a context with a list, to which each call of `step` after the end by a wrapper is added as text.
 
     The methods `step` and `reset` of each layer are replaced by recording ones, and restored at the end.
     """
@@ -41,7 +41,7 @@ def watched_layers(env: Any) -> Iterator[list[str]]:
 
 
 def _watch(layer: Any, notes: list[str]) -> bool:
-    """Replace `step` and `reset` of a wrapper by versions that note calls after an ending. Return False on failure."""
+    """Wrap `step` and `reset` of an environment to note steps after the end. Return False if that is impossible."""
     step, reset = layer.step, layer.reset
     name, is_ended = type(layer).__name__, False
 
@@ -67,7 +67,7 @@ def _watch(layer: Any, notes: list[str]) -> bool:
 
 
 def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
-    """Find environments of which no episode ends, unless they declare a longer time limit.
+    """Find environments in which no episode ended, unless they declare a time limit longer than the test.
 
     Gymnasium environments are stepped on for `seconds` or `MORE_STEPS`, because random actions may end them rarely.
     """
@@ -85,7 +85,7 @@ def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
 
 
 def reseeding_resets(env: Any, seed: int) -> Iterator[Finding]:
-    """Find resets without a seed that always begin the same episode, though resets with seeds differ."""
+    """Find environments where every reset without a seed starts the same episode."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seeded = {digest(env.reset(seed=seed + k)[0]) for k in range(NUM_RESETS)}
@@ -95,7 +95,7 @@ def reseeding_resets(env: Any, seed: int) -> Iterator[Finding]:
 
 
 def ignored_actions(env: Any, first: list[Trial], seed: int, seconds: float) -> Iterator[Finding]:
-    """Find environments that give the same observations and rewards for other actions."""
+    """Find environments whose observations and rewards do not depend on the actions."""
     steps = min(sum(map(len, first)), COMPARED_STEPS)
     actions = [action for trial in first for action in trial.actions][:steps]
     if steps < COMPARED_STEPS // 2 or len({digest(action) for action in actions}) < 2:
@@ -109,7 +109,7 @@ def ignored_actions(env: Any, first: list[Trial], seed: int, seconds: float) -> 
 
 
 def _seen_and_rewards(trials: list[Trial], steps: int) -> list[bytes]:
-    """Return digests of the observations and rewards of the first steps, in order."""
+    """Return hashes of the first `steps` observations and rewards, in order."""
     items: list[bytes] = []
     for trial in trials:
         items += [trial.seen[0]]

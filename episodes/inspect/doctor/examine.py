@@ -1,4 +1,4 @@
-"""`examine`: check an environment, a data set or episodes, and return what is wrong."""
+"""`examine`: checks an environment, a data set or episodes, and returns the problems found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Episode = (SingleAgentEpisode, MultiAgentEpisode, Mapping)
 
 
 def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed: int = 0) -> Findings:
-    """Return what is wrong with the endings and the data of an environment, a data set or episodes.
+    """Return the problems found in an environment, a data set or episodes: faulty endings and data.
 
     An environment is stepped with random actions, several times with the same seed. It is not closed. All steps of data
     are read for cheap checks (finite numbers, bounds, gaps, duplicates), and the first `num_steps` for all checks.
@@ -66,7 +66,7 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
 
 
 def _of_directory(path: str | Path, num_steps: int) -> Findings:
-    """Check the files of a data set, and its episodes as far as they are readable."""
+    """Return the problems found in a data set's files and, as far as they can be read, in its episodes."""
     from episodes.storage import EpisodeDataset, check
 
     problems = check(path).problems
@@ -80,7 +80,7 @@ def _of_directory(path: str | Path, num_steps: int) -> Findings:
 
 
 def _of_data(subject: Any, num_steps: int) -> Findings:
-    """Return the findings in data: all steps are read for cheap checks, and the first `num_steps` for all checks."""
+    """Return the problems found in episodes. All steps get cheap checks, the first `num_steps` all checks."""
     scan, trials = Scan(), list[Trial]()
     steps = 0
     try:
@@ -98,7 +98,7 @@ def _of_data(subject: Any, num_steps: int) -> Findings:
 
 
 def _episodes_of(subject: Any) -> Iterator[Any]:
-    """Yield the episodes of a data set, a pack or a sequence, or the one episode."""
+    """Yield each episode of a data set, a pack, a sequence, or a single episode."""
     if isinstance(subject, Episode):
         subject = [subject]
     elif not isinstance(subject, Iterable):
@@ -115,7 +115,7 @@ def _episodes_of(subject: Any) -> Iterator[Any]:
 
 
 def _make_env(name: str) -> Any:
-    """Create the environment of this name."""
+    """Create an environment from a Gymnasium id or from "module:function"."""
     module, _, attribute = name.partition(":")
     try:
         make = getattr(importlib.import_module(module), attribute, None) if module and attribute else None
@@ -156,7 +156,7 @@ def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
 
 
 def _differences(first: list[Trial], again: list[Trial]) -> Iterator[tuple[Any, int, str]]:
-    """Yield the first place at which two plays with the same seed and actions differ."""
+    """Yield the first place where two rollouts with the same seed and actions differ."""
     for one, two in zip(first, again, strict=False):
         for step, (a, b) in enumerate(zip(one.seen, two.seen, strict=False)):
             if a != b:

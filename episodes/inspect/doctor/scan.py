@@ -1,4 +1,4 @@
-"""Cheap checks of all steps of a data set: non-finite numbers, bounds of spaces, gaps and duplicates."""
+"""Cheap checks of every step of a data set: non-finite numbers, bounds of spaces, gaps and duplicates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_PLACES = 1000  # outside the space, of one track of an episode
 
 @dataclass
 class Scan:
-    """Problems of all episodes so far: numbers that are not finite or outside their space, gaps, duplicates."""
+    """Collector of problems, episode by episode: non-finite numbers, values outside spaces, gaps, duplicates."""
 
     num_episodes: int = 0
     num_steps: int = 0
@@ -32,7 +32,7 @@ class Scan:
     _hashes: dict[bytes, Any] = field(default_factory=dict)
 
     def add(self, episode: Any, number: int) -> None:
-        """Record the problems of one episode."""
+        """Check one episode and record its problems."""
         if isinstance(episode, MultiAgentEpisode):
             for agent_episode in episode.agent_episodes.values():
                 self.add(agent_episode, number)
@@ -44,7 +44,7 @@ class Scan:
             self._add_columns(episode, number)
 
     def findings(self) -> list[Finding]:
-        """Return a finding for each kind of problem."""
+        """Return the recorded problems, one finding per kind."""
         return [finding for kind, places in self.places.items() for finding in gather_findings(kind, places)]
 
     def _add_episode(self, episode: SingleAgentEpisode) -> None:
@@ -80,7 +80,7 @@ class Scan:
         self.places.setdefault(kind, []).append((id_, step, text))
 
     def _add_arrays(self, columns: dict[str, Any], id_: Any, num_steps: int) -> None:
-        """Find numbers that are not finite, and an earlier episode with the same numbers."""
+        """Record numbers that are not finite, and an earlier episode with exactly the same numbers."""
         sums = hashlib.blake2b(digest_size=16)
         for path, leaf in nested.flatten(columns).items():
             array = _array(leaf)
@@ -118,7 +118,7 @@ class OutsideBounds(NamedTuple):
 
 
 def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]:
-    """Yield the numbers of a track that are outside the bounds of Box and Discrete spaces.
+    """Yield each number outside the bounds of Box and Discrete (sub)spaces, in a batch of items.
 
     Leaves with another shape than their space are skipped. Other checks compare keys, dtypes and shapes.
 
@@ -146,7 +146,7 @@ def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]
 
 
 def _array(leaf: Any) -> np.ndarray | None:
-    """Return the leaf as an array, or None if its items are ragged or no numbers."""
+    """Return the value as an array, or None if it is ragged or not numeric."""
     try:
         array = np.asarray(leaf)
     except ValueError:
@@ -155,7 +155,7 @@ def _array(leaf: Any) -> np.ndarray | None:
 
 
 def _varies(observations: Any) -> bool:
-    """Return True if the observations have more than two different items."""
+    """Return True if the observations have more than two distinct items."""
     array = _array(nested.first_leaf(observations))
     if array is None or array.ndim == 0:
         return True
@@ -163,7 +163,7 @@ def _varies(observations: Any) -> bool:
 
 
 def _leaves_with_spaces(space: Any, items: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """Return the path, space and items of each leaf that has both."""
+    """Yield the key path, elementary subspace and array for each array in nested items."""
     if isinstance(space, spaces.Dict) and isinstance(items, Mapping):
         pairs = [(key, part, items[key]) for key, part in space.items() if key in items]
     elif isinstance(space, spaces.Tuple) and isinstance(items, tuple):

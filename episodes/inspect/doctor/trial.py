@@ -20,7 +20,7 @@ MOST_NUMBERS = 256  # of an observation, for distances
 
 @dataclass(slots=True)
 class Trial:
-    """Recorded episode of one agent: T steps, and T + 1 observations if the data are sound."""
+    """Recorded episode of one agent, unchecked: T steps, and T + 1 observations if nothing is wrong."""
 
     id_: Any
     agent: Any = None
@@ -44,11 +44,11 @@ class Trial:
         return len(self.rewards)
 
     def end(self, terminated: Any, truncated: Any) -> None:
-        """Set the flags. An array of flags counts as True if any is True."""
+        """Set the flags terminated and truncated. An array of flags counts as True if any is True."""
         self.terminated, self.truncated = (bool(np.any(array_of(flag))) for flag in (terminated, truncated))
 
     def observe(self, observation: Any, info: Any) -> None:
-        """Add an observation that will not be changed any more."""
+        """Append an observation, which is not copied, and its info."""
         self.observations.append(observation)
         self.infos.append(info)
         self.seen.append(digest(observation))
@@ -56,7 +56,7 @@ class Trial:
 
 
 def array_of(leaf: Any) -> np.ndarray:
-    """Return the leaf as an array. A ragged leaf becomes an array of one object."""
+    """Return the value as an array. A ragged list becomes an array of one object."""
     try:
         return np.asarray(leaf)
     except ValueError:
@@ -66,7 +66,7 @@ def array_of(leaf: Any) -> np.ndarray:
 
 
 def digest(item: Any) -> bytes:
-    """Return 16 bytes that are equal for equal items."""
+    """Return a 16-byte hash of a nested item. Equal items have equal hashes."""
     sums = hashlib.blake2b(digest_size=16)
     for leaf in nested.leaves(item):
         array = array_of(leaf)
@@ -76,7 +76,7 @@ def digest(item: Any) -> bytes:
 
 
 def numbers_of(item: Any) -> np.ndarray:
-    """Return at most `MOST_NUMBERS` evenly spaced numbers of the numeric leaves of an item."""
+    """Return the numbers of a nested item as one vector, thinned out to at most `MOST_NUMBERS` per array."""
     leaves = [array_of(leaf) for leaf in nested.leaves(item)]
     kept = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
     if not kept:
@@ -86,7 +86,7 @@ def numbers_of(item: Any) -> np.ndarray:
 
 
 def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any], number: int) -> list[Trial]:
-    """Return the trials of an episode or of a mapping of columns: one for each agent."""
+    """Return the recorded episodes of one agent each, from an episode or from a mapping of columns."""
     if isinstance(episode, MultiAgentEpisode):
         return [
             trial for agent_episode in episode.agent_episodes.values() for trial in trials_of(agent_episode, number)
@@ -105,7 +105,7 @@ def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any
 
 
 def _of_columns(columns: Mapping[str, Any], number: int) -> list[Trial]:
-    """Return the trial of columns observations [T + 1, ...], actions, rewards, terminations and truncations [T]."""
+    """Return one episode from columns: observations [T + 1, ...], and actions, rewards and flags [T]."""
     trial = Trial(columns.get("id", number), observation_space=columns.get("observation_space"))
     observations = columns["observations"]
     infos = columns.get("infos")
@@ -130,7 +130,7 @@ def check_columns(columns: Mapping[str, Any]) -> None:
 
 
 def _num_items(columns: Mapping[str, Any]) -> int:
-    """Return the number of observations of columns, after comparing the lengths of all columns."""
+    """Return the number of observations in columns. Raise an error if the columns' lengths do not fit."""
     try:
         lengths = {len(leaf) for leaf in nested.leaves(columns["observations"])}
         steps = {len(columns["rewards"])}
@@ -146,7 +146,7 @@ def _num_items(columns: Mapping[str, Any]) -> int:
 
 
 def _items(column: Any) -> list[Any]:
-    """Return the items of a column as a list."""
+    """Return the items of a list or of nested arrays as a list."""
     return (
         column if isinstance(column, list) else [nested.take(column, i) for i in range(len(nested.first_leaf(column)))]
     )

@@ -1,4 +1,4 @@
-"""Strategies for spaces of all kinds, nested ones included, and for their items in all memory layouts."""
+"""Hypothesis strategies that generate spaces, also nested ones, and items of them in various memory layouts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _KEYS = ("camera", "joints", "a/b", "~", "0")  # a slash and a tilde are escaped
 
 
 def _any_of(makers: Iterable[Callable[[], gym.Space]]) -> st.SearchStrategy[gym.Space]:
-    """Return a strategy for a space of any of the makers, a new object each time, since spaces hold a random
-    generator.
-    """
+    """Return a strategy that calls one of `makers` for a new space each time, since spaces have random generators."""
     return st.sampled_from(list(makers)).map(lambda make: make())
 
 
@@ -48,7 +46,7 @@ _LEAVES = st.one_of(
 
 @cache
 def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.Space]:
-    """Return a strategy for spaces of stackable items: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
+    """Return a strategy that generates spaces: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
 
     Args:
         nested: also draw Dict and Tuple spaces, of any depth.
@@ -71,7 +69,7 @@ def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.
 
 @st.composite
 def arrangements(draw: st.DrawFn, item: Any) -> Any:
-    """Draw an equal item in another memory layout: transposed, cropped, reversed, strided, read-only or big-endian.
+    """Generate an equal item in another memory layout: transposed, strided, read-only, big-endian and so on.
 
     Single numbers are numpy's, arrays without axes, or Python's if the dtype is the same.
     """
@@ -80,7 +78,7 @@ def arrangements(draw: st.DrawFn, item: Any) -> Any:
 
 @st.composite
 def items(draw: st.DrawFn, space: gym.Space, *, arrange: bool = True) -> Any:
-    """Draw an item of a space.
+    """Generate an item of a space.
 
     Args:
         space: the space.

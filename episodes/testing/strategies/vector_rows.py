@@ -1,4 +1,4 @@
-"""Strategy for rows of vector environments in the three autoreset modes, with the episodes of the rows."""
+"""Hypothesis strategy that generates steps of vector environments in all autoreset modes, and their episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 @dataclass
 class EnvEpisode:
-    """An episode of one environment: lists of T + 1 and T items."""
+    """Generated episode of one environment: lists of T + 1 observations, T actions and so on."""
 
     env: int
     observations: list[Any]
@@ -37,7 +37,7 @@ class EnvEpisode:
 
 @dataclass(frozen=True)
 class VectorRow:
-    """Actions and result of a vector step, and in `DISABLED` mode the following reset."""
+    """Actions and generated result of one vector step, and in `DISABLED` mode the reset after it."""
 
     actions: Any  # nested arrays [N, ...]
     observations: Any  # nested arrays [N, ...]
@@ -51,7 +51,7 @@ class VectorRow:
 
 @dataclass(frozen=True)
 class VectorRows:
-    """Rows of a vector environment from its reset on, with the episodes of the rows.
+    """Generated results of a vector environment since its reset, and the episodes that they contain.
 
     next step     o0 -a0-> o1 -a1-> o2 END -(ignored)-> o0' -a0-> ...
     same step     o0 -a0-> o1 -a1-> o0'                (o2 in infos["final_obs"])
@@ -68,7 +68,7 @@ class VectorRows:
     episodes: Sequence[EnvEpisode]  # in the order of their resets; an episode without a step is there too
 
     def record(self, recorder: Any, rows: slice = slice(None)) -> None:
-        """Pass the rows to a recorder, after the reset if the slice begins with row 0."""
+        """Record the steps `rows` with a recorder, beginning with the reset if the slice starts at 0."""
         if not rows.start:
             recorder.reset(self.observations, self.infos)
         for row in self.rows[rows]:
@@ -96,7 +96,7 @@ def vector_rows(
     max_rows: int = 12,
     flags_on_resets: bool = False,
 ) -> VectorRows:
-    """Draw rows of a vector environment: any mode, consecutive endings, and infos with masks.
+    """Generate steps of a vector environment: any autoreset mode, consecutive endings, infos with masks.
 
     Args:
         autoreset_mode: one of the three modes, by default any.
@@ -124,7 +124,7 @@ def vector_rows(
 
 @dataclass
 class _RowWriter:
-    """Simulated environments that take one step after another, and their vector rows."""
+    """Simulated vector environment that generates random results step by step."""
 
     mode: AutoresetMode
     num_envs: int
@@ -164,7 +164,7 @@ class _RowWriter:
         return EnvEpisode(env, [self.observations.next()], [self.info()])
 
     def info(self) -> dict[str, Any]:
-        """Return one environment's info: a number, mostly a word, sometimes a dict. Without infos, return {}."""
+        """Return a random info dict of one environment: a number, mostly a word, sometimes a dict."""
         if not self.has_infos:
             return {}
         self.count += 1
@@ -176,7 +176,7 @@ class _RowWriter:
         return info
 
     def vector_info(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """Return infos in the form of vector environments: arrays, and masks under `_key`."""
+        """Return the environments' info dicts in the form of vector environments: arrays, and masks under `_key`."""
         out: dict[str, Any] = {}
         for env, info in infos.items():
             for key, value in info.items():
@@ -238,7 +238,7 @@ class _RowWriter:
             episode.terminated, episode.truncated = ENDINGS[1 + self.rng.integers(3)]
 
     def after_endings(self) -> tuple[list[Any], dict[str, Any], Any]:
-        """Handle endings by the autoreset mode. Return the row's observations and infos, and the following reset."""
+        """Apply the autoreset mode to ended episodes. Return observations, infos and the following reset."""
         ended = [env for env, episode in enumerate(self.going) if episode.is_done]
         lasts = list(self.going)
         if self.mode is not AutoresetMode.NEXT_STEP:

@@ -1,4 +1,4 @@
-"""Info dicts of finished episodes, stored as typed columns instead of one dict per observation."""
+"""Storage of the info dicts of a finished episode: one typed array per key instead of one dict per observation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert info dicts to columns, where dicts with equal keys are converted together."""
+"""Conversion of info dicts to one array (column) per key. Dicts with equal keys are converted together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = (bool, int, float, str)
 
 
 def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
-    """Convert info dicts to columns. Later changes of the dicts have no effect."""
+    """Convert a list of info dicts to an immutable sequence with one array per key. Mutable values are copied."""
     if type(dicts) is not list and isinstance(dicts, Infos):  # `isinstance` is slow for abstract classes like this
         return dicts
     num = len(dicts)
@@ -31,7 +31,7 @@ def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
 
 @dataclass(slots=True)
 class _Values:
-    """Values of one info key path, collected from several info dicts."""
+    """Values found at one key path (such as "episode/r") in several info dicts."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     values: list[Sequence[Any]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class _Values:
 
 
 def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, columns: dict[str, _Values]) -> None:
-    """Collect the values of info dicts by key path, for the rows `rows` [k]."""
+    """Collect the values of info dicts by key path into `columns`. `rows` [k] are the indices of the dicts."""
     for keys, members in _by_keys(infos).items():
         chosen, at = (infos, rows) if members is None else ([infos[i] for i in members], rows[members])
         if not keys or not all(type(key) is str for key in keys):
@@ -70,7 +70,7 @@ def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, col
 
 
 def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int] | None]:
-    """Group info dicts by their keys. A group is a list of indices, or None if it contains all dicts."""
+    """Group info dicts with equal keys: returns the dicts' indices by keys, or None in place of all indices."""
     signatures = list(map(tuple, infos))
     groups: dict[tuple[Any, ...], list[int] | None] = dict.fromkeys(signatures)
     if len(groups) > 1:
@@ -94,7 +94,7 @@ def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[s
 
 
 def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
-    """Return values as one array, or None if reading the array back would not give the same values."""
+    """Return a list of values as one array, or None if reading the array would not give back equal values."""
     if len(types) > 1:
         return None
     (kind,) = types
@@ -115,7 +115,7 @@ def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
 
 
 def objects(values: Sequence[Any]) -> np.ndarray:
-    """Return values as an array of Python objects, with copies of mutable values."""
+    """Return a list of values as an object array [k], with copies of mutable values."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):
         array[i] = copy_mutable(value)

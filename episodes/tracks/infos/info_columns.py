@@ -1,4 +1,4 @@
-"""Infos as columns, as stored by finished episodes and in messages and files.
+"""Info dicts stored as one array (column) per key path. Finished episodes, messages and files use this form.
 
 Each key is one column, nested keys by path: an array, and a mask of the rows that have a value.
 
@@ -33,7 +33,7 @@ Key = tuple[tuple[str, ...], str | None]  # keys of the dicts around a value, an
 
 @dataclass(slots=True, eq=False)
 class TypedColumn:
-    """Read-only column of info values with one row per info and a common dtype."""
+    """Read-only array of the values of one info key, one for each info dict, with a common dtype."""
 
     values: np.ndarray  # [n, ...]; zero or None in rows without a value
     mask: np.ndarray | None  # [n] bool, True for rows with a value; None if all rows have one
@@ -47,12 +47,12 @@ class TypedColumn:
 
     @property
     def num(self) -> int:
-        """Number of rows n."""
+        """Number n of info dicts that the column covers."""
         return len(self.values)
 
     @property
     def parts(self) -> tuple[np.ndarray, ...]:
-        """Arrays of equal dtype whose concatenation is the column's values."""
+        """Arrays of equal dtype whose concatenation gives the values of this info key."""
         return (self.values,)
 
     @property
@@ -64,11 +64,11 @@ class TypedColumn:
         return self.values.dtype.hasobject
 
     def arrays(self) -> list[np.ndarray]:
-        """Return all arrays of the column, the mask included."""
+        """Return the arrays that store this info key: the values, and the mask of dicts that have the key."""
         return [*self.parts] if self.mask is None else [*self.parts, self.mask]
 
     def list(self, rows: Any) -> list[Any]:
-        """Return the values in the given rows as a list, with their original types."""
+        """Return this key's values in the info dicts at the indices `rows`, with their original Python types."""
         values = self.values[rows]
         if self.holds_objects:
             return list(map(copy_mutable, values))
@@ -87,7 +87,7 @@ class TypedColumn:
 
 @dataclass(slots=True, eq=False)
 class PackedColumn:
-    """Column of info values without a common dtype, each encoded as msgpack in one shared buffer."""
+    """Values of one info key that have no common dtype, each encoded as msgpack in one shared buffer."""
 
     buffer: np.ndarray  # [bytes] uint8
     starts: np.ndarray  # [n]
@@ -95,7 +95,7 @@ class PackedColumn:
 
     @property
     def num(self) -> int:
-        """Number of rows n."""
+        """Number n of info dicts that the column covers."""
         return len(self.starts)
 
     @property
@@ -111,11 +111,11 @@ class PackedColumn:
         return True
 
     def arrays(self) -> list[np.ndarray]:
-        """Return all arrays of the column."""
+        """Return the arrays that store this info key: the byte buffer and the bounds of each value in it."""
         return [self.buffer, self.starts, self.ends]
 
     def text_dtype(self) -> np.dtype | None:
-        """Return the numpy string dtype that can represent all values, or None if a value is not a string."""
+        """Return the numpy string dtype that can represent all values, or None if some value is not a string."""
         starts, stops = self.starts[self.present], self.ends[self.present]
         if not len(starts):
             return None
@@ -129,7 +129,7 @@ class PackedColumn:
         return np.dtype(f"<U{max(int(counts[stops > texts].max(initial=1)), 1)}")
 
     def list(self, rows: Any) -> list[Any]:
-        """Return the decoded values in the given rows as a list, with None for missing values."""
+        """Return this key's decoded values in the info dicts at the indices `rows`, None where the key is missing."""
         bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
         return [msgpack_codec.decode(self.buffer[a:b].tobytes()) if b > a else None for a, b in bounds]
 
@@ -140,7 +140,7 @@ class PackedColumn:
         return PackedColumn(self.buffer, self.starts[rows], self.ends[rows])
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the encoded values without gaps, uint8 [bytes], and their bounds, int64 [n + 1]."""
+        """Return all encoded values as contiguous bytes, uint8 [bytes], and their bounds, int64 [n + 1]."""
         sizes = self.ends - self.starts
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         in_a_row = (self.starts[1:] == self.ends[:-1]).all()
@@ -156,14 +156,14 @@ Column = TypedColumn | PackedColumn
 
 
 def copy_mutable(value: Any) -> Any:
-    """Return the value, deep-copied if it is a list, dict, set, tuple or array."""
+    """Return a deep copy if the value is a list, dict, set, tuple or array, otherwise the value itself."""
     if isinstance(value, _IMMUTABLE):
         return value
     return deepcopy(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
 
 
 class ColumnInfos(Infos):
-    """Infos stored as columns by key path. Each read creates a new dict."""
+    """Sequence of info dicts, stored as one array per key path. Each read creates a new dict."""
 
     __slots__ = ("columns", "keys", "num", "start")
 
@@ -174,7 +174,7 @@ class ColumnInfos(Infos):
         self.keys = list(map(_key_of, columns)) if keys is None else keys  # parsed once and shared by all views
 
     def whole(self) -> ColumnInfos:
-        """Return these infos with columns that contain no other rows, as views."""
+        """Return the same infos without surrounding ones, if this is a slice of a longer sequence. Arrays are views."""
         if not self.start and self.num == self._num_rows:
             return self
         span = slice(self.start, self.start + self.num)
@@ -202,7 +202,7 @@ class ColumnInfos(Infos):
         return [array for column in self.columns.values() for array in column.arrays()]
 
     def without_objects(self) -> ColumnInfos:
-        """Return these infos with Python objects encoded as msgpack.
+        """Return these infos with values that are Python objects encoded as msgpack bytes.
 
         Raises:
             WrongType: names the key of a value that msgpack cannot encode.
@@ -214,12 +214,12 @@ class ColumnInfos(Infos):
         return ColumnInfos(columns, whole.num, 0, whole.keys)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ColumnInfos:
-        """Return a deep copy, including Python objects that msgpack could not encode."""
+        """Return a deep copy, which includes Python objects that msgpack cannot encode."""
         whole = self.whole()
         return ColumnInfos(deepcopy(whole.columns, memo), whole.num, 0, whole.keys)
 
     def parts(self) -> tuple[list[str], list[tuple[Any, Any, Any]], int]:
-        """Return the arguments of `from_parts`: key paths, columns as tuples, and the number of infos."""
+        """Return what `from_parts` needs to rebuild these infos: key paths, column contents and the number of infos."""
         whole = self.without_objects()
         parts = [
             (c.values, c.mask, c.plain) if isinstance(c, TypedColumn) else (c.buffer, c.starts, c.ends)
@@ -282,7 +282,7 @@ class ColumnInfos(Infos):
 
 
 def from_parts(paths: list[str], parts: list[tuple[Any, Any, Any]], num: int) -> ColumnInfos:
-    """Create infos from columns given as tuples, which pickle twice as fast as column objects."""
+    """Rebuild infos from the result of `ColumnInfos.parts`: tuples pickle twice as fast as column objects."""
     columns = [TypedColumn(*part) if type(part[2]) is bool else PackedColumn(*part) for part in parts]
     return ColumnInfos(dict(zip(paths, columns, strict=True)), num)
 
@@ -295,7 +295,7 @@ def _key_of(path: str) -> Key:
 
 
 def _put(infos: list[dict[str, Any]], parents: tuple[str, ...], last: str | None, values: list[Any]) -> None:
-    """Store one value in each info dict, under the key `last` inside the nested dicts `parents`."""
+    """Store one value of `values` in each info dict of `infos`, under `last` inside the nested dicts `parents`."""
     for parent in parents:
         infos = [info.setdefault(parent, {}) for info in infos]
     if last is None:
@@ -314,7 +314,7 @@ def _without_objects(path: str, column: Column) -> Column:
 
 
 def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
-    """Return a column of `num` rows that stores values as msgpack in the rows `rows`."""
+    """Encode the values of the info key `path` as msgpack. `rows` are the indices, among `num` infos, that have it."""
     encoded = [msgpack_codec.encode(value, _named(path)) for value in values]
     sizes = np.zeros(num, np.int64)
     sizes[rows] = [len(document) for document in encoded]

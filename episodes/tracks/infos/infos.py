@@ -25,15 +25,15 @@ class Infos(Sequence[dict[str, Any]]):
 
     @abstractmethod
     def item(self, row: int) -> dict[str, Any]:
-        """Return the info dict in row `row`, 0 <= row < len."""
+        """Return the info dict at the index `row`, 0 <= row < len."""
 
     @property
     def holds_objects(self) -> bool:
-        """Whether there are mutable values, such as lists or objects."""
+        """Whether some info value is mutable, such as a list or another Python object."""
         return False
 
     def copied(self) -> Infos:
-        """Return the infos with copies of all arrays."""
+        """Return these infos with copies of all stored arrays."""
         return self
 
     def arrays(self) -> list[np.ndarray]:
@@ -42,11 +42,11 @@ class Infos(Sequence[dict[str, Any]]):
 
     @abstractmethod
     def view(self, start: int, stop: int) -> Infos:
-        """Return the infos of the rows [start, stop) as a view."""
+        """Return the infos at the indices [start, stop), without a copy."""
 
     @abstractmethod
     def take(self, rows: np.ndarray) -> Infos:
-        """Return the infos of the given rows [k]."""
+        """Return the infos at the indices `rows` [k]."""
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -89,12 +89,12 @@ def same_info(a: Any, b: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Return True for arrays of numpy and other libraries."""
+    """Return True if the value is an array of numpy or another library, not a numpy scalar."""
     return isinstance(value, np.ndarray) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
 
 
 class EmptyInfos(Infos):
-    """Infos that are all empty dicts, stored as their number only."""
+    """Sequence of empty info dicts, of which only the number is stored."""
 
     __slots__ = ("num",)
 

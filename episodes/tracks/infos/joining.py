@@ -20,7 +20,7 @@ _LONG = 100  # mean rows of a part above which copying parts is faster than gath
 
 
 def joined_infos(parts: Sequence[Infos]) -> Infos:
-    """Concatenate the infos of several parts, by one concatenation per key path."""
+    """Concatenate several sequences of infos to one, with one array concatenation per key path."""
     if len(parts) == 1:
         return parts[0]
     num = sum([part.num for part in parts])
@@ -38,7 +38,7 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
 
 
 def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
-    """Return the shared columns of parts that are views of the same infos, or None for other parts."""
+    """Return the arrays shared by `parts` if all are slices of one sequence of infos, or None if they are not."""
     first = parts[0]
     if any(part.columns is not first.columns for part in parts):
         return None
@@ -51,7 +51,7 @@ def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None
 
 
 def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
-    """Concatenate the columns of parts with equal key paths and dtypes. Return None if they differ."""
+    """Concatenate infos whose key paths and dtypes are equal, key by key. Return None if they differ."""
     tables = list({id(part.columns): part.columns for part in parts}.values())  # views of one pack share their columns
     paths = list(tables[0])
     if any(list(table) != paths for table in tables):
@@ -71,7 +71,7 @@ def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
 
 
 def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[np.ndarray]:
-    """Return the arrays with the values of the given row ranges of several columns, in order."""
+    """Return the values of one info key in the given index range of each column, as a list of arrays."""
     parts: list[np.ndarray] = []
     for column, span in zip(columns, spans, strict=True):
         parts += column.parts if span.stop - span.start == column.num else (column.values[span],)
@@ -87,7 +87,7 @@ def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndar
 
 @dataclass(slots=True)
 class _Place:
-    """Source and destination rows of one part in a concatenation of infos."""
+    """Indices of one sequence's infos in the source and in the concatenated result."""
 
     rows: slice  # rows of the result
     span: slice  # rows of the part's columns
@@ -120,7 +120,7 @@ def _joined(path: str, places: list[_Place], num: int) -> Column:
 
 
 def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
-    """Return True if one numeric or string array can contain the values of all columns.
+    """Return True if the values of all columns fit into one array of numbers or of strings.
 
     Strings count as one kind, though each length is a dtype.
     """

@@ -1,4 +1,4 @@
-"""Encode and decode msgpack with arrays, numpy scalars and tuples, for infos and custom data. Nothing is pickled.
+"""Msgpack encoding that also supports arrays, numpy scalars and tuples, for infos and custom data. No pickle.
 
 Tensors are encoded as the arrays of their numbers.
 """
@@ -18,7 +18,7 @@ _DEEPEST = 64  # nested tuples; msgpack reads each level by a call that takes 32
 
 
 def encode(value: Any, name: str) -> bytes:
-    """Encode a value with arrays, numpy scalars and tuples as msgpack bytes.
+    """Encode a value, possibly with arrays, numpy scalars and tuples inside, as msgpack bytes.
 
     Args:
         name: name of the value, for errors.
@@ -33,7 +33,7 @@ def encode(value: Any, name: str) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Decode msgpack bytes from `encode`. Raise `UnreadableData` for other bytes."""
+    """Decode the msgpack bytes that `encode` returned. Raise `UnreadableData` for bytes that are not msgpack."""
     try:
         return _unpacked(data)
     except (*_UNFIT, SyntaxError, msgpack.UnpackException) as error:  # numpy parses dtype strings, hence SyntaxError
@@ -41,7 +41,7 @@ def decode(data: bytes) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Return True if a value stays equal when it is written as JSON and read back.
+    """Return True if writing the value as JSON and reading it back gives an equal value.
 
     >>> is_json({"a": [1, None]}), is_json({"a": (1, None)}), is_json({1: "a"})
     (True, False, False)
@@ -62,7 +62,7 @@ def _unpacked(data: bytes, depth: int = 0) -> Any:
 
 
 def _inside(depth: int) -> int:
-    """Return the nesting depth of a tuple's items. Raise `ValueError` if it exceeds the limit."""
+    """Return the nesting depth of items inside a tuple at `depth`. Raise `ValueError` beyond the limit."""
     if depth == _DEEPEST:
         raise ValueError(f"more than {_DEEPEST} tuples in one another")
     return depth + 1
