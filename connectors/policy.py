@@ -75,7 +75,7 @@ class Policy(Protocol):
 
 
 class Module:
-    """View of a policy with default values for all optional members that the policy lacks.
+    """Wrapper of a policy with default values for all optional members that the policy lacks.
 
     Nothing is cached, so the policy may move to another device or change its initial state.
     """
