@@ -347,9 +347,7 @@ def add_sequence_returns(rollout: TensorDict) -> TensorDict:
 
 
 def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
-    """Return the value estimate [N, T] of the observation after each step. `boundary` [N, T]: it has no row of its
-    own.
-    """
+    """Return the value estimate [N, T] of the observation after each step, true last observations included."""
     final = final_observations(rollout)
     at = final.rows // rollout.shape[1], final.rows % rollout.shape[1]
     lost = boundary & rollout["valid"][:, 1:]

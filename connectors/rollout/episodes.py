@@ -244,7 +244,7 @@ def _new_pack(
     columns: dict[str, np.ndarray],
     spaces_: tuple[spaces.Space | None, spaces.Space | None],
 ) -> EpisodePack:
-    """Return the episodes in a rollout that a simulator wrote, with new ids."""
+    """Return the episodes in a rollout that a simulator wrote, as one pack of arrays."""
     steps = fragments.step_rows()
     return EpisodePack(
         observations=_as_items_of(spaces_[0], observations),
