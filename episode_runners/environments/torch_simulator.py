@@ -154,7 +154,8 @@ class TorchVectorEnv(VectorEnv):
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
-        """Return the true last observations [k, ...] of ended environments `envs` [k]; None if they may be missing.
+        """Return the last observations [k, ...] of ended environments `envs` [k]; None if missing, where this is
+        allowed.
 
         Raises:
             TrackMismatch: they are missing, and `missing_final_observation` is "raise".

@@ -72,7 +72,7 @@ _BATCH_METHODS = (
 
 
 class PreprocessorOfRLlib(ObservationPreprocessor):
-    """Preprocessor that calls a `SingleAgentObservationPreprocessor` of RLlib.
+    """Connector of this library that calls a `SingleAgentObservationPreprocessor` of RLlib.
 
     Args:
         connector: the preprocessor of RLlib.
@@ -83,7 +83,7 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
         super().__init__(name=type(connector).__name__)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, also those of RLlib's preprocessor."""
+        """Set the input spaces of this connector and of RLlib's preprocessor."""
         self.connector.input_action_space = action_space
         if observation_space is not None:
             self.connector.input_observation_space = observation_space
@@ -92,11 +92,11 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space that RLlib's preprocessor declares."""
+        """Return the observation space that RLlib's preprocessor declares."""
         return self.connector.recompute_output_observation_space(input_observation_space, input_action_space)
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
-        """Return the observation that RLlib's preprocessor makes."""
+        """Return the observation as changed by RLlib's preprocessor."""
         return self.connector.preprocess(observation, episode)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
 
 
 class JointPreprocessorOfRLlib(MultiAgentObservationPreprocessor):
-    """Joint preprocessor that calls a `MultiAgentObservationPreprocessor` of RLlib.
+    """Connector of this library that calls a `MultiAgentObservationPreprocessor` of RLlib.
 
     Args:
         connector: the preprocessor of RLlib.
@@ -120,11 +120,11 @@ class JointPreprocessorOfRLlib(MultiAgentObservationPreprocessor):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space that RLlib's preprocessor declares."""
+        """Return the observation space that RLlib's preprocessor declares."""
         return self.connector.recompute_output_observation_space(input_observation_space, input_action_space)
 
     def preprocess(self, observations: dict[Any, Any], episode: Any) -> Any:
-        """Return the observations that RLlib's preprocessor makes."""
+        """Return the observations by agent as changed by RLlib's preprocessor."""
         return self.connector.preprocess(observations, episode)
 
 
@@ -158,12 +158,12 @@ class ConnectorOfRLlib(Connector):
 
 
 def users_connectors(pipeline: Any) -> list[Any]:
-    """Return the connectors of RLlib's pipeline, except those that RLlib adds by itself."""
+    """Return the connectors that the user added to an RLlib pipeline."""
     return [connector for connector in pipeline.connectors if not _is_default(connector)]
 
 
 def translated(connector: Any) -> Connector:
-    """Return the connector of this library for one of RLlib's or of the user's.
+    """Return the equivalent connector of this library for a connector of RLlib or of its user.
 
     Raises:
         InvalidArgument: a connector of RLlib that has no translation.
@@ -191,9 +191,7 @@ def translated(connector: Any) -> Connector:
 
 
 def is_joint(connector: Any) -> bool:
-    """Return True if the connector sees the observations of all agents: a preprocessor, a filter per agent, or one of
-    some agents.
-    """
+    """Return True if an RLlib connector needs the observations of several agents or keeps statistics per agent."""
     arguments = connector.get_ctor_args_and_kwargs()[1] if _is_rllibs(connector) else {}
     name = type(connector).__name__
     return (
@@ -204,17 +202,17 @@ def is_joint(connector: Any) -> bool:
 
 
 def joint_pieces(connectors: Iterable[Any]) -> list[Any]:
-    """Return translations of the connectors that see the observations of all agents."""
+    """Return translations of those RLlib connectors that need the observations of all agents."""
     return [translated(connector) for connector in connectors if is_joint(connector)]
 
 
 def module_pieces(connectors: Iterable[Any]) -> list[Connector]:
-    """Return new translations of the connectors that see one agent at a time."""
+    """Return translations of those RLlib connectors that handle one agent at a time."""
     return [translated(connector) for connector in connectors if not is_joint(connector)]
 
 
 def views_of(pieces: Iterable[Connector]) -> list[Connector]:
-    """Return the env-to-module connectors that the learner pipeline needs too, because episodes lack their results."""
+    """Return the acting connectors that a learner must apply too, because episodes do not store their results."""
     views: list[Connector] = []
     for piece in pieces:
         rewrites = isinstance(piece, ObservationRewriter) and not views

@@ -68,9 +68,7 @@ class _Comparison(NamedTuple):
     positions: np.ndarray  # position in the sequence
 
     def differences(self, shift: int) -> np.ndarray:
-        """Return absolute differences of recorded and model log-probabilities, with the model's taken `shift`
-        positions later; inf outside.
-        """
+        """Return |recorded - model| of log-probabilities, the model's taken `shift` positions later; inf outside."""
         learned = np.flatnonzero(self.mask)
         others = (learned + shift).clip(0, max(len(self.mask) - 1, 0))
         differences = np.abs(self.recorded[learned] - self.model[others])
