@@ -121,7 +121,7 @@ class RunnerActor:
         self.runner.set_state(self.runner.get_state() | counts)
 
     def _create_module_pipelines(self) -> bool:
-        """Create the pipelines of a multi-agent runner before its first step. Return True if there were none."""
+        """Create the pipelines of a multi-agent runner by sampling one step. Return False for a single-agent runner."""
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return False
         self.runner.sample(num_timesteps=1, explore=False)
