@@ -556,7 +556,7 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- recording -------------------------------------------------------------------------------------------------
 
     def _add_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
-        """Return the policy outputs that a buffer stores, with the actions' log-probabilities if it stores these."""
+        """Return the policy's outputs with the log-probabilities of the actions, if `act` has left these out."""
         log_probs = self.module_to_env.log_probs(self.policy, outputs, actions)
         return outputs if log_probs is None else {**outputs, Columns.ACTION_LOGP: log_probs}
 

@@ -72,7 +72,7 @@ def make_vector_env(
 
 
 def _check_needs_no_adapter(env: Any) -> None:
-    """Raise an error that names the adapter if `env` is a batched simulator instead of a Gymnasium environment."""
+    """Raise an error with advice if `env` is a bare EnvPool, a batched simulator or a multi-agent environment."""
     if hasattr(env, "async_reset") and hasattr(env, "recv"):
         raise InvalidArgument(
             f"{type(env).__name__} is a bare EnvPool, which calls a fall at its time limit truncated only and takes no "
