@@ -48,7 +48,7 @@ class EnvToModule(Protocol):
 
     @property
     def lookback(self) -> int:
-        """Number of earlier steps that a learner needs before a piece of an episode to compute the same inputs."""
+        """Number of earlier steps that a learner needs before part of an episode to compute the same policy inputs."""
         ...
 
     @property

@@ -379,9 +379,7 @@ def _each(
     policies: Mapping[Any, Any] | None,
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
-    """Return one pipeline per module, made by `build`. `pieces` may be a function, and `views` a dict, of module
-    ids.
-    """
+    """Return one pipeline per module id, made by `build` with the module's spaces, policy and options."""
     observation_spaces, action_spaces = (
         checked_mapping(name, module_spaces, "of a space for each module")
         for name, module_spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))

@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _device(name: str) -> str:
-    """Return the device of this name, or an available one if the name leaves it open."""
+    """Return the name of a device if torch can use it, else raise ArgumentTypeError."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

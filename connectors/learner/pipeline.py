@@ -124,8 +124,7 @@ class _SeeSteps(Connector):
 
 
 def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
-    """Return where each row of a batch comes from: its episode and step. Episodes whose steps changed replace the
-    given.
+    """Return which episode and step each row of a batch comes from, or None if rows are not the pack's steps.
 
     Returns:
         None if the rows are not the steps of the pack. Values per row are computed when they are read.

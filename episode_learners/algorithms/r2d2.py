@@ -144,8 +144,7 @@ class R2D2(DQN):
         return rescaled(targets) if self.config.rescale_values else targets
 
     def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
-        """Return observations before and after all steps [B, W + 1, ...], and where each sequence's episode begins,
-        [B].
+        """Return observations before and after all steps [B, W + 1, ...], and the first step of each episode, [B].
 
         The observation after the last step of a sequence is from the column "new_obs". A row begins late if its episode
         began during the burn-in.
