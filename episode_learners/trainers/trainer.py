@@ -220,7 +220,7 @@ class Trainer(ABC, Generic[Config]):
         self._call_hooks("on_update", metrics)
 
     def _write_ledger(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
-        """Record in the ledger (a file for tracing weights to data) which steps an update learned from."""
+        """Record in the run's ledger which steps an update of the policy learned from."""
         if self.ledger is not None:
             rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
             settings = {name: value for name, value in self._run_signature().items() if name not in FREE}
