@@ -1,4 +1,4 @@
-"""Pipelines between episodes, tensors and actions."""
+"""Connector pipelines: from episodes to batches of tensors, and from a policy's outputs to actions."""
 
 from __future__ import annotations
 

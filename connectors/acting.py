@@ -1,4 +1,4 @@
-"""Interfaces of the two pipelines of a runner: env-to-module and module-to-env.
+"""Interfaces of a runner's two pipelines: env-to-module (policy inputs) and module-to-env (actions).
 
 `EnvToModulePipeline` and `ModuleToEnvPipeline` implement them. A runner uses no other members of its pipelines.
 """
@@ -21,11 +21,13 @@ Acted = tuple[Any, Any, dict[str, Any]]  # actions as the policy made them, as t
 
 
 class EnvToModule(Protocol):
-    """Interface of env-to-module pipelines, which turn the newest observations into the policy's batch."""
+    """Interface of the pipelines that turn the newest observations of the environments into the policy's input
+    batch.
+    """
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
-        """Space of the observations that `rewrite` returns and episodes store, or None if it is not known."""
+        """Space of the observations that episodes store, after `rewrite`; None if it is not known."""
         ...
 
     @property
@@ -39,12 +41,14 @@ class EnvToModule(Protocol):
         ...
 
     def bind_policy(self, policy: Any) -> None:
-        """Add the connectors that a recurrent policy needs, and check that the policy can read the batches."""
+        """Add the connectors that a recurrent policy needs, and check that the policy can read this pipeline's
+        batches.
+        """
         ...
 
     @property
     def lookback(self) -> int:
-        """Number of steps before a chunk that the learner needs to compute the same policy inputs as while acting."""
+        """Number of earlier steps that a learner needs before part of an episode to compute the same policy inputs."""
         ...
 
     @property
@@ -53,30 +57,30 @@ class EnvToModule(Protocol):
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the spaces of one environment, unless the pipeline has spaces."""
+        """Set the spaces of one environment. A pipeline that already has spaces keeps them."""
         ...
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the observations [N, ...] that episodes store. Runners call it one time per observation."""
+        """Return the observations [N, ...] to store in episodes. Runners call it once per observation."""
         ...
 
     def see(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """Return the policy's batch for a batch with the newest stored observations, "obs" [N, ...]."""
+        """Return the policy's input batch, given a batch with the newest stored observations, "obs" [N, ...]."""
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the statistics that the connectors have learned from data."""
+        """Return the statistics that the connectors have learned from data, such as observation means."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the statistics that `get_state` returned."""
         ...
 
 
 class ModuleToEnv(Protocol):
-    """Interface of a pipeline from the policy's outputs to actions, and from environment actions to policy actions."""
+    """Interface of the pipelines that turn a policy's outputs into actions, and an action space into the policy's."""
 
     @property
     def input_action_space(self) -> gym.Space | None:
@@ -90,11 +94,11 @@ class ModuleToEnv(Protocol):
 
     @property
     def records_env_actions(self) -> bool:
-        """Whether `act` returns the environment's actions as the output "actions_for_env" too."""
+        """Whether `act` returns the actions sent to the environment as the output "actions_for_env" too."""
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the spaces of one environment, unless the pipeline has spaces."""
+        """Set the spaces of one environment. A pipeline that already has spaces keeps them."""
         ...
 
     def bind_policy(self, policy: Any) -> None:
@@ -102,15 +106,15 @@ class ModuleToEnv(Protocol):
         ...
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
-        """Return the space of the recorded actions for an environment's action space (see `episodes.PolicyBox`)."""
+        """Return the space of the actions that episodes record, given an environment's action space."""
         ...
 
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
-        """Return the policy's actions [N, ...], the environment's actions [N, ...], and the policy's other outputs."""
+        """Return the policy's actions [N, ...], those for the environment [N, ...], and the policy's other outputs."""
         ...
 
     def log_probs(self, policy: Any, outputs: dict[str, Any], actions: Any) -> np.ndarray | None:
-        """Return the log-probabilities [n] of recorded actions [n, ...].
+        """Return the log-probabilities [n] of recorded actions [n, ...] under the policy's outputs for them.
 
         Returns:
             None if `act` has returned them already, or if the outputs do not determine them.
@@ -118,20 +122,22 @@ class ModuleToEnv(Protocol):
         ...
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """Return the pack with "action_logp" for all of its steps, or the pack itself if nothing has to be added."""
+        """Return the episodes of `pack` with the output "action_logp" for all steps. A complete pack is returned
+        unchanged.
+        """
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the statistics that the connectors have learned from data."""
+        """Return the states of the connectors, such as random generators."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the states that `get_state` returned."""
         ...
 
 
 def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> dict[str, Any]:
-    """Return the pipeline settings that a trained policy depends on. See `connectors.fingerprint`."""
+    """Return the settings and spaces of both pipelines that a trained policy depends on, as plain values."""
     return {
         "observations": describe_space(env_to_module.observation_space),
         "actions": describe_space(module_to_env.input_action_space, bounds=True),
@@ -142,7 +148,7 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> di
 
 
 def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
-    """Raise `WrongType` if `pipeline` lacks methods or attributes of `protocol`."""
+    """Raise `WrongType` if a pipeline, given as `argument`, lacks methods or attributes of the interface `protocol`."""
     members = [name for name in vars(protocol) if not name.startswith("_")]
     missing = [name for name in members if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
     if missing:

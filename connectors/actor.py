@@ -107,7 +107,7 @@ class Actor:
 
     @classmethod
     def of_parts(cls, policy: Any, env_to_module: Any, module_to_env: Any) -> Actor:
-        """Return an actor made from a policy and pipelines that are already set up for each other, without checks."""
+        """Return an actor made from a policy and pipelines that already fit each other. Nothing is checked."""
         actor = cls.__new__(cls)
         actor.policy, actor.env_to_module, actor.module_to_env = policy, env_to_module, module_to_env
         return actor
@@ -144,16 +144,16 @@ class Actor:
 
     @property
     def views(self) -> Views:
-        """The views that turn stored observations into the policy's input."""
+        """The views: functions that compute the policy's input from stored observations."""
         return self.env_to_module.views
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """The spaces and the settings of all connectors, as plain values. See `connectors.fingerprint`."""
+        """Spaces and connector settings of both pipelines, as plain values, to compare with those of the training."""
         return fingerprint_of(self.env_to_module, self.module_to_env)
 
     def check(self) -> None:
-        """Raise `StateMismatch` if the policy was trained in other pipelines, or with statistics that are missing."""
+        """Raise `StateMismatch` if the policy was trained with other pipelines, or if their statistics are missing."""
         check_fingerprint(self.policy, self.fingerprint)
         check_statistics(self.policy, self.env_to_module)
 
@@ -172,7 +172,7 @@ class Actor:
                 to_tensors.to(device)
 
     def copy_pipelines(self) -> Actor:
-        """Return an actor of the same policy with copies of the pipelines."""
+        """Return an actor with the same policy object and copies of the pipelines."""
         return Actor.of_parts(self.policy, deepcopy(self.env_to_module), deepcopy(self.module_to_env))
 
     # --- files -------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Actor:
         pieces: Iterable[Connector | View] | None = None,
         module_to_env: ModuleToEnv | None = None,
     ) -> Actor:
-        """Return the actor that `save` wrote.
+        """Return the actor stored in a file by `save`.
 
         Args:
             policy: a policy, or a class or `functools.partial` that makes one, as in `Actor(policy)`. Its weights are
@@ -275,7 +275,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class ActingState:
-    """Immutable state of one acting episode: the newest steps, the last action and the policy's outputs.
+    """State of one episode between calls of `compute_action`: the newest steps, the last action and policy outputs.
 
     Attributes:
         actor: the actor, with its statistics.
@@ -290,7 +290,7 @@ class ActingState:
     outputs: dict[str, Any] = field(default_factory=dict)
 
     def with_observation(self, observation: Any, reward: float) -> tuple[ActingState, Any]:
-        """Return the state with a new observation, and the recorded observation as rows [1, ...]."""
+        """Return the state after a new observation, and the observation as episodes store it, as a batch [1, ...]."""
         pipeline = self.actor.env_to_module
         space = self.actor.observation_space
         rows = nested.stack([observation]) if space is None else _rows(observation, space)
@@ -306,7 +306,7 @@ class ActingState:
 
 
 def as_actor(policy: Any) -> Actor:
-    """Return `policy` if it is an actor, else an actor that combines it with the default pipelines."""
+    """Return an actor with the default pipelines for a policy. An actor is returned unchanged."""
     return policy if isinstance(policy, Actor) else Actor(policy)
 
 
@@ -335,7 +335,7 @@ def compute_action(
 
 
 def _check_action_space(policy: Any, space: gym.Space | None) -> None:
-    """Raise `InvalidArgument` if a policy was made for other actions."""
+    """Raise `InvalidArgument` if the policy was made for another action space than `space`."""
     made_for = getattr(policy, "action_space", None)
     if None in (space, made_for) or describe_space(space, bounds=True) == describe_space(made_for, bounds=True):
         return
@@ -350,7 +350,7 @@ def _first_known(*spaces: gym.Space | None) -> gym.Space | None:
 
 
 def _first(actions: Any, space: gym.Space | None) -> Any:
-    """Return the first action of a batch in the form that `env.step` accepts."""
+    """Return the first action of a batch of actions, in the form that `env.step` accepts."""
     if isinstance(space, spaces.Dict):
         return {key: _first(actions[key], part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

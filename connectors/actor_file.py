@@ -1,4 +1,4 @@
-"""Actors as files: weights, statistics and settings. Nothing in a file is pickled, and reading one runs no code of it.
+"""Files of actors: weights, statistics and settings. Nothing is pickled, and reading a file runs no code from it.
 
 "RLACTOR1" | SHA-256 of all that follows, 32 bytes | length of the header, 8 bytes | header, JSON | arrays
 """
@@ -77,7 +77,7 @@ def _pieces(pipeline: Any) -> dict[str, Connector]:
 
 
 def _default(actor: Any) -> set[str]:
-    """Return the names of the connectors that `env_to_module_pipeline` adds itself."""
+    """Return the names of the actor's connectors that `env_to_module_pipeline` adds by default."""
     kinds = (to_module.AddObservations, BatchItems, to_module.AddTimeDimension)
     kinds = (*kinds, to_module.AddStates, NumpyToTensor)
     return {name for name, piece in _pieces(actor.env_to_module).items() if type(piece) in kinds}
@@ -105,7 +105,7 @@ def _settings(piece: Connector) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True if JSON holds the value as it is, apart from tuples and dtypes."""
+    """Return True if JSON can represent the value exactly, where tuples and dtypes count as representable."""
     if isinstance(value, type):
         return issubclass(value, np.generic)  # its name makes the same dtype
     if isinstance(value, (list, tuple)):
@@ -116,7 +116,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
-    """Create the connectors and views that the settings of a file describe.
+    """Return the connectors and views that the settings in a file describe.
 
     Raises:
         InvalidArgument: one is not of this library, or was made with arguments that a file cannot hold.
@@ -139,7 +139,7 @@ def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
 
 
 def rebuilt_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> ModuleToEnvPipeline:
-    """Create the module-to-env pipeline that the settings of a file describe."""
+    """Return the module-to-env pipeline that the settings in a file describe."""
     connectors = rebuilt(settings, "module_to_env=")
     for piece in connectors:
         if isinstance(piece, to_env.GetActions):
@@ -151,7 +151,7 @@ def rebuilt_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> M
 
 
 def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
-    """Write the contents of an actor to a temporary file, and rename it when it is complete."""
+    """Write the contents of an actor's file to a temporary file, and rename it to `path` when it is complete."""
     arrays: list[np.ndarray] = []
     tree = _encoded(state, arrays)
     specs = [[array.dtype.str, list(array.shape)] for array in arrays]
@@ -173,7 +173,7 @@ def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 
 def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the contents of an actor's file, and check its size and checksum.
+    """Return the contents of an actor's file, after a check of its size and checksum.
 
     Raises:
         UnreadableData: the file is damaged, or is not an actor's.
@@ -208,7 +208,7 @@ def _array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> 
 
 
 def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Return a value as JSON. Arrays are appended to `arrays` and replaced by their index."""
+    """Return a nested value as JSON values. Arrays are appended to the list `arrays` and replaced by their index."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Tensor):

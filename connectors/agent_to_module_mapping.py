@@ -1,4 +1,4 @@
-"""Grouping of agents by module: which agent belongs to which row of a module's batch."""
+"""Grouping of agents by module (policy): which agent belongs to which row of a module's batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEATS = "seats"  # key in `shared_data` of the agent behind each row: {module_id
 
 
 class AgentRow(NamedTuple):
-    """Identity of the agent that one row of a module's batch belongs to."""
+    """The agent that one row of a module's batch belongs to: index of its multi-agent episode, agent id and episode."""
 
     place: int  # index of the multi-agent episode
     agent_id: Any
@@ -29,7 +29,7 @@ class AgentRow(NamedTuple):
 
 
 class AgentToModuleMapping(Connector):
-    """First connector of multi-agent pipelines. It groups agents by module.
+    """First connector of multi-agent pipelines. It groups the agents by the module (policy) that acts for them.
 
     While acting, `rows_by_module` returns the agents that must act. A call writes `{module_id: {"obs": [n, ...]}}` of
     their newest observations, and stores the agent of each row in `shared_data["seats"]`. While learning, `packs`
@@ -52,7 +52,7 @@ class AgentToModuleMapping(Connector):
 
     @staticmethod
     def rows_by_module(episodes: Sequence[MultiAgentEpisode]) -> dict[Any, list[AgentRow]]:
-        """Return the agents that must act, grouped by module, in the order of the episodes."""
+        """Return the agents that must act now, as lists by module id, in the order of the episodes."""
         seats: dict[Any, list[AgentRow]] = {}
         for place, episode in enumerate(episodes):
             for agent_id, agent_episode in episode.episodes_to_act():
@@ -61,7 +61,7 @@ class AgentToModuleMapping(Connector):
 
     @staticmethod
     def packs(episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode]) -> dict[Any, EpisodePack]:
-        """Return one pack per module with the episodes of its agents.
+        """Return the single-agent episodes of each module's agents, as one pack of arrays by module id.
 
         Args:
             episodes: multi-agent episodes, agents' episodes, or a pack of agents' episodes. Agents without a step are
@@ -74,7 +74,7 @@ class AgentToModuleMapping(Connector):
     def dealt(
         episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
     ) -> Mapping[Any, Sequence[SingleAgentEpisode]]:
-        """Return the agents' single-agent episodes grouped by module, as lists."""
+        """Return the single-agent episodes of all agents, as lists by module id."""
         if isinstance(episodes, EpisodePack):
             return _split_by_module(episodes)
         by_module: dict[Any, list[SingleAgentEpisode]] = {}
@@ -85,7 +85,7 @@ class AgentToModuleMapping(Connector):
 
 
 def newest_rows(module_id: Any, owners: Sequence[SingleAgentEpisode]) -> Any:
-    """Return the newest observations [n, ...] of a module's agents as one batch.
+    """Return the newest observation of each episode in `owners` as one batch [n, ...] of the module.
 
     Raises:
         ShapeMismatch: the observations have different shapes. The error names two of the agents.

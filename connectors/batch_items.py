@@ -1,4 +1,4 @@
-"""Connector that joins the parts of columns and checks that all columns have one length."""
+"""Connector that concatenates the items appended to each column, and checks that all columns have one length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BatchItems"]
 
 
 class BatchItems(Connector):
-    """Connector that joins columns of parts into nested arrays [B, ...], with one concatenation per leaf.
+    """Connector that concatenates the items appended to each column to nested arrays [B, ...] of one length.
 
     Raises:
         TrackMismatch: columns differ in length. While acting: their length is not the number of episodes.

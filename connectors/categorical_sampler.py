@@ -27,7 +27,7 @@ class NumpyCategoricalSampler:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Reset the random stream to its seed."""
+        """Reset the random stream to the start given by its seed."""
         self._stream: np.random.Generator | None = None  # created with the first sample
         self._ahead = np.empty(0, np.float32)  # unused noise [k]
 
@@ -43,7 +43,7 @@ class NumpyCategoricalSampler:
             self._stream.bit_generator.state = state["stream"]
 
     def sample(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
-        """Return sampled actions [N], from the same distribution as `distribution.sample`."""
+        """Return random actions [N] for logits `inputs` [N, n], distributed as those of `distribution.sample`."""
         choices = (inputs - self._log_exponential_noise(inputs.size).reshape(inputs.shape)).argmax(-1)
         return choices + distribution.start if distribution.start else choices
 
@@ -57,7 +57,7 @@ class NumpyCategoricalSampler:
         return clocks
 
     def _draw(self, seed: int, num: int) -> None:
-        """Extend the stored noise to at least `num` numbers."""
+        """Draw Exponential(1) samples in advance, until at least `num` are stored."""
         if self._stream is None:
             self._stream = np.random.default_rng(seed % 2**64)
         times = self._stream.standard_exponential(max(num - len(self._ahead), _AHEAD), np.float32)

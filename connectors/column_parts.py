@@ -1,4 +1,4 @@
-"""Columns of a batch to which connectors still append rows, as lists of parts.
+"""Batch columns under construction: lists of arrays, to which connectors append rows with the episode they are of.
 
 A batch is a dict of columns, `{name: nested arrays [B, ...]}`. Connectors that add rows episode by episode store
 `ColumnParts` in it. `BatchItems` joins the parts into arrays. Each part records the episode of its rows.
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 
 class RowOwner(NamedTuple):
-    """Episode id, agent id and module id of the rows that were appended together. None means unknown."""
+    """Episode id, agent id and module id of rows appended to a batch column together. None means unknown."""
 
     eps_id: str | None = None
     agent_id: Any = None
@@ -26,7 +26,7 @@ class RowOwner(NamedTuple):
 
     @classmethod
     def of(cls, episode: Any) -> RowOwner:
-        """Return the owner of an episode's rows. The owner is unknown if `episode` is None."""
+        """Return the ids of an episode as the owner of rows. All ids are None if `episode` is None."""
         if episode is None:
             return cls()
         return cls(episode.multi_agent_episode_id or episode.id_, episode.agent_id, episode.module_id)
@@ -34,13 +34,15 @@ class RowOwner(NamedTuple):
 
 @dataclass(slots=True)
 class ColumnParts:
-    """Parts of one column in order: nested arrays [n_i, ...] and their owners."""
+    """Batch column under construction: nested arrays [n_i, ...] in the order of appending, each with its owner's
+    ids.
+    """
 
     parts: list[Any] = field(default_factory=list)
     owners: list[RowOwner] = field(default_factory=list)
 
     def append(self, rows: Any, owner: RowOwner) -> None:
-        """Append nested arrays [n, ...] as one part."""
+        """Append n rows, nested arrays [n, ...], that belong to one owner."""
         self.parts.append(rows)
         self.owners.append(owner)
 
@@ -48,28 +50,30 @@ class ColumnParts:
         return sum(num_rows(part) for part in self.parts)
 
     def joined(self) -> Any:
-        """Return the column as nested arrays [sum of n_i, ...]."""
+        """Return all appended rows as nested arrays [sum of n_i, ...]."""
         return self.parts[0] if len(self.parts) == 1 else nested.map_leaves(_concatenate, nested.transpose(self.parts))
 
     def row_owners(self) -> list[RowOwner]:
-        """Return the owner of each row."""
+        """Return the ids of the episode, agent and module of each row."""
         pairs = zip(self.parts, self.owners, strict=True)
         return [owner for part, owner in pairs for _ in range(num_rows(part))]
 
     def with_known_owners(self) -> ColumnParts:
-        """Return only the parts with a known owner, or all parts if no owner is known."""
+        """Return only the appended arrays with a known owner, or all of them if no owner is known."""
         pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != RowOwner()]
         return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self
 
     def with_rows(self, rows: Any) -> ColumnParts:
-        """Return parts of the same sizes and owners with other rows, nested arrays [sum of n_i, ...]."""
+        """Return a column with the same sizes and owners, but with the values of `rows`, nested arrays [sum of n_i,
+        ...].
+        """
         ends = np.cumsum([num_rows(part) for part in self.parts]).tolist()
         spans = zip([0, *ends], ends, strict=False)
         return ColumnParts([nested.take(rows, slice(start, end)) for start, end in spans], list(self.owners))
 
 
 def joined(column: Any) -> Any:
-    """Return a column as nested arrays, joining its parts if it has parts."""
+    """Return a batch column as nested arrays. Arrays that were appended separately are concatenated."""
     return column.joined() if isinstance(column, ColumnParts) else column
 
 
@@ -78,7 +82,7 @@ def _concatenate(arrays: list[Any]) -> Any:
 
 
 def as_rows(items: Any, num_items: int, column: str) -> Any:
-    """Return `items`, a list or nested arrays [num_items, ...], as nested arrays.
+    """Return `num_items` items for a column, a list or nested arrays [num_items, ...], as nested arrays.
 
     Raises:
         ShapeMismatch: there are not `num_items` items.
@@ -94,7 +98,7 @@ def as_rows(items: Any, num_items: int, column: str) -> Any:
 
 
 def as_single_row(item: Any) -> Any:
-    """Return one item as nested arrays [1, ...]."""
+    """Return one nested item as nested arrays [1, ...]."""
     return nested.map_leaves(lambda leaf: _as_array(leaf)[None], item)
 
 
@@ -103,19 +107,21 @@ def _as_array(leaf: Any) -> Any:
 
 
 def num_rows(column: Any) -> int:
-    """Return the number of rows of a column."""
+    """Return the number of rows of a batch column."""
     return len(column if type(column) is np.ndarray else nested.first_leaf(column))
 
 
 def rows_of(column: Any) -> list[Any]:
-    """Return the rows of a column as a list of nested items."""
+    """Return the rows of a batch column as a list with one nested item per row."""
     if type(column) is np.ndarray:
         return list(column)
     return [nested.take(column, row) for row in range(num_rows(column))]
 
 
 def changed_items(columns: list[Any], func: Callable[..., Any]) -> list[Any]:
-    """Return the columns after `func(items, eps_id, agent_id, module_id)` was applied to each row."""
+    """Return the columns, one or several together, with each row replaced by `func(items, eps_id, agent_id,
+    module_id)`.
+    """
     parts = next((column for column in columns if isinstance(column, ColumnParts)), None)
     rows = list(zip(*[rows_of(joined(column)) for column in columns], strict=True))
     owners = parts.row_owners() if parts is not None else [RowOwner()] * len(rows)

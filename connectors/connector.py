@@ -1,4 +1,4 @@
-"""`Connector`: one step from episodes to tensors, or from a policy's outputs to actions.
+"""`Connector`: base class of the steps of pipelines between episodes, tensors and actions.
 
 A connector written for RLlib runs if its base class is imported from here. The call signature, the spaces, the state
 methods and the batch methods are those that RLlib documents.
@@ -34,7 +34,7 @@ ColumnDict = dict[str, Any]  # a batch within a pipeline: values by column
 
 
 class Connector:
-    """Callable step of a pipeline that changes a batch.
+    """Base class of the steps of a pipeline: a callable that adds or changes columns of a batch.
 
     Args:
         input_observation_space: space of the observations before this connector. A pipeline sets it.
@@ -77,7 +77,7 @@ class Connector:
         metrics: Any = None,
         **kwargs: Any,
     ) -> ColumnDict:
-        """Return the batch with this connector's changes. It may be the same dict.
+        """Return the batch with the columns that this connector adds or changes. It may be the same dict.
 
         Args:
             rl_module: the policy.
@@ -91,7 +91,7 @@ class Connector:
 
     @property
     def name(self) -> str:
-        """Name of the connector in its pipeline, unless another connector has this name."""
+        """Default name of the connector in a pipeline."""
         return self._name or type(self).__name__
 
     @property
@@ -165,7 +165,7 @@ class Connector:
     # State
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return a copy of what the connector has learned from data."""
+        """Return a copy of what the connector has learned from data, such as running statistics."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -175,7 +175,9 @@ class Connector:
         """Reset what the connector has learned from data."""
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state for the states of several copies of this connector. By default it is the first state."""
+        """Return one state that combines those of several copies of this connector. By default it is the first
+        state.
+        """
         return states[0] if states else {}
 
     # Batches
@@ -200,14 +202,14 @@ class Connector:
 
     @staticmethod
     def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
-        """Add one item to a column, and create the column if it is missing."""
+        """Append one item to a batch column. A missing column is created."""
         _parts(batch, column).append(as_single_row(item_to_add), RowOwner.of(single_agent_episode))
 
     @staticmethod
     def add_n_batch_items(
         batch: ColumnDict, column: str, items_to_add: Any, num_items: int, single_agent_episode: Any = None
     ) -> None:
-        """Add `num_items` items, a list or nested arrays [num_items, ...], to a column.
+        """Append `num_items` items, a list or nested arrays [num_items, ...], to a batch column.
 
         Raises:
             ShapeMismatch: there are not `num_items` items.
@@ -237,7 +239,7 @@ class Connector:
 
     @staticmethod
     def switch_batch_from_column_to_module_ids(batch: dict[str, dict[Any, Any]]) -> dict[Any, ColumnDict]:
-        """Return `{column: {module_id: values}}` as `{module_id: {column: values}}`."""
+        """Return a batch `{column: {module_id: values}}` with the levels swapped: `{module_id: {column: values}}`."""
         modules: dict[Any, ColumnDict] = {}
         for column, by_module in batch.items():
             for module_id, values in by_module.items():
@@ -256,7 +258,9 @@ def _single_agent_episodes(episodes: Sequence[Any], stepped_only: bool) -> Itera
 
 
 def _parts(batch: ColumnDict, column: str) -> ColumnParts:
-    """Return a column as parts. Create it if it is missing, and convert it if it is an array."""
+    """Return a batch column in the form to which rows can be appended. A missing column is created, an array is
+    converted.
+    """
     parts = batch.get(column)
     if isinstance(parts, ColumnParts):
         return parts

@@ -1,4 +1,4 @@
-"""Action distributions: from a policy's outputs to actions, as tensors.
+"""Action distributions over tensors: sampling, modes, log-probabilities and entropy from a policy's outputs.
 
 A distribution belongs to an action space and stores only its layout. One row of inputs `[..., num_inputs]` describes
 it, so a network needs one head of `num_inputs` units for any space. A batch of inputs is stored and shuffled like any
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ActionDistribution(ABC):
-    """Distribution over actions given a row of inputs `[..., num_inputs]`. All methods keep the leading axes."""
+    """Base class of distributions over actions, given inputs `[..., num_inputs]`. All methods keep the leading axes."""
 
     num_inputs: int
 
@@ -59,7 +59,7 @@ class ActionDistribution(ABC):
         return inputs.isfinite().all(-1)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
-        """Return the inputs `[..., num_inputs]` of the same distribution restricted to legal actions.
+        """Return inputs `[..., num_inputs]` of the distribution that gives actions forbidden by `mask` probability 0.
 
         Args:
             inputs: inputs of this distribution.
@@ -94,7 +94,7 @@ class Categorical(ActionDistribution):
         return _categorical_entropy(inputs)
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether each row has an action left, bool `[...]`: its largest logit is finite."""
+        """Return whether each row of logits allows an action, bool `[...]`: its largest logit is finite."""
         return inputs.amax(-1).isfinite()
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
@@ -121,7 +121,7 @@ class MultiCategorical(ActionDistribution):
         self.start = _DeviceConstant(np.broadcast_to(np.asarray(start, dtype=np.int64), counts.shape).copy())
 
     def _logits(self, inputs: Tensor) -> Tensor:
-        """Return the inputs [..., num_inputs] as padded logits [..., *shape, largest number of actions]."""
+        """Return the concatenated logits [..., num_inputs] as [..., *shape, most actions], padded with -inf."""
         padded = functional.pad(inputs, (0, 1), value=-math.inf)
         columns = self.columns.on(inputs.device)
         return padded[..., columns].reshape((*inputs.shape[:-1], *self.shape, columns.shape[-1]))
@@ -143,7 +143,7 @@ class MultiCategorical(ActionDistribution):
         return self._summed(_categorical_entropy(self._logits(inputs)))
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether each of a row's discrete actions has a finite largest logit, bool `[...]`."""
+        """Return whether every discrete action of each row has a finite largest logit, bool `[...]`."""
         return self._logits(inputs).amax(-1).isfinite().flatten(inputs.ndim - 1).all(-1)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
@@ -240,8 +240,8 @@ class SquashedGaussian(ActionDistribution):
 
 
 class JointDistribution(ActionDistribution):
-    """Distribution over independent parts of a Dict or Tuple space. The inputs are the concatenated inputs of the
-    parts.
+    """Distribution over a Dict or Tuple action space with independent components. Inputs: those of the components,
+    concatenated.
     """
 
     def __init__(self, parts: dict[str, ActionDistribution] | tuple[ActionDistribution, ...]) -> None:
@@ -273,7 +273,7 @@ class JointDistribution(ActionDistribution):
         return torch.stack([part.entropy(row) for part, row in self._inputs(inputs)]).sum(0)
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether all parts describe a distribution, bool `[...]`."""
+        """Return whether the inputs of every component are valid, bool `[...]`."""
         return torch.stack([part.describes(row) for part, row in self._inputs(inputs)]).all(0)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
@@ -287,7 +287,7 @@ class JointDistribution(ActionDistribution):
 
 
 def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDistribution:
-    """Return the distribution over the actions of a space.
+    """Return the default action distribution for an action space.
 
     The spaces are Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these. The bounds of a Box
     are
@@ -322,7 +322,7 @@ def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDi
 
 
 class _DeviceConstant:
-    """Constant tensor that is copied to each device once."""
+    """Constant tensor that is copied to each device once and then reused."""
 
     def __init__(self, values: np.ndarray) -> None:
         self._copies = {torch.device("cpu"): torch.from_numpy(values)}
@@ -355,12 +355,12 @@ def log_probs_of(logits: Tensor) -> Tensor:
 
 
 def _pick(rows: Tensor, index: Tensor) -> Tensor:
-    """Return the entry of each row [..., n] at `index` [...]."""
+    """Return the element at `index` [...] of each row [..., n]."""
     return rows.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
 
 def _as_mask(mask: Any, inputs: Tensor) -> Tensor:
-    """Return the mask as booleans, or raise `ShapeMismatch` unless the mask has the shape of the inputs."""
+    """Return an action mask as bool tensor. Raise `ShapeMismatch` if its shape is not that of the inputs."""
     if not isinstance(mask, Tensor) or mask.shape != inputs.shape:
         shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise ShapeMismatch(f"an action mask {shape} for choices of {list(inputs.shape)}: it needs a number for each")
@@ -379,7 +379,9 @@ def _categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def _bounded(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and log standard deviations [..., k] of inputs [..., 2 k], the latter clipped to [-20, 2]."""
+    """Return the means and the log standard deviations in inputs [..., 2 k], [..., k] each, the latter clipped to
+    [-20, 2].
+    """
     mean, log_std = inputs.chunk(2, dim=-1)
     return mean, log_std.clamp(-20.0, 2.0)
 
@@ -390,11 +392,11 @@ def _log_tanh_slope(raw: Tensor) -> Tensor:
 
 
 def _flattened(actions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return actions [..., *shape] as rows [..., k]."""
+    """Return actions [..., *shape] with the axes of `shape` merged into one, [..., k]."""
     leading = actions.shape[: actions.ndim - len(shape)]
     return actions.reshape((*leading, math.prod(shape))) if len(shape) != 1 else actions
 
 
 def _unflattened(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return rows [..., k] as actions [..., *shape]."""
+    """Return flat actions [..., k] in their shape, [..., *shape]."""
     return rows.reshape((*rows.shape[:-1], *shape)) if len(shape) != 1 else rows

@@ -1,4 +1,4 @@
-"""Episodes of a pack or recorder as objects, for connectors that change single episodes."""
+"""Episode objects for connectors that change single episodes of a pack (episodes stored together as arrays)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EditableEpisodes(Sequence[SingleAgentEpisode]):
-    """Sequence of the episodes of a pack or recorder. Each is created once and keeps what is written to it.
+    """Sequence of episode objects that remember what is written to them, made from a pack or recorder that stays
+    unchanged.
 
     The source is not changed: its episodes are views, and a written track is copied first.
     """
@@ -50,18 +51,20 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
 
     @property
     def changed(self) -> bool:
-        """Whether an episode was written to."""
+        """Whether any of the episodes was written to."""
         return not all(_same(_tracks(episode), self._as_made[i]) for i, episode in self._made.items())
 
     def packed(self) -> EpisodePack:
-        """Return a pack of the episodes with all changes, or the source pack if nothing changed."""
+        """Return all episodes with their changes as one pack. Without changes it is the source pack."""
         if not self.changed and isinstance(self._source, EpisodePack):
             return self._source
         return EpisodePack.from_episodes(list(self))
 
 
 def _tracks(episode: SingleAgentEpisode) -> list[Any]:
-    """Return everything that setters of an episode replace: tracks, flags, names of extra outputs, id, custom data."""
+    """Return everything that can be set on an episode: data arrays, flags, names of extra outputs, id and custom
+    data.
+    """
     extra = episode.extra_model_outputs
     tracks = [episode.observations, episode.actions, episode.rewards, *extra.values()]
     identity = (episode.id_, episode.custom_data)

@@ -1,4 +1,4 @@
-"""`explain_episode`: what a learner computes from an episode, as additional tracks of the episode."""
+"""`explain_episode`: values, advantages and probabilities that a learner computes, added to each step of an episode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ MOST_PROBABILITIES = 32  # actions of a Discrete space with a probability each
 def explain_episode(
     episode: SingleAgentEpisode, learner_pipeline: LearnerPipeline, policy: Any, *, gamma: float = 0.99
 ) -> SingleAgentEpisode:
-    """Return a copy of an episode with what the learner computes from it for a policy, as extra model outputs.
+    """Return a copy of an episode with values, advantages and probabilities that the learner computes, as extra
+    outputs.
 
     The tracks are `learner/values`, `learner/td_errors`, `learner/advantages` and `learner/value_targets` (if the
     policy has values), `learner/rewards_to_go`, and `learner/action_prob`, `learner/entropy` and, for a Discrete action
@@ -72,7 +73,9 @@ def explain_episode(
 
 
 class _StepValues(Connector):
-    """Connector that computes values, TD errors, advantages and returns of the steps, and leaves the batch as it is."""
+    """Connector that computes values, TD errors, advantages and returns of each step, and leaves the batch
+    unchanged.
+    """
 
     reads_tracks = True
 
@@ -112,7 +115,9 @@ class _StepValues(Connector):
 
 
 def _outputs(batch: Mapping[str, Any], policy: Any, action_space: gym.Space | None) -> dict[str, np.ndarray]:
-    """Return the probability of each action and the entropy, [T] each, and probabilities of all actions [T, n]."""
+    """Return, per step, the probability of the action and the entropy [T], and the probabilities of all actions [T,
+    n].
+    """
     numbers = batch.origin.numbers  # type: ignore[attr-defined]
     with torch.no_grad():
         outputs = policy(seen_columns(batch))

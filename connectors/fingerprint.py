@@ -1,4 +1,4 @@
-"""Fingerprints of pipelines: plain values with which a policy can be checked for the pipelines that it was trained in.
+"""Fingerprints of pipelines: plain values that show whether a policy acts in the pipelines of its training.
 
 A runner writes the fingerprint of its pipelines to the attribute `pipeline_fingerprint` of a `torch.nn.Module` that it
 samples with for learning. The `state_dict()` of an `episode_learners.Policy` contains it. A runner with other pipelines
@@ -55,7 +55,7 @@ _MANY = 32  # arrays with more numbers are described by their shapes
 
 
 def settings_of(made: Any) -> dict[str, Any]:
-    """Return an object's constructor arguments as plain values, as far as the object stores them under their names."""
+    """Return the constructor arguments of an object as plain values, where it stores them under the same names."""
     if isinstance(made, partial):
         return {"function": _plain(made.func), "arguments": _plain([*made.args, dict(made.keywords)])}
     if isinstance(made, FunctionType):
@@ -66,7 +66,7 @@ def settings_of(made: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON types. Other objects are represented by the name of their class."""
+    """Return a value as JSON types. Other objects are represented by their class name."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (float, np.generic)):
@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_code(function: FunctionType) -> str:
-    """Return text on what a function without a unique name does. All processes return the same text."""
+    """Return text that identifies the code of a function without a unique name, the same in all processes."""
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # the cell is empty
@@ -104,9 +104,7 @@ def _describe_code(function: FunctionType) -> str:
 
 
 def _has_stable_value(value: Any) -> bool:
-    """Return True if the whole value can be described. Lists, dicts and other objects may contain themselves or
-    change.
-    """
+    """Return True if a value can be described completely: no object that may change or contain itself."""
     return isinstance(value, _STABLE) or (isinstance(value, (tuple, frozenset)) and all(map(_has_stable_value, value)))
 
 
@@ -131,7 +129,7 @@ def _words(code: CodeType) -> Iterator[str]:
 
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
-    """Return a space as text. The bounds of a Box are included only if `bounds` is true."""
+    """Return a space as text. With `bounds`, the bounds of Boxes are included."""
     if isinstance(space, spaces.Box) and not bounds:
         return f"Box({space.shape}, {space.dtype})"
     if isinstance(space, spaces.Dict):
@@ -142,7 +140,7 @@ def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
 
 
 def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
-    """Store a pipeline fingerprint in a policy, if it is a torch module."""
+    """Store a pipeline fingerprint on a policy that is a torch module. Other policies are ignored."""
     if getattr(policy, ATTRIBUTE, None) is not fingerprint and isinstance(policy, torch.nn.Module):
         setattr(policy, ATTRIBUTE, fingerprint)
 
@@ -153,7 +151,7 @@ def stamped(policy: Any) -> dict[str, Any] | None:
 
 
 def check_fingerprint(policy: Any, here: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
-    """Raise `StateMismatch` if a policy has another fingerprint.
+    """Raise `StateMismatch` if a policy was trained in pipelines with another fingerprint than `here`.
 
     Args:
         policy: the policy.
@@ -200,7 +198,7 @@ def _made(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any, action_space: Any) -> None:
-    """Raise `StateMismatch` if pipelines were made for an environment with other observations or actions.
+    """Raise `StateMismatch` if pipelines were made for other spaces than those of the environment.
 
     Bounds of observations may differ.
 
@@ -224,7 +222,7 @@ def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any,
 
 
 def check_views(policy: Any, views: list[Any]) -> None:
-    """Raise `StateMismatch` if the policy acted through other views than a learner applies.
+    """Raise `StateMismatch` if the policy acted with other views (inputs computed from stored data) than these.
 
     Args:
         views: [name, settings] of each view of the learner.
@@ -242,7 +240,7 @@ def check_views(policy: Any, views: list[Any]) -> None:
 
 
 def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
-    """Return [name, settings] of the rewriters and of the views of an env-to-module pipeline, as plain values."""
+    """Return [name, settings] of the connectors that determine the policy's observations, as plain values."""
     rewriters = getattr(env_to_module, "rewriters", {})
     return {
         "rewriters": [[name, piece.settings] for name, piece in rewriters.items()],
@@ -251,12 +249,12 @@ def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
 
 
 def describe_acting_pipeline(env_to_module: Any) -> str:
-    """Return the rewriters and views of an env-to-module pipeline as one line of JSON, which episodes store."""
+    """Return the connectors that determine the policy's observations as one line of JSON, which episodes store."""
     return json.dumps({kind: parts for kind, parts in acting_parts(env_to_module).items() if parts})
 
 
 def check_acting_pipelines(texts: Iterable[str | None], here: Mapping[str, list[Any]], learner: str) -> None:
-    """Raise `StateMismatch` if episodes were recorded with other rewriters or views than a learner uses.
+    """Raise `StateMismatch` if episodes were recorded with other observation connectors than a learner uses.
 
     Args:
         texts: acting pipelines of the episodes; None if unknown, which is not checked.
@@ -276,7 +274,7 @@ def check_acting_pipelines(texts: Iterable[str | None], here: Mapping[str, list[
 
 
 def _parsed(line: str) -> dict[str, list[Any]]:
-    """Return the rewriters and views of a line of `describe_acting_pipeline`.
+    """Return the [name, settings] pairs in a line of JSON that `describe_acting_pipeline` returned.
 
     Raises:
         UnreadableData: the line is not such JSON.
@@ -296,7 +294,7 @@ def _in_words(parts: list[Any], kind: str = "views") -> str:
 
 
 def check_statistics(policy: Any, env_to_module: Any) -> None:
-    """Raise `StateMismatch` if a trained policy would act with a filter that has not seen any observation."""
+    """Raise `StateMismatch` if a trained policy would act with a normalization filter that has seen no data."""
     empty = getattr(env_to_module, "empty_filters", ())
     if stamped(policy) is not None and empty:
         raise StateMismatch(

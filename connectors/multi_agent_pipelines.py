@@ -1,4 +1,4 @@
-"""Pipelines for several agents: one pipeline per module, and the grouping of agents by module."""
+"""Multi-agent pipelines: agents are grouped by module (policy), and each module has its own pipeline."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ P = TypeVar("P", bound=ConnectorPipeline)
 
 
 class MultiAgentPipeline(Connector):
-    """Base class of pipelines with one pipeline per module.
+    """Base class of multi-agent pipelines, which have one pipeline per module (policy).
 
     Batches are `{module_id: {column: array}}`, and `rl_module` is `{module_id: policy}`. Each module has separate
     spaces, connectors and filters. The `joint` preprocessors run first, on the observations of all agents.
@@ -93,13 +93,13 @@ class MultiAgentPipeline(Connector):
         return self._run(rl_module, dict(batch or {}), episodes, context)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """Return the output of each module's pipeline. `context` has the other arguments of the call."""
+        """Return the outputs of the modules' pipelines by module id. `context` has the call's other arguments."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its modules' pipelines are given")
 
     def _called(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
-        """Call the pipeline of each module in `episodes`, and return `{module_id: columns}`."""
+        """Call each module's pipeline with its batch and episodes, and return `{module_id: columns}`."""
         return {
             module_id: self[module_id](
                 rl_module=_policy_of(rl_module, module_id),
@@ -113,7 +113,7 @@ class MultiAgentPipeline(Connector):
     def _called_for_rows(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
-        """Call the pipeline of each module for whole rows [n, ...], as a runner does in each step."""
+        """Call each module's pipeline, by its faster path for complete arrays [n, ...] where possible."""
         if context.keys() != _OF_ROWS or context["metrics"] is not None:
             return self._called(batches, episodes, rl_module, context)
         explore, shared_data = context["explore"], context["shared_data"]
@@ -130,16 +130,16 @@ class MultiAgentPipeline(Connector):
 
     @property
     def lookback(self) -> int:  # type: ignore[override]
-        """Largest lookback of all modules' pipelines."""
+        """Largest number of earlier steps that a module's pipeline reads."""
         return max((pipeline.lookback for pipeline in self.modules.values()), default=0)
 
     @property
     def _parts(self) -> dict[Any, Any]:
-        """Pipelines with a state: one per module, and the joint preprocessors."""
+        """Pipelines that have a state: one per module, and the preprocessors of all agents together."""
         return {_JOINT: self.joint, **self.modules} if len(self.joint) else self.modules
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
-        """Return the states of the modules' pipelines by module, and of the joint preprocessors as "__joint__"."""
+        """Return the pipelines' states by module id; that of the preprocessors of all agents is "__joint__"."""
         return {module_id: pipeline.get_state() for module_id, pipeline in self._parts.items()}
 
     def set_state(self, state: dict[Any, Any]) -> None:
@@ -160,7 +160,7 @@ class MultiAgentPipeline(Connector):
             pipeline.reset_state()
 
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
-        """Return one state for the states of several copies, merged by module."""
+        """Return one state that merges those of several copies of this pipeline, module by module."""
         modules = dict.fromkeys(module_id for state in states for module_id in state)
         return {
             module_id: (self.joint if module_id == _JOINT else self[module_id]).merge_states(
@@ -174,7 +174,7 @@ class MultiAgentPipeline(Connector):
 
 
 class MultiAgentEnvToModule(MultiAgentPipeline):
-    """Pipelines from the observations of agents that must act to one batch per module.
+    """Pipelines from the observations of all agents that must act to one policy input batch per module.
 
     Args:
         modules: an env-to-module pipeline per module.
@@ -190,7 +190,7 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         self.mapping = AgentToModuleMapping()
 
     def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True) -> None:
-        """Apply the joint preprocessors, in place, to the newest env step of a growing episode."""
+        """Apply the preprocessors of all agents together to the newest env step of an episode, in place."""
         rewrite_newest(self.joint.connectors, episode, observations, update)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
@@ -205,7 +205,7 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
 
 
 class MultiAgentModuleToEnv(MultiAgentPipeline):
-    """Pipelines from the modules' outputs to the actions of agents. See `ModuleToAgentUnmapping` for the result.
+    """Pipelines from the outputs of each module's policy to the actions of each agent.
 
     Args:
         modules: a module-to-env pipeline per module.
@@ -218,7 +218,7 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         self.unmapping = ModuleToAgentUnmapping()
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """Return the actions and other outputs of each agent of each episode.
+        """Return actions and other policy outputs for each agent of each episode.
 
         `context["shared_data"]` must be the dict that the env-to-module pipeline got, because it has the agent of each
         row.
@@ -253,7 +253,7 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
 
 
 class MultiAgentLearner(MultiAgentPipeline):
-    """Pipelines from episodes to one train batch per module, with one row per step of the module's agents.
+    """Pipelines from multi-agent episodes to one train batch per module, with one row per step of its agents.
 
     Args:
         modules: a learner pipeline per module.
@@ -292,7 +292,7 @@ def _episodes_at(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[SingleAg
 
 
 def _policy_of(policies: Any, module_id: Any) -> Any:
-    """Return the policy of a module; None if `policies` is None.
+    """Return the policy of a module, or None if `policies` is None.
 
     Raises:
         UnknownKey: there is no policy of the module.
@@ -379,9 +379,7 @@ def _each(
     policies: Mapping[Any, Any] | None,
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
-    """Return a pipeline per module. A callable `pieces` is called for each module, and a mapping `views` is split by
-    module.
-    """
+    """Return one pipeline per module id, made by `build` with the module's spaces, policy and options."""
     observation_spaces, action_spaces = (
         checked_mapping(name, module_spaces, "of a space for each module")
         for name, module_spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))

@@ -1,4 +1,4 @@
-"""Notebook views of pipelines and traces."""
+"""HTML for notebooks that shows pipelines and recorded calls of pipelines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ MOST_MODULES = 12
 
 
 def pipeline(pieces: Any) -> str:
-    """Return the HTML of a pipeline: its connectors in order, their columns, and its last trace."""
+    """Return the HTML of a pipeline: its connectors in order, the columns they read and write, and the last traced
+    call.
+    """
     return rendered(_pipeline_card(pieces))
 
 
 def multi_agent_pipeline(pipelines: Any) -> str:
-    """Return the HTML of the pipelines of several modules."""
+    """Return the HTML of a multi-agent pipeline: the pipeline of each module."""
     modules = list(pipelines.modules.items())
     parts = [
         _pipeline_card(pipeline, formatting.clipped(module_id, 40)) for module_id, pipeline in modules[:MOST_MODULES]
@@ -28,7 +30,7 @@ def multi_agent_pipeline(pipelines: Any) -> str:
 
 
 def trace(calls: Any) -> str:
-    """Return the HTML of a trace: time and changed columns of each connector."""
+    """Return the HTML of a recorded call of a pipeline: the time and the changed columns of each connector."""
     return rendered(_trace_card(calls))
 
 
@@ -49,7 +51,7 @@ def _pipeline_card(pieces: Any, name: str = "") -> Card:
 
 
 def _observation_space(pieces: Any) -> Any:
-    """Return the space after the pipeline, or None if it is not known."""
+    """Return the observation space after all connectors of a pipeline, or None if it is not known."""
     return None if getattr(pieces, "input_observation_space", None) is None else pieces.observation_space
 
 

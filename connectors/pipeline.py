@@ -1,4 +1,4 @@
-"""`ConnectorPipeline`: connectors that run in order, each on the batch of the one before.
+"""`ConnectorPipeline`: connectors that are called in order, each with the batch that the previous one returned.
 
 A pipeline is a connector too. Its connectors have unique names, which also identify their states. When a pipeline is
 built or changed, it checks that each connector finds the columns it reads, and it recomputes all spaces.
@@ -23,7 +23,7 @@ __all__ = ["ConnectorPipeline"]
 
 
 class ConnectorPipeline(Connector):
-    """Sequence of connectors.
+    """Sequence of connectors, called in order, each with the batch that the previous one returned.
 
     Args:
         input_observation_space: space of the observations before the first connector.
@@ -71,7 +71,7 @@ class ConnectorPipeline(Connector):
         trace: bool = False,
         **kwargs: Any,
     ) -> ColumnDict:
-        """Return the batch after all connectors.
+        """Return the batch after all connectors were called.
 
         Args:
             rl_module: the policy.
@@ -105,7 +105,7 @@ class ConnectorPipeline(Connector):
     def on_rows(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """Return the batch after all connectors, for a batch of complete vector rows, nested arrays [N, ...].
+        """Return the batch after all connectors, faster: for batches of complete arrays [N, ...] without episode items.
 
         A runner calls this once per vector step. It skips connectors that do not change complete rows, and it may
         change the given dict.
@@ -120,7 +120,7 @@ class ConnectorPipeline(Connector):
         return batch
 
     def _called(self) -> Mapping[str, Connector]:
-        """Return the connectors that a call runs, in order."""
+        """Return the connectors by name in the order in which they are called."""
         return self._pieces
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
@@ -187,9 +187,7 @@ class ConnectorPipeline(Connector):
         self._rewire(dict([*items[:position], *new, *items[position:]]))
 
     def _rewire(self, pieces: dict[str, Connector]) -> None:
-        """Replace the connectors. If the columns or spaces do not fit, restore the connectors before and raise the
-        error.
-        """
+        """Replace the connectors. If the columns or spaces of the new ones do not fit, keep the old ones and raise."""
         before = self._pieces
         try:
             self._take(pieces)
@@ -199,7 +197,7 @@ class ConnectorPipeline(Connector):
             raise
 
     def _columns_given(self) -> tuple[str, ...]:
-        """Return the columns that exist before the first connector."""
+        """Return the names of the columns that the caller provides to the first connector."""
         return self.given
 
     def _take(self, pieces: dict[str, Connector]) -> None:
@@ -234,12 +232,12 @@ class ConnectorPipeline(Connector):
         self._row_pieces = self._pieces_for_rows()
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, unless the pipeline has some."""
+        """Set the input spaces. A pipeline that already has spaces keeps them."""
         if self._input_observation_space is None and self._input_action_space is None:
             self.set_input_spaces(observation_space, action_space)
 
     def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors without the first ones that leave complete rows unchanged.
+        """Return the connectors to call for complete arrays, without leading ones that would not change them.
 
         All connectors after the first one that changes rows are called, because it may leave incomplete columns.
         """
@@ -254,7 +252,7 @@ class ConnectorPipeline(Connector):
 
     @property
     def empty_filters(self) -> list[str]:
-        """Names of connectors that learn statistics of observations and have not seen any observation."""
+        """Names of connectors, such as `MeanStdFilter`, that learn statistics and have not seen any data."""
         return [name for name, piece in self._pieces.items() if piece.is_empty_filter]
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -284,7 +282,7 @@ class ConnectorPipeline(Connector):
             piece.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state for the states of several copies of this pipeline, merged by connector name."""
+        """Return one state that merges those of several copies of this pipeline, connector by connector."""
         names = dict.fromkeys(name for state in states for name in state)
         return {
             name: self._pieces[self._key(name)].merge_states([state[name] for state in states if name in state])
@@ -293,7 +291,7 @@ class ConnectorPipeline(Connector):
 
 
 def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Mapping[Any, Any]) -> None:
-    """Restore the states of all connectors. If one fails, restore the states `before` and raise its error."""
+    """Restore the states of all connectors. If one fails, restore the previous states, `before`, and raise."""
     try:
         for name, state in states.items():
             pieces[name].set_state(state)
@@ -304,14 +302,14 @@ def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Map
 
 
 def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> ColumnDict:
-    """Call one connector and return its batch. If there is a `trace`, record the call."""
+    """Call one connector and return its batch. If `trace` is given, the call is recorded there."""
     call = piece if trace is None else trace.watcher(name, piece)
     batch = call(**arguments)
     return batch if type(batch) is dict else checked_batch(batch, piece)
 
 
 def checked_batch(returned: Any, piece: Any) -> ColumnDict:
-    """Return the result of a connector that is not a plain dict. Raise `WrongType` if it is not a mapping."""
+    """Return the batch that a connector returned if it is a mapping, else raise `WrongType`."""
     if not isinstance(returned, MutableMapping):
         kind = "None" if returned is None else f"a {type(returned).__name__}"
         raise WrongType(f"{piece.name} returned {kind}, not a batch; end its __call__ with `return batch`")

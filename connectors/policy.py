@@ -1,4 +1,4 @@
-"""The interface of policies for pipelines, runners and learners. Only this module reads attributes of policies.
+"""Interface of policies, and access to their optional members. Only this module reads attributes of policies.
 
 A policy is any callable. Everything else is optional, and `Module` supplies defaults.
 
@@ -39,7 +39,8 @@ __all__ = [
 
 
 class Policy(Protocol):
-    """Interface of a policy: a batch of columns in, a dict of columns out. Only the call is required.
+    """Interface of policies: callables from a dict of input columns to a dict of outputs. All other members are
+    optional.
 
     These members are optional:
 
@@ -74,7 +75,7 @@ class Policy(Protocol):
 
 
 class Module:
-    """A policy with defaults for all optional members.
+    """Wrapper of a policy with default values for all optional members that the policy lacks.
 
     Nothing is cached, so the policy may move to another device or change its initial state.
     """
@@ -85,15 +86,13 @@ class Module:
         self.policy = policy
 
     def initial_state(self) -> dict[str, Any]:
-        """Return the state at an episode's start, nested arrays without a batch axis. It is empty if the policy has
-        none.
-        """
+        """Return the recurrent state at an episode's start, without a batch axis. It is empty if there is none."""
         get = getattr(self.policy, "get_initial_state", None)
         return {} if get is None else get() or {}
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether the policy has an initial state. Its batches then have a time axis and "state_in"."""
+        """Whether the policy has a recurrent state. Its batches then have a time axis and "state_in"."""
         return bool(self.initial_state())
 
     @property
@@ -127,29 +126,27 @@ class Module:
 
     @property
     def distribution(self) -> ActionDistribution | None:
-        """Action distribution of the policy, or None if it uses the one of the action space."""
+        """Action distribution of the policy, or None if it uses the default one of its action space."""
         return distribution_of(self.policy)
 
 
 def distribution_of(policy: Any) -> ActionDistribution | None:
-    """Return the policy's `distribution`, or None. It is faster than `module_of(policy).distribution`."""
+    """Return the policy's `distribution`, or None. This is a faster `module_of(policy).distribution`."""
     return getattr(policy, "distribution", None)
 
 
 def random_action_probability_of(policy: Any) -> float:
-    """Return the probability of a uniformly random action while exploring, 0 by default."""
+    """Return the probability of a uniformly random action while exploring. It is 0 if the policy states none."""
     return getattr(policy, "random_action_probability", 0.0)
 
 
 def module_of(policy: Any) -> Module:
-    """Return the policy with defaults for missing members. None gives the defaults only."""
+    """Return a `Module` of the policy, with default values for what it lacks. None gives the defaults only."""
     return Module(policy)
 
 
 def seen_columns(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a train batch that a policy may read: without rewards, endings and outputs of older
-    policies.
-    """
+    """Return the train batch columns that a policy may read, without rewards, endings and recorded outputs."""
     return {name: column for name, column in batch.items() if name not in _UNSEEN}
 
 
@@ -194,7 +191,7 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
 
 
 def _arguments_of(policy: Any) -> Signature | None:
-    """Return the arguments of a callable, or None if Python does not know them."""
+    """Return the parameters in the signature of a callable, or None if Python cannot determine it."""
     try:
         return signature(policy)
     except (TypeError, ValueError):

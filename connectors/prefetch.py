@@ -1,4 +1,4 @@
-"""`Prefetch`: a thread samples batches and moves them to the device while the learner computes."""
+"""`Prefetch`: a thread that samples batches and moves them to the device while the learner computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INDICES = "indices"
 
 
 class Prefetch(Iterator[Batch]):
-    """Endless iterator over the batches that `draw` returns. Use it as a context manager, or close it.
+    """Endless iterator over batches from `draw`, which a thread prepares in advance. Close it, or use it in a `with`.
 
     A thread calls `draw` up to `depth` batches ahead. A batch may thus be older than the newest steps and priorities.
     Other threads may add steps and set priorities meanwhile, because each call of a buffer is atomic. An error in
@@ -80,7 +80,7 @@ class Prefetch(Iterator[Batch]):
 
 
 class _Ready:
-    """Queue of at most `depth` batches. A failed producer stores its error."""
+    """Thread-safe queue of at most `depth` prepared batches, or the error that ended their preparation."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -90,7 +90,7 @@ class _Ready:
         self._stopped = False
 
     def wait_for_room(self) -> bool:
-        """Block until the queue has space. Return False if the queue was stopped."""
+        """Block until the queue has space. Return False if it was stopped meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or len(self._batches) < self._depth)
             return not self._stopped
@@ -124,7 +124,7 @@ class _Ready:
 
 
 def _fill(ready: _Ready, draw: Callable[[], Batch], move: _Mover | None) -> None:
-    """Sample, move and enqueue batches until the queue is stopped. This runs in the thread."""
+    """Sample batches, move them to the device and enqueue them, until the queue is stopped. The thread runs this."""
     try:
         while ready.wait_for_room():
             batch = draw()
@@ -134,7 +134,7 @@ def _fill(ready: _Ready, draw: Callable[[], Batch], move: _Mover | None) -> None
 
 
 class _Mover:
-    """Copier of batches to a device. On CUDA it uses a separate stream."""
+    """Function that copies batches to a device, on CUDA in a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -142,7 +142,7 @@ class _Mover:
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, batch: Batch) -> tuple[Batch, Callable[[Batch], None] | None]:
-        """Return the moved batch, and a function that the consumer must call first (None on the CPU)."""
+        """Return the batch on the device, and a function to call before use; it is None on the CPU."""
         columns = dict(batch.items())
         indices = {name: columns.pop(name) for name in (_INDICES,) if name in columns}
         if self._stream is None:
@@ -154,7 +154,7 @@ class _Mover:
         return batch.with_columns({**moved, **indices}), lambda moved_batch: self._hand_over(moved_batch, copied)
 
     def _hand_over(self, batch: Batch, copied: Any) -> None:
-        """Make the consumer's stream wait for the copy, and keep the memory while that stream uses the batch."""
+        """Make the current stream wait for the copy, and keep the memory while that stream uses the batch."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
         for leaf in nested.leaves(dict(batch.items())):

@@ -1,4 +1,4 @@
-"""Returns and advantages of tensors: the functions of `episodes.returns` with the same arguments.
+"""Returns and advantages of torch tensors: the formulas of `episodes.returns` with the same arguments.
 
 The computation runs in numpy on the CPU. Arguments on another device are copied to the CPU, and the results are copied
 back, so a CUDA device waits for one round trip per call. Results are outside of any autograd graph.
@@ -96,7 +96,7 @@ def vtrace(
 def _on_cpu(
     function: Callable[..., Any], rewards: Tensor, columns: dict[str, Tensor | None], offsets: Offsets, **options: float
 ) -> Any:
-    """Call a function of `episodes.returns` with the tensors as arrays, and return its results as tensors."""
+    """Return the results of a function of `episodes.returns` as tensors. The inputs are passed to it as arrays."""
     columns = {"rewards": rewards, **columns}
     arrays = {name: None if column is None else _as_array(column, name, rewards) for name, column in columns.items()}
     offsets = offsets.cpu().numpy() if isinstance(offsets, Tensor) else offsets
@@ -107,7 +107,7 @@ def _on_cpu(
 
 
 def _as_array(column: Any, name: str, rewards: Any) -> np.ndarray:
-    """Return a tensor as an array. Half precision becomes float32.
+    """Return a tensor as a numpy array. Half precision becomes float32.
 
     Raises:
         WrongType: `column` is not a tensor.

@@ -1,4 +1,4 @@
-"""`SampledBatches`: a data set's sampler as an iterable data set for torch's `DataLoader`."""
+"""`SampledBatches`: batches sampled from episode files, as an iterable data set for torch's `DataLoader`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SampledBatches", "sampled_loader"]
 
 
 class SampledBatches(IterableDataset[Any]):
-    """Iterable over the remaining batches of a sampler's epoch, with numeric columns as tensors.
+    """Torch data set that yields the remaining batches of a sampler's epoch, with numeric columns as tensors.
 
     In a `DataLoader` with W workers, worker w yields every W-th batch from the w-th on. The loader reads the workers in
     turn, so it yields the batches of the sampler in order, for any number of workers. Each worker opens the files
@@ -75,7 +75,7 @@ def sampled_loader(sampler: Sampler, num_workers: int = 0, **of_loader: Any) -> 
 
 
 def _num_learned(sampler: Sampler, batch: Any) -> int:
-    """Return the number of steps in a batch that are learned from, as `Sampler.num_sampled` counts them."""
+    """Return the number of steps in a batch that the loss counts, without padding or context."""
     if not isinstance(batch, Batch):
         return getattr(batch, "num_steps", 0)
     if isinstance(sampler.what, StepBatches):

@@ -1,4 +1,4 @@
-"""`SectionedPipeline`: a pipeline with three sections of connectors.
+"""`SectionedPipeline`: a pipeline that sorts its connectors into observation rewriters, views and others.
 
     rewriters    ObservationRewriter   change the observations that episodes store; may have a state
     views        ViewPiece             compute what the policy sees; have no state; bound together as one `Views`
@@ -33,7 +33,7 @@ Pieces = dict[str, Connector]  # by name
 
 @dataclass(frozen=True)
 class Sections:
-    """Connectors of a pipeline by name, in three sections."""
+    """Connectors of a pipeline by name, sorted into observation rewriters, views and others."""
 
     rewriters: dict[str, ObservationRewriter] = field(default_factory=dict)
     views: dict[str, ViewPiece] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Sections:
 
     @classmethod
     def of(cls, pieces: Pieces) -> Sections:
-        """Sort connectors into the sections rewriters, views and others.
+        """Return connectors sorted into the sections observation rewriters, views and others.
 
         `FlattenObservations` is a rewriter before the first view and a view after it.
 
@@ -68,12 +68,12 @@ class Sections:
         return sections
 
     def in_order(self) -> Pieces:
-        """Return all connectors in the order in which they run."""
+        """Return all connectors by name, in the order in which they run."""
         return {**self.rewriters, **self.views, **self.pieces}
 
 
 class SectionedPipeline(ConnectorPipeline):
-    """Pipeline of rewriters, views and other connectors, in this order.
+    """Pipeline that runs observation rewriters first, then views (policy inputs from stored data), then the others.
 
     Args:
         input_observation_space: space of the observations before the first connector.
@@ -113,12 +113,12 @@ class SectionedPipeline(ConnectorPipeline):
         )
 
     def _make_section(self) -> Connector:
-        """Return the connector that runs all views."""
+        """Return the connector that represents all views when the pipeline runs."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its views are run")
 
     @property
     def views(self) -> Views:
-        """Views bound to the spaces of the stored observations. Pass them to the learner and to replay.
+        """Functions that compute the policy's inputs from stored observations, for a learner or replay to use too.
 
         Raises:
             InvalidArgument: the spaces are not known yet.
@@ -128,7 +128,7 @@ class SectionedPipeline(ConnectorPipeline):
         return self.bound_views
 
     def views_of(self, make_history: Callable[[], History]) -> Views:
-        """Return the views. If the observation space is unknown, derive it from the history."""
+        """Return the views. An unknown observation space is derived from the observations of `make_history()`."""
         if self.bound_views is not None:
             return self.bound_views
         if not self.has_views:
@@ -148,22 +148,22 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the views are bound to spaces."""
+        """Whether the views have been given the spaces of observations and actions."""
         return self.bound_views is not None
 
     @property
     def has_views(self) -> bool:
-        """Whether the policy sees something other than the stored observations."""
+        """Whether the pipeline has views, so that the policy's inputs differ from the stored observations."""
         return bool(self._sections.views) or bool(self._given_views)
 
     @property
     def rewriters(self) -> dict[str, ObservationRewriter]:
-        """The connectors that rewrite observations before they are stored, by name."""
+        """Connectors that change observations before episodes store them, by name."""
         return dict(self._sections.rewriters)
 
     @property
     def other_pieces(self) -> dict[str, Connector]:
-        """The connectors that are neither rewriters nor views, by name."""
+        """Connectors by name that neither change stored observations nor compute policy inputs from them."""
         return dict(self._sections.pieces)
 
     @property
@@ -193,7 +193,7 @@ class SectionedPipeline(ConnectorPipeline):
         super()._take(pieces)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, bind the views, and recompute the spaces of the other connectors."""
+        """Set the spaces of the environment, and recompute the spaces of all connectors."""
         self._input_observation_space, self._input_action_space = observation_space, action_space
         sections = self._sections
         spaces = _through(sections.rewriters.values(), observation_space, action_space)
@@ -213,7 +213,7 @@ class SectionedPipeline(ConnectorPipeline):
         self._row_pieces = self._pieces_for_rows()
 
     def _called(self) -> Mapping[str, Connector]:
-        """Return the rewriters, all views as one connector, and the other connectors."""
+        """Return what runs, by name and in order: rewriters, all views as one connector, other connectors."""
         return self._stages
 
     def _bound(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
@@ -230,7 +230,7 @@ class SectionedPipeline(ConnectorPipeline):
 
 
 def _through(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
-    """Set the input spaces of the connectors in order, and return the resulting spaces."""
+    """Set the input spaces of connectors in order, each to the output of the previous, and return the last output."""
     for piece in pieces:
         piece.set_input_spaces(observation_space, action_space)
         observation_space = None if observation_space is None else piece.observation_space
@@ -239,7 +239,7 @@ def _through(pieces: Iterable[Connector], observation_space: Any, action_space: 
 
 
 def as_piece(piece: Any) -> Any:
-    """Return a connector unchanged, and a plain view function as a `ViewPiece`."""
+    """Return a view function as a connector (`ViewPiece`). A connector is returned unchanged."""
     if isinstance(piece, (Connector, type)) or not callable(piece):
         return piece
     view: Any = piece

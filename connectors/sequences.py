@@ -1,4 +1,4 @@
-"""Index arithmetic for episodes cut into rows of at most `max_seq_len` steps.
+"""Index arithmetic for sequences: episodes that are cut into rows of at most `max_seq_len` steps.
 
 A column with one row per step, [S, ...], becomes [R, max_seq_len, ...]. Short rows are padded with zeros on the right.
 A row has steps of one episode only, and the rows of an episode are consecutive.
@@ -21,7 +21,7 @@ from episodes.tracks.validation import checked_count
 
 @dataclass(frozen=True)
 class Sequences:
-    """Layout of the steps of n chunks in R rows of at most `max_seq_len` steps."""
+    """Positions of the steps of n parts of episodes in R padded rows of at most `max_seq_len` steps."""
 
     episodes: np.ndarray  # [R] index of the row's episode
     starts: np.ndarray  # [R] index of the row's first step in its chunk
@@ -31,7 +31,7 @@ class Sequences:
 
     @classmethod
     def of(cls, lengths: np.ndarray, max_seq_len: int, *, with_empty: bool = False) -> Sequences:
-        """Return the layout for chunks with `lengths` [n] steps.
+        """Return the arrangement in padded rows of n parts of episodes with `lengths` [n] steps.
 
         A chunk without steps has no row, or one empty row if `with_empty`.
         """
@@ -48,17 +48,17 @@ class Sequences:
 
     @cached_property
     def num_steps(self) -> int:
-        """Number of steps in all rows."""
+        """Number of steps in all rows, without padding."""
         return int(self.lengths.sum())
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """Mask of the cells with steps, bool [R, max_seq_len]."""
+        """Which positions of the padded rows are steps, bool [R, max_seq_len]."""
         return np.arange(self.max_seq_len) < self.lengths[:, None]
 
     @cached_property
     def _steps(self) -> np.ndarray:
-        """Index of the step in each cell, int [R * max_seq_len], and 0 for padding."""
+        """Index of the step at each position of the padded rows, int [R * max_seq_len]; 0 for padding."""
         begins = np.cumsum(self.lengths) - self.lengths
         places = begins[:, None] + np.arange(self.max_seq_len)
         return np.where(self.mask, places, 0).ravel()
@@ -68,7 +68,7 @@ class Sequences:
         return np.flatnonzero(~self.mask)
 
     def pad(self, column: Any, name: str = "column") -> Any:
-        """Return a column, nested arrays [S, ...], as padded rows [R, max_seq_len, ...].
+        """Return a column of S steps, nested arrays [S, ...], as padded rows [R, max_seq_len, ...].
 
         Raises:
             TrackMismatch: the column does not have one row per step.
@@ -89,18 +89,18 @@ class Sequences:
         return out.reshape(len(self), self.max_seq_len, *leaf.shape[1:])
 
     def minibatches(self, size: int) -> Iterator[slice]:
-        """Yield slices of rows with about `size` cells each."""
+        """Yield slices of the R rows, each with about `size` positions including padding."""
         rows = max(size // self.max_seq_len, 1)
         return (slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows))
 
 
 def padded_rows(lengths: np.ndarray, max_seq_len: int) -> int:
-    """Return the number of rows for chunks with `lengths` steps."""
+    """Return the number of padded rows that parts of episodes with `lengths` steps need."""
     return int((-(-lengths // max_seq_len)).sum())
 
 
 def padded_numbers(lengths: np.ndarray, max_seq_len: int) -> np.ndarray:
-    """Return the indices of all steps as padded rows, int [R, max_seq_len], with -1 for padding."""
+    """Return the index of the step at each position of padded rows, int [R, max_seq_len], -1 for padding."""
     return Sequences.of(lengths, max_seq_len).pad(np.arange(1, int(lengths.sum()) + 1)) - 1
 
 

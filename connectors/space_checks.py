@@ -1,4 +1,4 @@
-"""Comparison of rows with a space."""
+"""Comparison of batches of observations or actions with their space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from episodes.tracks import nested
 
 
 def describe_mismatch(rows: Any, space: gym.Space | None, num_rows: int) -> str | None:
-    """Describe how `rows` [N, ...] differ from the space in structure, shape or dtype.
+    """Return text that says how `rows` [N, ...] differ from a space in structure, shape or dtype.
 
     Returns:
         text, or None if they match or the space cannot be checked.

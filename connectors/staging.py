@@ -1,4 +1,4 @@
-"""`StagingBuffer`: one reused page-locked buffer, from which many arrays go to a device in one copy."""
+"""`StagingBuffer`: page-locked host memory from which many arrays are copied to a device at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that
 
 
 def checked_device(device: Any) -> torch.device:
-    """Return a torch device, or raise `InvalidArgument` for an unknown device."""
+    """Return `device` as a torch device, or raise `InvalidArgument` if torch does not know it."""
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -21,7 +21,7 @@ def checked_device(device: Any) -> torch.device:
 
 
 class StagingBuffer:
-    """Host buffer that grows as needed, with the event after which it may be written again.
+    """Reusable page-locked host memory from which many arrays are copied to a device at once.
 
     Args:
         device: the target device. For CUDA the buffer is page-locked and copies do not block the host.
@@ -42,7 +42,7 @@ class StagingBuffer:
         return self._buffer.numel()
 
     def send(self, arrays: list[np.ndarray], dtypes: list[torch.dtype]) -> list[torch.Tensor]:
-        """Return the arrays as tensors with the given dtypes on the device. They share one allocation."""
+        """Return the arrays as tensors on the device, with the given dtypes. They share one allocation."""
         sizes = [array.size * dtype.itemsize for array, dtype in zip(arrays, dtypes, strict=True)]
         ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
         starts = [0, *ends][:-1]
@@ -58,7 +58,7 @@ class StagingBuffer:
         return [_view(on_device, start, size, dtype, array.shape) for array, dtype, start, size in spans]
 
     def _reserve(self, total: int) -> None:
-        """Wait until the last copy is complete, and grow the buffer if it is too small."""
+        """Wait until the last copy is complete, and enlarge the memory to `total` bytes if it is smaller."""
         if self._on_cuda:
             if self._copied is None:
                 self._copied = torch.cuda.Event()
@@ -72,14 +72,14 @@ def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape
 
 
 def _source(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares the memory of `array`, even if the array is read-only. It must not be written to."""
+    """Return a tensor that shares the memory of an array, even of a read-only one. Never write to it."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
 
 
 class _Alias:
-    """Array interface to an array's memory without its read-only flag, because torch warns about read-only arrays."""
+    """Array interface to an array's memory without its read-only flag, about which torch would warn."""
 
     def __init__(self, array: np.ndarray) -> None:
         interface = array.__array_interface__

@@ -19,7 +19,7 @@ _WRAPPED = frozenset("?bBhilqfeFD")  # dtypes that torch knows and that stay wha
 
 
 class NumpyToTensor(Connector):
-    """Connector that converts numeric arrays to tensors on a device. float64 becomes float32; other dtypes are kept.
+    """Connector that converts numeric arrays to tensors on a device. float64 becomes float32; others keep their dtype.
 
     On the CPU, a writeable array is wrapped and a read-only one is copied. For CUDA, all arrays are written into one
     page-locked buffer, which is reused, and moved by one copy that does not block the host. Other values (tensors,
@@ -46,7 +46,7 @@ class NumpyToTensor(Connector):
         self.to("cpu" if device is None else device)
 
     def to(self, device: str | torch.device) -> None:
-        """Set the device for later batches."""
+        """Set the device for the batches of later calls."""
         self.device = checked_device(device)
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
@@ -58,12 +58,12 @@ class NumpyToTensor(Connector):
         return batch
 
     def to_tensors(self, values: Any) -> Any:
-        """Return nested values with tensors in place of numeric arrays."""
+        """Return nested values with all numeric arrays as tensors on the device."""
         return nested.map_leaves(tensor_of, values) if self._staging is None else _staged(values, self._staging)
 
 
 def tensor_of(leaf: Any) -> Any:
-    """Return a numeric array as a CPU tensor, and any other value unchanged. A writeable array shares its memory."""
+    """Return a numeric array as a CPU tensor, which shares its memory if it is writeable. Return others unchanged."""
     if type(leaf) is not np.ndarray:
         return leaf
     flags = leaf.flags
@@ -93,5 +93,5 @@ def _staged(values: Any, staging: StagingBuffer) -> Any:
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """Return the dtype of the tensor for an array with this dtype."""
+    """Return the torch dtype to which an array of this numpy dtype is converted."""
     return torch.float32 if dtype == np.float64 else torch.from_numpy(np.empty(0, dtype)).dtype

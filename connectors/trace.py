@@ -1,4 +1,4 @@
-"""Records of a pipeline's calls: columns, shapes, dtypes and times of each connector."""
+"""Recorded calls of a pipeline: columns, shapes, dtypes and times of each connector."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ColumnSummary", "PieceTrace", "Trace"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """Kind ("numpy", "torch", "parts" or a type's name), dtype and shape of one leaf of a column."""
+    """Kind, dtype and shape of one array in a batch. Kinds: "numpy", "torch", "parts" or the name of a type."""
 
     kind: str
     dtype: str
@@ -28,7 +28,7 @@ class ColumnSummary:
 
     @classmethod
     def of(cls, leaf: Any) -> ColumnSummary:
-        """Return the summary of a leaf."""
+        """Return kind, dtype and shape of one array or other value of a batch."""
         if isinstance(leaf, ColumnParts):
             return cls("parts", "", (len(leaf),))
         kinds = {np.ndarray: "numpy", torch.Tensor: "torch"}
@@ -43,9 +43,7 @@ class ColumnSummary:
 
 
 def fingerprints(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a value per leaf that changes if the leaf is rewritten: a checksum for arrays in host memory, else the
-    id.
-    """
+    """Return a number per array of a batch, by path: a checksum in host memory, else the object's id."""
     return {path: _fingerprint(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 
@@ -58,13 +56,13 @@ def _fingerprint(leaf: Any) -> Any:
 
 
 def summarise(batch: dict[str, Any]) -> dict[str, ColumnSummary]:
-    """Return the summaries of a batch's leaves by path (`obs`, `state_in/h`)."""
+    """Return kind, dtype and shape of each array of a batch, by its path such as `state_in/h`."""
     return {path: ColumnSummary.of(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 
 @dataclass(frozen=True, slots=True)
 class PieceTrace:
-    """Record of one connector's call. `rewritten` has the columns with new values of the same kind."""
+    """Record of one call of a connector: its time, and the columns before and after it."""
 
     piece: str
     got: dict[str, ColumnSummary]
@@ -74,7 +72,7 @@ class PieceTrace:
 
     @property
     def changed(self) -> dict[str, ColumnSummary]:
-        """Output columns of the connector that are new or differ from its input columns."""
+        """Output columns that the connector added or changed."""
         got, rewritten = self.got, self.rewritten
         return {path: kind for path, kind in self.gave.items() if got.get(path) != kind or path in rewritten}
 
@@ -85,7 +83,7 @@ class PieceTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """Calls of one pass through a pipeline, in order. `print(trace)` prints a table."""
+    """Records of one call of a pipeline, one per connector, in order. `print(trace)` prints a table."""
 
     pieces: list[PieceTrace] = field(default_factory=list)
     _repr_html_ = notebook_repr("connectors.notebook_cards", "trace")
@@ -100,7 +98,7 @@ class Trace:
         return self.pieces[index]
 
     def watcher(self, name: str, call: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        """Return a function that calls `call` and records the call under `name`."""
+        """Return a function that calls the connector `call` and records the call under `name`."""
 
         def watched(**arguments: Any) -> dict[str, Any]:
             got, before = summarise(arguments["batch"]), fingerprints(arguments["batch"])

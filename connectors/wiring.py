@@ -1,4 +1,4 @@
-"""Unique names of a pipeline's connectors, and the check that each one finds its columns."""
+"""Unique names for the connectors of a pipeline, and a check that each one finds the columns it reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from episodes.tracks.validation import checked_items
 
 
 def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None) -> dict[str, Connector]:
-    """Return the connectors by unique name. Unnamed ones get the name of their class, with a number if it is taken.
+    """Return connectors by unique name. Unnamed ones are named like their class, with a number if the name is taken.
 
     Raises:
         InvalidArgument: a connector occurs twice, or a given name is taken.
@@ -43,7 +43,7 @@ def _free_name(piece: Connector, taken: Mapping[str, Connector]) -> str:
 
 
 def check_wiring(pieces: Mapping[str, Connector], given: Iterable[str]) -> None:
-    """Raise `UnwiredPipeline` if a connector reads a column that is neither given nor written before."""
+    """Raise `UnwiredPipeline` if a connector reads a column that neither the caller nor an earlier one provides."""
     there = dict.fromkeys(given)
     for name, piece in pieces.items():
         missing = [column for column in piece.reads if column not in there]

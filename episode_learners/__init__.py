@@ -1,4 +1,4 @@
-"""Algorithms, policies and trainers: from batches to better policies."""
+"""Algorithms, policies and trainers that learn from episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `episodes train`, `evaluate`, `play` and `export`. Heavy modules are imported when one runs."""
+"""Command line: `episodes train`, `evaluate`, `play` and `export`. Heavy modules are imported when needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALGORITHM_NAMES = ("ppo", "recurrent-ppo", "impala", "grpo", "dqn", "r2d2", "sac
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. The exit status is 2 if the arguments are wrong."""
+    """Run a command of the command line. The exit status is 2 if its arguments are wrong."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
     import gymnasium as gym
@@ -68,7 +68,7 @@ def _train(chosen: argparse.Namespace) -> int:
 
 
 def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> None:
-    """Let a trainer continue from its newest checkpoint, or start it again if there is none."""
+    """Continue a training run from its newest checkpoint, or start it if there is none."""
     if not trainer.resume(allow):
         trainer.logger.resume(-1)
     elif goal is not None:
@@ -76,7 +76,7 @@ def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> 
 
 
 def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
-    """Return the run that the arguments describe, and its folder."""
+    """Return the training run that the command-line arguments describe, and its folder."""
     from episode_learners.run import Run
 
     if chosen.resume is not None:
@@ -110,14 +110,14 @@ def _check_without(chosen: argparse.Namespace, option: str, reason: str, *others
 
 
 def _with_max_epochs(run: Run, epochs: int | None) -> Run:
-    """Return the run with at most `epochs` epochs, or the run itself if `epochs` is None."""
+    """Return the run limited to `epochs` epochs, or unchanged if `epochs` is None."""
     if epochs is not None:
         run.trainer["max_epochs"] = epochs
     return run
 
 
 def _with_runners(run: Run, num_runners: int | None) -> Run:
-    """Return the run with `num_runners` runners, or the run itself if `num_runners` is None."""
+    """Return the run with `num_runners` parallel runners, or unchanged if `num_runners` is None."""
     if num_runners is not None:
         run.num_runners = num_runners
     return run
@@ -153,7 +153,7 @@ def _evaluate(chosen: argparse.Namespace) -> int:
 
 
 def _play(chosen: argparse.Namespace) -> int:
-    """Add new episodes of the policy to a data set."""
+    """Let the policy of a run play episodes, and add them to a data set."""
     from episodes.storage import EpisodeDataset, EpisodeWriter
     from episodes.storage.header import NAME as DATASET_FILE
 
@@ -200,14 +200,14 @@ def _export(chosen: argparse.Namespace) -> int:
 
 
 def _fresh_seed(num_known: int) -> int:
-    """Return the seed of the next episodes that are added to a data set with `num_known` episodes. The first is 0."""
+    """Return a seed for new episodes of a data set that has `num_known` already, so that none is repeated."""
     from episode_runners.seeds import independent_seed
 
     return independent_seed(num_known) if num_known else 0
 
 
 def _evaluate_policy(chosen: argparse.Namespace, seed: int) -> Evaluation:
-    """Evaluate the trained policy of a run's folder."""
+    """Return the evaluation of the trained policy in a run's folder."""
     from episode_runners import evaluate
 
     trainer = _resumed(chosen.folder, chosen.device)
@@ -238,7 +238,7 @@ def _make_stop_fn(run: Run, goal: float | None) -> Any:
 
 
 def _count(text: str) -> int:
-    """Parse a command-line argument that must be an int of at least 1."""
+    """Return a command-line argument as an int, which must be at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is no count: give an int of at least 1")

@@ -17,7 +17,7 @@ __all__ = ["data_parallel"]
 
 
 def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None) -> None:
-    """Let an algorithm average its gradients with its copies in other processes before each step.
+    """Make an algorithm average its gradients with its copies in other processes before each step.
 
     Each optimizer needs one all-reduce of its flat gradient per step. All copies get the weights of the first process.
     Every process must take the same number of gradient steps: give each update the same number of steps, and the same
@@ -46,6 +46,6 @@ def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None)
 
 
 def _average(gradient: torch.Tensor, size: int, group: Any) -> None:
-    """Replace a gradient by its mean over all processes."""
+    """Replace a gradient, in place, by its mean over all processes of `group`."""
     distributed.all_reduce(gradient, group=group)
     gradient.div_(size)

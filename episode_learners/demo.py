@@ -1,4 +1,4 @@
-"""The demo: `python -m episode_learners.demo` trains PPO on CartPole and stores what it samples.
+"""Demo: `python -m episode_learners.demo` trains PPO on CartPole and stores the sampled episodes.
 
 It is a run of `episodes train` with a hook: PPO learns from episodes of eight environments until the mean return of the
 last 50 complete episodes reaches the environment's threshold. It leaves a table, a picture and the episodes.
@@ -35,7 +35,7 @@ KNOWN = "CartPole-v1"  # whose numbers other environments get that have none of 
 
 @dataclass
 class Demo:
-    """A training run with its environment, its policy and the sampled episodes.
+    """Training run for the demo: PPO with its environment, policy and sampled episodes.
 
     Args:
         env_id: id of a Gymnasium environment.
@@ -68,7 +68,7 @@ class Demo:
         self.policy = self.trainer.algorithm.policy
 
     def on_collect(self, trainer: Trainer[Any], pack: EpisodePack) -> None:
-        """Add the sampled pack to the history of episodes."""
+        """Add the sampled episodes to the history."""
         self.history.add(pack)
 
     def on_update(self, trainer: Trainer[Any], metrics: dict[str, float]) -> None:
@@ -88,7 +88,7 @@ class Demo:
 
     @property
     def is_solved(self) -> bool:
-        """Whether the mean return of the last complete episodes reaches the goal. False without a goal."""
+        """Whether the mean return of the last episodes reaches the goal. It is False without a goal."""
         return self.goal is not None and len(self.history.returns) >= LAST_EPISODES and self.mean_return >= self.goal
 
     def train(self) -> None:
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _device(name: str) -> str:
-    """Return the name of an available device."""
+    """Return the name of a device if torch can use it, else raise ArgumentTypeError."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

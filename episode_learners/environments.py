@@ -1,4 +1,4 @@
-"""Environments of built-in settings that Gymnasium lacks: `gymnasium.make("episode_learners.environments:ID")`."""
+"""Environments for tested settings: `gymnasium.make("episode_learners.environments:ID")`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["WithoutVelocities"]
 
 
 class WithoutVelocities(gym.ObservationWrapper):
-    """Wrapper of CartPole with the positions of the cart and the pole only, scaled to about 1."""
+    """CartPole wrapper that hides the velocities. Observations: positions of cart and pole, scaled to about 1."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -22,7 +22,7 @@ class WithoutVelocities(gym.ObservationWrapper):
 
 
 def cartpole_without_velocities(**options: Any) -> gym.Env:
-    """Return CartPole-v1 (500 steps) without velocities."""
+    """Return CartPole-v1 (500 steps) that hides the velocities."""
     return WithoutVelocities(gym.make("CartPole-v1", **options))
 
 

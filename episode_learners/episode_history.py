@@ -13,7 +13,7 @@ __all__ = ["EpisodeHistory"]
 
 
 class EpisodeHistory:
-    """Collector that joins sampled chunks to complete episodes.
+    """Collector that joins the parts of episodes in samples to complete episodes, with returns and lengths.
 
     Args:
         keep: number of the last complete episodes that are stored. Of others, returns and lengths are stored.
@@ -27,7 +27,7 @@ class EpisodeHistory:
         self._kept: deque[list[SingleAgentEpisode]] = deque(maxlen=keep)
 
     def add(self, pack: EpisodePack) -> None:
-        """Add a pack of complete episodes and of chunks that continue earlier chunks. Nothing is copied."""
+        """Add sampled episodes, and parts of episodes that continue earlier ones. Nothing is copied."""
         self.num_steps += pack.num_steps
         ended = pack.terminated | pack.truncated
         for chunk, has_ended in zip(pack, ended, strict=True):
@@ -42,11 +42,11 @@ class EpisodeHistory:
         self._kept.append(chunks)
 
     def mean_return(self, last: int = 50) -> float:
-        """Return the mean return of the last `last` complete episodes, or NaN if there is none."""
+        """Return the mean return of the last `last` complete episodes, NaN if there are none."""
         return float(np.mean(self.returns[-last:])) if self.returns else float("nan")
 
     def episodes(self) -> list[SingleAgentEpisode]:
-        """Return the last complete episodes, joined, the newest last."""
+        """Return the last complete episodes, the newest last."""
         return [_joined(chunks) for chunks in self._kept]
 
 

@@ -1,4 +1,4 @@
-"""Self-play and leagues: opponents from snapshots, Elo ratings and a payoff matrix."""
+"""Self-play leagues: opponents with weights of earlier policies, Elo ratings and a payoff matrix."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ class League:
         self.ratings[other] -= self.elo_step * (points - expected)
 
     def payoff_matrix(self) -> tuple[list[str], np.ndarray]:
-        """Return the players, and the mean points [n, n] of each row's player against each column's. NaN: no games."""
+        """Return the players' names, and the mean points [n, n] of each (row) against each (column); NaN without
+        games.
+        """
         names = list(self.ratings)
         matrix = np.full((len(names), len(names)), np.nan)
         for (player, other), (points, games) in self.results.items():
@@ -97,11 +99,11 @@ class League:
         return names, matrix
 
     def player_of(self, module_id: Hashable) -> str:
-        """Return the name of the player, a learner or a snapshot, whose weights a module has."""
+        """Return the name of the player (learner or snapshot) whose weights a module has now."""
         return self.players.get(module_id, str(module_id))
 
     def on_collect(self, trainer: Any, episodes: Sequence[MultiAgentEpisode]) -> None:
-        """Count the episodes that ended as games of their players."""
+        """Count each sampled episode that ended as a game of its players."""
         for chunk in episodes:
             returns = self._returns.setdefault(chunk.id_, {})
             for agent_id, value in chunk.get_returns(include_pending=True).items():
@@ -127,7 +129,7 @@ class League:
     # --- opponents ---------------------------------------------------------------------------------------------------
 
     def on_update(self, trainer: Any, metrics: Mapping[str, float]) -> None:
-        """Take snapshots if it is time, and give the opponents weights.
+        """Take snapshots and choose opponents if it is time.
 
         Raises:
             InvalidArgument: an opponent is trained.
@@ -152,7 +154,7 @@ class League:
         self._num_updates, self._latest = 0, []
 
     def choose_opponents(self, trainer: Any) -> None:
-        """Give each opponent module the weights of a snapshot, and begin new episodes."""
+        """Give each opponent module the weights of a snapshot, and let new episodes begin."""
         names = list(self.snapshots)
         weights = np.ones(len(names))
         if self.rule == "prioritized":

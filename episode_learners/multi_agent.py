@@ -1,4 +1,4 @@
-"""`MultiAgentAlgorithm`: an algorithm for each of several modules."""
+"""`MultiAgentAlgorithm`: a separate algorithm for each of several modules (policies)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["MultiAgentAlgorithm"]
 
 
 class MultiAgentAlgorithm(nn.Module):
-    """An algorithm for each module. Agents of one module share its policy, and their steps form one train batch.
+    """A separate algorithm for each module. Agents of one module share its policy and train batch.
 
     Modules can be added, removed, frozen and unfrozen at any time. `policies` always has the policies of the current
     modules, so a runner that was made with `algorithm.policies` acts with a new module from its next episodes on.
@@ -104,13 +104,13 @@ class MultiAgentAlgorithm(nn.Module):
         return algorithm
 
     def freeze(self, *module_ids: Hashable) -> None:
-        """Stop training modules. They still act."""
+        """Stop training the given modules. Their policies still act."""
         for module_id in module_ids:
             self[module_id]
         self.train_ids = tuple(one for one in self.train_ids if one not in module_ids)
 
     def unfreeze(self, *module_ids: Hashable) -> None:
-        """Train frozen modules again.
+        """Train the given modules again.
 
         Raises:
             InvalidArgument: a module has no algorithm.
@@ -138,7 +138,7 @@ class MultiAgentAlgorithm(nn.Module):
         *,
         module_ids: Iterable[Hashable] | None = None,
     ) -> dict[Any, dict[str, float]]:
-        """Learn from multi-agent episodes, or from their agents' episodes or pack, and return metrics by module.
+        """Update all training modules from multi-agent episodes or those of single agents. Return metrics by module.
 
         Args:
             module_ids: the modules that learn; by default `train_ids`. A module without a step is left out.
@@ -185,7 +185,7 @@ class MultiAgentAlgorithm(nn.Module):
                 self[module_id].explore_after(num_env_steps)
 
     def _all_or_nothing(self, updates: Mapping[Hashable, Callable[[], dict[str, float]]]) -> dict[Any, Any]:
-        """Run the modules' updates, and return their metrics. If an update fails, undo all of them."""
+        """Run the updates of all modules, and return their metrics. If one fails, all are undone."""
         metrics: dict[Any, dict[str, float]] = {}
         undo = []
         try:
@@ -201,7 +201,7 @@ class MultiAgentAlgorithm(nn.Module):
 
 
 class ActingOnly(Algorithm):
-    """Algorithm of a module that acts and never learns."""
+    """Placeholder algorithm of a module whose policy acts and never learns."""
 
     def __init__(self, policy: Policy | Actor) -> None:
         policy, actor = split_actor(policy)

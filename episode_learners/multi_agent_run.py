@@ -1,4 +1,4 @@
-"""Trainers of several agents from a table of settings."""
+"""Creates trainers of several agents from a table of settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODULE_SETTINGS = ("algo", "policy", "algorithm", "decay_over", "frozen")
 
 
 class PatternMapping:
-    """Mapping function that maps an agent to the module of the first pattern that matches its id.
+    """Mapping function from an agent to the module of the first pattern that its id matches.
 
     Args:
         patterns: a module id for each pattern, such as `{"wolf_*": "wolves", "*": "sheep"}`.
@@ -86,7 +86,7 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
 
 
 def _make_part(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
-    """Return the `Run` of one module, made of its table in the settings."""
+    """Return a `Run` for one module alone, with the settings of its table."""
     table = run.modules[module_id]
     wrong = set(table) - set(_MODULE_SETTINGS)
     if wrong or "algo" not in table:
@@ -120,7 +120,7 @@ def _make_league(run: Any) -> League | None:
 
 
 def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    """Return the first agent that is mapped to each module, by module id."""
+    """Return, by module id, the first agent that is mapped to each module."""
     modules = {agent: mapping(agent, None) for agent in agents}
     unknown = set(modules.values()) - set(run.modules)
     if unknown:
@@ -135,7 +135,7 @@ def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any
 
 
 def _spaces_of(env: MultiAgentEnv, players: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the observation and action space of each module's agent, and close the environment."""
+    """Return (observation space, action space) by module id, those of its agent in `players`. Close the environment."""
     spaces = {
         module_id: (env.space("observation_space", agent), env.space("action_space", agent))
         for module_id, agent in players.items()

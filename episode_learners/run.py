@@ -36,7 +36,7 @@ SETTINGS = Path(__file__).parent / "settings"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Policy, algorithm and configuration classes of an algorithm in settings."""
+    """Classes of one algorithm that can be named in settings: policy, algorithm and configurations."""
 
     policy: Callable[..., learners.Policy]
     algorithm: Callable[..., learners.Algorithm]
@@ -79,7 +79,7 @@ _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoreg
 
 @dataclass(kw_only=True)
 class Run:
-    """Settings of a training run. `make()` returns its trainer.
+    """Settings of a training run, from which `make()` creates the trainer.
 
     Attributes:
         algo: name of the algorithm.
@@ -200,7 +200,7 @@ class Run:
         return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
 
     def _with_ledger(self, of_trainer: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the trainer, with the path of the ledger if the run has one."""
+        """Return the trainer's arguments, with a path for the record of what updates learned from if it is wanted."""
         if not self.ledger or of_trainer.get("folder") is None:
             return of_trainer
         return {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
@@ -243,7 +243,7 @@ class Run:
         return SingleAgentEnvRunner(env, actor.policy, seed=seed, **pipelines)
 
     def _with_group(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
-        """Return the runner, or a group of equal runners if `num_runners` is positive."""
+        """Return the runner, or `num_runners` parallel ones as one group if that is positive."""
         if not self.num_runners:
             return runner
         try:
@@ -255,7 +255,7 @@ class Run:
         return GroupRunner(runner, group, is_asynchronous=is_asynchronous)
 
     def _data(self, algorithm: learners.Algorithm) -> Any:
-        """Return the data set, a sampler of it, or a buffer with its episodes, as the algorithm needs."""
+        """Return the recorded episodes as the algorithm needs them: as a data set, a sampler or a replay buffer."""
         dataset = EpisodeDataset(str(self.data))
         stored, seen = dataset.observation_space, algorithm.policy.observation_space
         if stored is not None and stored != seen:
@@ -277,7 +277,7 @@ class Run:
         return NETWORKS[name]
 
     def _pieces(self, space: gym.Space) -> list[Connector | View]:
-        """Return the connectors from observations to the policy's input."""
+        """Return the connectors that convert observations of this space to what the policy reads."""
         policy = self._policy_class()
         pieces: list[Connector | View] = [] if policy in _READ_ANY else [*flattening(space)]
         return (

@@ -1,4 +1,4 @@
-"""Env runners: sample episodes of policies in environments."""
+"""Env runners: objects that let policies act in environments and return the episodes."""
 
 from __future__ import annotations
 

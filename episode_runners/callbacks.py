@@ -1,4 +1,4 @@
-"""`RLlibCallback`: a hook with the method names and arguments that RLlib documents."""
+"""`RLlibCallback`: base class for callbacks with the method names and arguments of RLlib."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RLlibCallback:
         """Handle the end of an episode."""
 
     def on_sample_end(self, **arguments: Any) -> None:
-        """Handle the end of a call of `sample`.
+        """Handle the end of a call of the runner's `sample`.
 
         Args:
             arguments: `env_runner`, `metrics_logger`, and `samples`, the list of the returned episodes, whose
@@ -64,7 +64,7 @@ class RLlibCallback:
         """
 
     def on_train_result(self, **arguments: Any) -> None:
-        """Handle the result of an update.
+        """Handle the metrics after an update of the policy.
 
         Args:
             arguments: `algorithm`, `metrics_logger`, and `result`: a dict with "training_iteration",
@@ -73,14 +73,14 @@ class RLlibCallback:
         """
 
     def on_evaluate_start(self, **arguments: Any) -> None:
-        """Handle the start of a test, with `algorithm` and `metrics_logger`."""
+        """Handle the start of a test of the policy, with `algorithm` and `metrics_logger`."""
 
     def on_evaluate_end(self, **arguments: Any) -> None:
-        """Handle the end of a test, with `algorithm`, `metrics_logger` and `evaluation_metrics`."""
+        """Handle the end of a test of the policy, with `algorithm`, `metrics_logger` and `evaluation_metrics`."""
 
 
 class CallbackRunner:
-    """A runner with the additional attributes that RLlib's callbacks use.
+    """Wrapper of a runner that adds the attributes of RLlib's env runners, for callbacks.
 
     Args:
         runner: the runner. Other attributes are read from it and set on it.
@@ -92,12 +92,12 @@ class CallbackRunner:
 
     @property
     def config(self) -> Any:
-        """The callback's `config`."""
+        """The `config` attribute of the callback."""
         return self.callback.config
 
     @property
     def metrics(self) -> Any:
-        """The runner's `metrics_logger`."""
+        """The `metrics_logger` of the runner, under RLlib's name."""
         return self.runner.metrics_logger
 
     @property
@@ -113,9 +113,7 @@ class CallbackRunner:
 
 
 class CallbackHook:
-    """Adapter that calls an `RLlibCallback` as a runner calls hooks. It has only the methods that the callback
-    overrides.
-    """
+    """Adapter that makes an `RLlibCallback` a runner hook. It has only the methods that the callback overrides."""
 
     def __init__(self, callback: RLlibCallback) -> None:
         self.callback = callback
@@ -149,9 +147,7 @@ class CallbackHook:
         self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **self._arguments(runner))
 
     def _call_sample_end(self, runner: Any, sampled: Any) -> EpisodePack | None:
-        """Call `on_sample_end`. Return the pack with the custom data that the callback wrote, or None if it wrote
-        none.
-        """
+        """Call `on_sample_end`, and return the pack with the `custom_data` that was written; None if there was none."""
         if not isinstance(sampled, EpisodePack):
             samples = sampled if isinstance(sampled, list) else []
             self.callback.on_sample_end(samples=samples, **self._arguments(runner))
@@ -164,7 +160,7 @@ class CallbackHook:
         return sampled.replace(custom_data=custom_data) if any(custom_data) else None
 
     def _arguments(self, runner: Any) -> dict[str, Any]:
-        """Return the arguments that describe the runner."""
+        """Return the arguments of RLlib's callbacks that describe the runner, by name."""
         env = getattr(runner, "env", None)
         if env is None:
             env = SimpleNamespace(envs=[each.env for each in runner.envs])
@@ -178,7 +174,7 @@ class CallbackHook:
 
 
 def check_unwritten(episodes: EditableEpisodes) -> None:
-    """Raise `InvalidArgument` if a hook wrote to the episodes, except into their `custom_data`."""
+    """Raise `InvalidArgument` if a hook changed the episodes, except for their `custom_data`."""
     if episodes.changed:
         raise InvalidArgument(
             "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives "
@@ -188,7 +184,7 @@ def check_unwritten(episodes: EditableEpisodes) -> None:
 
 
 def as_hook(hook: Any) -> Any:
-    """Return the hook, or a `CallbackHook` for a callback or a class of callbacks.
+    """Return a runner hook for an RLlib callback (object or class). A hook is returned unchanged.
 
     Raises:
         WrongType: another class, or an object without a method of `Hook`.

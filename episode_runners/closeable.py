@@ -1,4 +1,4 @@
-"""`Closeable`: base class with `close` and a context manager."""
+"""`Closeable`: base class of objects with `close`, for use in a `with` statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing of environments whose runner is garbage-collected without `close`."""
+"""Closes environments when their runner is garbage-collected and nobody has called `close`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error messages that name the environment, the leaf and the step.
+"""Errors that name the environment, the step, and the part of the observation that is wrong.
 
 Gymnasium's vector environments copy the results of all environments into arrays, so a result of a wrong shape raises
 numpy's error, which does not say where it came from. These functions run only after an error.
@@ -23,7 +23,7 @@ _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
 def raise_or_annotate(
     error: BaseException, env: VectorEnv, row: Any, get_ages: Callable[[], np.ndarray], runner: Any, sink: Any
 ) -> None:
-    """Raise `TrackMismatch` if the environments' row is invalid, else add a note about its origin to the error.
+    """Raise `TrackMismatch` if the environments returned invalid data, else add a note on the origin to `error`.
 
     Args:
         error: the error that stopped the vector step.
@@ -72,7 +72,7 @@ def _where(env: VectorEnv, index: int, ages: np.ndarray) -> str:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
-    """Yield the stack frames of the error, outermost first."""
+    """Yield the stack frames in which an error occurred, outermost first."""
     traceback = error.__traceback__
     while traceback is not None:
         yield traceback.tb_frame
@@ -84,7 +84,7 @@ def _owner(frame: FrameType) -> Any:
 
 
 def _index_in(frame: FrameType) -> int | None:
-    """Return the index of the environment that a method of Gymnasium's vector environments was processing."""
+    """Return the index of the environment that Gymnasium was processing in a stack frame, or None."""
     return frame.f_locals.get("index", frame.f_locals.get("i"))
 
 
@@ -100,7 +100,7 @@ def _row_mismatches(env: VectorEnv, row: Any) -> Iterator[str]:
 
 
 def _space_mismatches(space: gym.Space, value: Any, name: str, leading: tuple[int, ...] = ()) -> Iterator[str]:
-    """Yield descriptions of leaves with wrong keys, shapes or kinds of dtypes. Bounds are not checked."""
+    """Yield text for each part of a value whose keys, shape or kind of dtype differ from the space."""
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping):
             yield f"{name} are {_brief(value)}; the space is a Dict with {list(space.spaces)}"

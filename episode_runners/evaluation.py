@@ -1,4 +1,4 @@
-"""`evaluate`: returns of a policy on whole episodes, without learning from them."""
+"""`evaluate`: returns of a policy in whole episodes, without learning from them."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class Evaluation:
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes."""
+        """Number of evaluated episodes."""
         return len(self.returns)
 
     @property
     def mean_return(self) -> float:
-        """Mean of the returns."""
+        """Mean of the episodes' returns."""
         return float(self.returns.mean())
 
     @property
     def std_return(self) -> float:
-        """Standard deviation of the returns (over n). The error of the mean is this divided by sqrt(n)."""
+        """Standard deviation (over n) of the returns. The standard error of the mean is this divided by sqrt(n)."""
         return float(self.returns.std())
 
     @property
     def mean_length(self) -> float:
-        """Mean of the lengths."""
+        """Mean number of steps of the episodes."""
         return float(self.lengths.mean())
 
     def as_dict(self) -> dict[str, float]:
@@ -93,7 +93,7 @@ def evaluate(
     agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
     check_pipeline: bool = True,
 ) -> Evaluation:
-    """Run whole episodes of a policy, and return them with their returns. Nothing is learned.
+    """Return whole episodes of a policy with their returns. Neither the policy nor its statistics change.
 
     The pipelines are copies with their current state, whose statistics do not change. A `torch.nn.Module` is in
     evaluation mode meanwhile. Torch's global random state does not change. Each environment contributes its first
@@ -155,7 +155,7 @@ def evaluate(
 
 
 def _with_copied_pipelines(policy: Any) -> Any:
-    """Return the policy itself, or an actor with copies of the pipelines."""
+    """Return an actor with copied pipelines, so that their statistics do not change. A plain policy stays unchanged."""
     if not isinstance(policy, Actor):
         return policy
     return Actor.of_parts(policy.policy, copy_pipeline(policy.env_to_module), copy_pipeline(policy.module_to_env))
@@ -179,7 +179,7 @@ def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bo
 
 @contextmanager
 def _evaluation_mode(policies: Sequence[Any]) -> Iterator[None]:
-    """Set policies to evaluation mode within the block, and preserve torch's random state."""
+    """Set policies to evaluation mode in a `with` block, and restore their mode and torch's random state after it."""
     modules = [part for policy in policies if isinstance(policy, torch.nn.Module) for part in policy.modules()]
     were_training = [module.training for module in modules]
     devices = {module_of(policy).device for policy in policies}

@@ -1,4 +1,4 @@
-"""`MetricsLogger`: numbers that callbacks log while a runner samples."""
+"""`MetricsLogger`: collects and reduces numbers that callbacks log while a runner samples."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WITH_ALL_VALUES = ("mean", "item_series", "percentiles")  # others need one num
 
 @dataclass(slots=True)
 class _Series:
-    """The logged values of one key."""
+    """Values logged under one key, with the options for reducing them."""
 
     reduction: str  # a key of `_REDUCTIONS`
     values: deque[Any]
@@ -68,14 +68,14 @@ class _Series:
         return self.total / max(perf_counter() - self.since, 1e-9)
 
     def start_interval(self) -> None:
-        """Start a new interval of the throughput, and drop the values if `clears`."""
+        """Start a new interval for values per second, and drop the values if `clears` is set."""
         if self.clears:
             self.values.clear()
         self.total, self.since = 0.0, perf_counter()
 
 
 class MetricsLogger:
-    """Log of values by key, each with a reduction to one number. Methods and arguments are RLlib's.
+    """Log of numbers by key, each reduced in its own way (mean, sum, ...), with RLlib's methods and arguments.
 
     >>> logger = MetricsLogger()
     >>> for total in (1, 3, 5):
@@ -100,7 +100,7 @@ class MetricsLogger:
         clear_on_reduce: bool | None = None,
         with_throughput: bool | None = None,
     ) -> None:
-        """Log a value. The first call with a key decides on the options of the key.
+        """Log a value under a key. The options of the key are those of its first call.
 
         Args:
             key: a name, or a tuple of names that leads into nested dicts.
@@ -162,7 +162,7 @@ class MetricsLogger:
     def log_dict(
         self, value_dict: Mapping[str, Any], *, key: Key | None = None, reduce: str | None = "mean", **options: Any
     ) -> None:
-        """Log the values of nested dicts, each under its path.
+        """Log the values of nested dicts, each under the keys on the path to it.
 
         Args:
             value_dict: values by name, or dicts of them.
@@ -179,7 +179,7 @@ class MetricsLogger:
 
     @contextmanager
     def log_time(self, key: Key, *, reduce: str = "ema", **options: Any) -> Iterator[None]:
-        """Return a context manager that logs the seconds its block takes, with the options of `log_value`."""
+        """Return a context manager that logs the duration of its block in seconds under a key."""
         start = perf_counter()
         try:
             yield
@@ -187,7 +187,7 @@ class MetricsLogger:
             self.log_value(key, perf_counter() - start, reduce=reduce, **options)
 
     def peek(self, key: Key | None = None, default: Any = None, *, throughput: bool = False) -> Any:
-        """Return the reduced number of a key, or nested dicts of all keys.
+        """Return the current number of a key, or the nested dicts of all keys and numbers.
 
         Args:
             key: None for all keys.
@@ -209,7 +209,7 @@ class MetricsLogger:
         return numbers
 
     def reduce(self) -> dict[str, Any]:
-        """Return all numbers as `peek()` does, and drop the values of keys that clear."""
+        """Return the numbers of all keys, and drop the values of keys with `clear_on_reduce`."""
         numbers = self.peek()
         for series in self._series.values():
             series.start_interval()

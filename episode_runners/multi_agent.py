@@ -1,4 +1,4 @@
-"""`MultiAgentEnvRunner`: samples episodes of several agents."""
+"""`MultiAgentEnvRunner`: lets several agents act in an environment, and returns their episodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions
 
 
 class MultiAgentEnvRunner(EnvRunner):
-    """Sampler of episodes of several agents, in one or several copies of an environment.
+    """Sampler of multi-agent episodes, in one or several copies of an environment.
 
     Args:
         env: a PettingZoo environment (parallel or AEC), an environment whose `reset` and `step` take and return dicts
@@ -136,7 +136,7 @@ class MultiAgentEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[MultiAgentEpisode]:
-        """Sample episodes until there are enough env steps or whole episodes, and return them finalized.
+        """Return multi-agent episodes with at least `num_timesteps` env steps, or `num_episodes` whole episodes.
 
         Args:
             num_timesteps: minimum number of env steps, summed over all copies. Episodes that are ongoing at the end are
@@ -230,7 +230,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._needs_reset = True
 
     def _finalize(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
-        """Finalize a chunk, with the policies' versions and rewards of the runner's dtype. Return the chunk."""
+        """Return an episode chunk converted to arrays, with policy versions, and rewards of the runner's dtype."""
         write_versions(chunk, self._policy_version)
         self._pipelines.write_acting_pipelines(chunk)
         chunk.to_numpy()
@@ -252,7 +252,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._policy_version = versions
 
     def take(self) -> list[MultiAgentEpisode]:
-        """Return finalized chunks of calls of `sample` that failed or were interrupted.
+        """Return what was sampled in failed or interrupted calls of `sample`, as a list of finalized chunks.
 
         It also works if the runner is closed or its environments died. A step that failed is left out. A chunk whose
         items do not fit together, which can be the reason of the failure, is returned as it grew. Chunks are returned
@@ -280,14 +280,14 @@ class MultiAgentEnvRunner(EnvRunner):
         self._failed, self._taken, self.episodes, self._in_step = False, [], [], []
 
     def _finalize_if_possible(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
-        """Return the chunk finalized, or as it grew if its items do not fit together."""
+        """Return an episode chunk converted to arrays, or unconverted if its items do not fit together."""
         try:
             return self._finalize(chunk)
         except EpisodeError:
             return chunk
 
     def _cut_all(self) -> None:
-        """Cut all ongoing episodes that have steps, and store the chunks. The successors continue."""
+        """Store the steps so far of all ongoing episodes as chunks, and continue the episodes in new ones."""
         for i, episode in enumerate(self.episodes):
             if len(episode):
                 successor = episode.cut(self._lookback_of(episode))
@@ -301,7 +301,7 @@ class MultiAgentEnvRunner(EnvRunner):
                 self.episodes[i] = successor
 
     def _lookback_of(self, episode: MultiAgentEpisode) -> int:
-        """Return the number of earlier env steps that the successor of this chunk must contain."""
+        """Return how many env steps of this chunk the next one must repeat as lookback."""
         return max(self._lookback, episode.env_steps_back(self.env_to_module.lookback))
 
     def _reset_all(self) -> None:
@@ -314,7 +314,7 @@ class MultiAgentEnvRunner(EnvRunner):
             self._call_start_hooks(i)
 
     def _reset_copy(self, i: int) -> MultiAgentEpisode:
-        """Reset copy `i`, and return its new episode."""
+        """Reset environment copy `i`, and return its new episode."""
         seed, self._seeds[i] = self._seeds[i], None
         observations, infos = self.envs[i].reset(seed=seed)
         episode = MultiAgentEpisode(
@@ -357,7 +357,7 @@ class MultiAgentEnvRunner(EnvRunner):
         *,
         missing: list[int] | None = None,
     ) -> None:
-        """Take and record one env step in each of the copies `going`."""
+        """Take one env step in each of the environment copies `going`, and record it."""
         if self._resuming:
             self._fit_outputs(actions, outputs)
         steps = [(i, self._step_copy(i, for_env[i])) for i in going]
@@ -380,7 +380,7 @@ class MultiAgentEnvRunner(EnvRunner):
                     self._call_start_hooks(i)
 
     def _step_copy(self, i: int, actions: ByAgent) -> EnvStep:
-        """Take one env step in copy `i`. Errors get a note that names the copy."""
+        """Return the result of one env step in environment copy `i`. Errors get a note that names the copy."""
         try:
             return self.envs[i].step(actions)
         except Exception as error:
@@ -388,7 +388,7 @@ class MultiAgentEnvRunner(EnvRunner):
             raise
 
     def _fit_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
-        """Fit the recorded extra outputs of agents that act for the first time in a chunk to those of their policy.
+        """Give agents that act for the first time in a chunk the recorded outputs that their current policy has.
 
         Items of earlier steps without such an output are zeros, and for recurrent states the initial state: the policy
         starts with it, and a learner does too. Random actions have no outputs.
@@ -468,16 +468,14 @@ class MultiAgentEnvRunner(EnvRunner):
 
     @property
     def actors(self) -> dict[Any, Actor]:
-        """Actors by module, with the runner's pipelines and statistics. Only modules that have a policy and have
-        acted.
-        """
+        """Policies with their pipelines and statistics, by module id, of all modules that have acted."""
         pipelines = self.env_to_module.modules, self.module_to_env.modules
         known = [module_id for module_id in self.policies or {} if all(module_id in modules for modules in pipelines)]
         policies = self.policies or {}
         return {name: Actor.of_parts(policies[name], *(modules[name] for modules in pipelines)) for name in known}
 
     def set_module(self, module_id: Any, policy: Any) -> None:
-        """Add a module with a policy or an actor, or replace the policy of a module.
+        """Set the policy or actor of a module: a new module, or an existing one.
 
         Agents can be mapped to a new module in episodes that start afterwards. If agents have acted with an earlier
         policy of the module, the next `sample` starts new episodes. A policy uses the pipelines that the runner has for
@@ -494,7 +492,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._needs_reset |= self._pipelines.set_module(module_id, policy)
 
     def remove_module(self, module_id: Any) -> None:
-        """Remove the policy and the pipelines of a module. Other modules do not change.
+        """Remove a module with its policy and pipelines. Other modules do not change.
 
         If agents have acted with it, the next `sample` starts new episodes. No agent may be mapped to it in these.
         """
@@ -505,11 +503,11 @@ class MultiAgentEnvRunner(EnvRunner):
 
     @property
     def num_env_steps(self) -> int:
-        """Number of env steps sampled in all calls of `sample`."""
+        """Number of env steps in all calls of `sample` so far."""
         return self._num_steps
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of the pipelines, the counts and the seed. A runner that never sampled is reset first."""
+        """Return pipeline statistics, counts and the seed. Environments that were never reset are reset first."""
         self._create_pipelines()
         state = super().get_state()
         for name, later in self._pipelines.later_states.items():
@@ -522,7 +520,7 @@ class MultiAgentEnvRunner(EnvRunner):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of `get_state`. The next `sample` starts new episodes, seeded by the seed and the step count.
+        """Restore what `get_state` returned. The next `sample` starts new episodes, with seeds derived from it.
 
         The state of a module whose pipelines do not exist yet is restored when its first agent appears.
         """
@@ -530,7 +528,7 @@ class MultiAgentEnvRunner(EnvRunner):
         super().set_state(state | self._pipelines.states_for_now(state))
 
     def _create_pipelines(self) -> None:
-        """Create the pipelines of modules, which need the spaces of agents, by a first reset of the environments."""
+        """Reset the environments, if necessary, to create the pipelines of the modules from the agents' spaces."""
         if not self.episodes and not self._closed:
             self._reset_all()
 
@@ -558,7 +556,7 @@ class MultiAgentEnvRunner(EnvRunner):
 
 
 def _all_flagged(episode: MultiAgentEpisode, terminateds: Mapping[Any, bool], truncateds: Mapping[Any, bool]) -> bool:
-    """Return True if every agent that is not done is flagged as terminated or truncated."""
+    """Return True if every agent still in the episode is flagged as terminated or truncated."""
     return all(
         agent_episode.is_done or terminateds.get(agent_id) or truncateds.get(agent_id)
         for agent_id, agent_episode in episode.agent_episodes.items()

@@ -1,4 +1,4 @@
-"""Adapters that give PettingZoo's parallel and turn-based environments, and plain dict environments, one interface."""
+"""Adapters with one interface for PettingZoo's parallel and turn-based environments and plain dict environments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DictEnv", "EnvStep", "MultiAgentEnv", "TurnBasedEnv", "as_multi_agen
 
 
 class EnvStep(NamedTuple):
-    """Result of one env step, as dicts by agent for `MultiAgentEpisode.add_env_step`."""
+    """Result of one env step, as dicts by agent id, with the arguments of `MultiAgentEpisode.add_env_step`."""
 
     observations: dict[Any, Any]
     rewards: dict[Any, Any]
@@ -29,15 +29,15 @@ class MultiAgentEnv(Protocol):
     """Interface of the environments that a multi-agent runner steps."""
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Reset the environment. Return the observations of the agents that act first, and infos."""
+        """Reset the environment, and return observations and infos by id of the agents that act first."""
         ...
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
-        """Take one env step with the actions of the agents that observed last."""
+        """Return the result of one env step, given the actions of the agents that observed last."""
         ...
 
     def space(self, kind: str, agent_id: Any) -> gym.Space:
-        """Return the agent's space. `kind` is "observation_space" or "action_space"."""
+        """Return an agent's space of the given kind, "observation_space" or "action_space"."""
         ...
 
     def close(self) -> None: ...
@@ -68,7 +68,7 @@ def as_multi_agent_env(env: Any) -> MultiAgentEnv:
 
 
 def makes_envs(env: Any) -> bool:
-    """Return True for a class or a function that makes an environment, False for an environment."""
+    """Return True for a class or function that makes environments, False for an environment object."""
     return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
@@ -106,7 +106,7 @@ class DictEnv:
 
 
 class TurnBasedEnv:
-    """Adapter for PettingZoo's AEC environments. One env step is the turn of one agent.
+    """Adapter for PettingZoo's turn-based (AEC) environments. One env step is the turn of one agent.
 
     The agent whose turn it is gets an observation, and the reward that `last()` has accumulated since its last action.
     In PettingZoo, an agent that is dead has one more turn with the action None. The adapter takes that turn within the
@@ -135,7 +135,9 @@ class TurnBasedEnv:
         return self._turns()
 
     def _turns(self) -> EnvStep:
-        """Take the turns of dead agents, and return their results with the observation of the next living agent."""
+        """Return the results since the last turn, with the next living agent's observation. Dead agents' turns are
+        taken.
+        """
         step = EnvStep({}, {}, {}, {}, {}, False)
         terminateds, truncateds = {}, {}
         env = self.env
@@ -167,7 +169,7 @@ _OF_A_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
 def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> Any:
-    """Return the result of an environment's call if each part is a dict by agent. Infos may be None.
+    """Return the result of an environment's method, after a check that each part is a dict by agent id.
 
     Args:
         env: the environment, for error messages.
@@ -188,9 +190,7 @@ def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> A
 
 
 def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
-    """Return an agent's space: `env.<kind>(agent)`, `env.<kind>s[agent]`, `env.get_<kind>(agent)`, or one space for
-    all.
-    """
+    """Return an agent's space, whichever of four usual methods or attributes the environment has for it."""
     member: Any = getattr(env, kind, None)
     if not isinstance(member, gym.Space) and callable(member):  # first: PettingZoo warns where its dict is asked for
         return cast(gym.Space, member(agent_id))
@@ -208,7 +208,7 @@ def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
 
 
 def random_action(space: gym.Space, observation: Any, info: Any) -> Any:
-    """Return a random action of the space. It is legal if the observation or the info has an "action_mask"."""
+    """Return a random action. It is legal if the observation or the info has an "action_mask"."""
     for source in (observation, info):
         if isinstance(source, Mapping) and "action_mask" in source and isinstance(space, gym.spaces.Discrete):
             return space.sample(np.asarray(source["action_mask"], np.int8))
@@ -216,7 +216,7 @@ def random_action(space: gym.Space, observation: Any, info: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return the value with copied arrays and containers."""
+    """Return a nested value with its arrays and containers copied."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Pipelines of a multi-agent runner, created when the first agent of a module appears."""
+"""Pipelines of a multi-agent runner, created when the first agent of a module (policy) appears."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = tuple[int, MultiAgentEpisode, ByAgent]  # index of a copy, its episode, an
 
 
 def _checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
-    """Return the pipelines, or empty pipelines for None.
+    """Return the given pipelines after a check of their type, or empty ones for None.
 
     Raises:
         WrongType: an object of another kind.
@@ -46,7 +46,7 @@ def split_actors(
     module_to_env: MultiAgentModuleToEnv | None,
     seed: int | None,
 ) -> tuple[Mapping[Any, Any] | None, MultiAgentEnvToModule | None, MultiAgentModuleToEnv | None]:
-    """Return the policies of actors, and the pipelines extended by the actors' pipelines.
+    """Return the policies without their actors, and the runner's pipelines with those of the actors added.
 
     Raises:
         InvalidArgument: a module has both an actor and a pipeline.
@@ -75,7 +75,7 @@ def _add_pipelines(
 
 
 class RunnerPipelines:
-    """Pipelines by module and spaces by agent, between a runner's environments and its policies.
+    """Pipelines by module and spaces by agent that a multi-agent runner uses between environments and policies.
 
     Args:
         policies: policies by module. None: random actions only, which need no pipelines.
@@ -107,7 +107,7 @@ class RunnerPipelines:
         self._rewriting = _rewriting_modules(self.env_to_module)
 
     def add_agents(self, rows: Sequence[Row]) -> None:
-        """Read the spaces of new agents, and create the pipelines of their modules."""
+        """Read the spaces of agents that are new, and create missing pipelines of their modules."""
         for i, episode, observations in rows:
             known = episode.observation_space
             new = [agent_id for agent_id in observations if agent_id not in known]
@@ -139,7 +139,7 @@ class RunnerPipelines:
         episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
 
     def set_module(self, module_id: Any, policy: Any) -> bool:
-        """Add or replace the policy or actor of a module. Return True if agents have acted with the earlier one."""
+        """Set the policy or actor of a module. Return True if agents have acted with a previous one."""
         has_acted = module_id in self._fingerprints
         if isinstance(policy, Actor):
             self.remove_module(module_id)
@@ -150,7 +150,7 @@ class RunnerPipelines:
         return has_acted
 
     def remove_module(self, module_id: Any) -> bool:
-        """Remove the policy and the pipelines of a module. Return True if agents have acted with it."""
+        """Remove a module's policy and pipelines. Return True if agents have acted with them."""
         cast(dict[Any, Any], self.policies or {}).pop(module_id, None)
         for pipelines in (self.env_to_module, self.module_to_env):
             pipelines.modules.pop(module_id, None)
@@ -158,11 +158,11 @@ class RunnerPipelines:
         return self._fingerprints.pop(module_id, None) is not None
 
     def is_in_use(self, module_id: Any) -> bool:
-        """Return True unless the module was removed."""
+        """Return True unless a module was removed after it had acted."""
         return module_id in (self.policies or {}) or module_id not in self._fingerprints
 
     def states_for_now(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the states of pipelines that exist already, and store those of modules whose agents come later.
+        """Return those pipeline states that can be restored now, and keep the others until their agents appear.
 
         A module that was removed, so that it has no policy, keeps the state of its pipelines.
         """
@@ -180,7 +180,7 @@ class RunnerPipelines:
         return now
 
     def _check(self, module_id: Any) -> None:
-        """Check the policy of a module once its pipelines have their spaces."""
+        """Prepare a module's pipelines for its policy, and check that the policy was trained in such pipelines."""
         policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
         seeing.bind_policy(policy)
         self.module_to_env[module_id].bind_policy(policy)
@@ -189,26 +189,26 @@ class RunnerPipelines:
             check_fingerprint(policy, fingerprint)
 
     def check_statistics(self) -> None:
-        """Raise `StateMismatch` if a trained policy would act behind a filter without statistics."""
+        """Raise `StateMismatch` if a trained policy would act with a normalization filter that has seen no data."""
         for module_id, policy in (self.policies or {}).items():
             if self.checks and module_id in self._fingerprints:
                 check_statistics(policy, self.env_to_module[module_id])
 
     def write_acting_pipelines(self, chunk: MultiAgentEpisode) -> None:
-        """Write the rewriters and views of each agent's module into a chunk."""
+        """Record in a chunk, for each agent, which connectors determined the policy's observations."""
         for agent_episode in chunk.agent_episodes.values():
             pipeline = self.env_to_module.modules.get(agent_episode.module_id)
             agent_episode.acting_pipeline = getattr(pipeline, "acting_pipeline", None)
 
     def stamp(self) -> None:
-        """Write the pipelines' fingerprint onto each policy."""
+        """Store on each policy the fingerprint of the pipelines in which it is trained."""
         policies = self.policies or {}
         for module_id, fingerprint in self._fingerprints.items():
             if module_id in policies:  # else it was removed
                 stamp(policies[module_id], fingerprint)
 
     def _create_default_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
-        """Create the default pipelines of a module that has none."""
+        """Create the default pipelines of a module that has none, for the spaces of its first agent."""
         policies = self.policies or {}
         if module_id not in policies:
             raise UnknownKey(
@@ -232,7 +232,7 @@ class RunnerPipelines:
                 getattr(self, name)[module_id].set_state(later.pop(module_id))
 
     def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
-        """Return the agent's action space. A new space is seeded, also if the environment replaced the space."""
+        """Return an agent's action space, seeded the first time that this space object is seen."""
         space, known = env.space("action_space", agent_id), self._agents.actions.get(agent_id)
         if known is not None and (known is space or known == space):
             return known
@@ -242,14 +242,14 @@ class RunnerPipelines:
         return space
 
     def reseed_spaces(self, seed: int) -> None:
-        """Seed the known action spaces, and the spaces of agents that appear later."""
+        """Seed the action spaces, those of agents that appear later too, for random actions."""
         self.seed, self._num_seeded = seed, 0
         for space in self._agents.actions.values():
             self._num_seeded += 1
             space.seed(seed + self._num_seeded)
 
     def rewrite(self, rows: Sequence[Row], update: bool) -> None:
-        """Rewrite the newest observations of growing episodes in place, batched by module.
+        """Rewrite the newest observations of ongoing episodes in place, by the connectors of each agent's module.
 
         The episodes have the new step already: an agent's last observation is the new one, and its last action led to
         it.
@@ -275,7 +275,7 @@ class RunnerPipelines:
     def random_actions(
         self, episodes: Sequence[MultiAgentEpisode]
     ) -> tuple[list[ByAgent], list[ByAgent], list[ByAgent]]:
-        """Return random actions of the agents that must act, by environment and agent.
+        """Return random actions of all agents that must act: one dict by agent id per environment.
 
         Returns:
             The actions to be recorded, in the policies' units; the actions to be sent; and extra model outputs.
@@ -296,10 +296,10 @@ class RunnerPipelines:
 
 
 def _rewriting_modules(pipelines: MultiAgentEnvToModule) -> set[Any]:
-    """Return the ids of the modules whose pipelines rewrite observations before they are recorded."""
+    """Return the ids of modules whose pipelines change observations before episodes store them."""
     return {module_id for module_id, pipeline in pipelines.modules.items() if pipeline.rewrites}
 
 
 def _are_alike(space: Any, known: Any) -> bool:
-    """Return True if both spaces have the same shape, or `known` is None."""
+    """Return True if two spaces have the same shape, or if `known` is None."""
     return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

@@ -14,7 +14,7 @@ __all__ = ["MultiAgentCollectStats"]
 
 @dataclass(frozen=True, slots=True)
 class MultiAgentCollectStats:
-    """Statistics of one call of `sample`: steps, time, and the whole episodes that ended in it.
+    """Statistics of one call of `sample` of several agents: steps, time, and episodes that ended in it.
 
     Episodes count as a whole, also if earlier calls returned their first chunks.
 
@@ -40,17 +40,17 @@ class MultiAgentCollectStats:
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes that ended."""
+        """Number of whole episodes that ended in the call."""
         return len(self.returns)
 
     @property
     def steps_per_second(self) -> float:
-        """Env steps per second, NaN before the first call."""
+        """Env steps per second in the call; NaN before the first call."""
         return self.num_env_steps / self.seconds if self.seconds else float("nan")
 
     @property
     def mean_return(self) -> float:
-        """Mean return of the whole episodes, summed over agents. NaN if no episode ended."""
+        """Mean return, summed over agents, of the episodes that ended. NaN if there are none."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     def as_dict(self) -> dict[str, float]:
@@ -78,14 +78,14 @@ class MultiAgentCollectStats:
 
 
 class ReturnCounter:
-    """Counter of the returns of one environment's ongoing episode, over all its chunks, and of ended episodes."""
+    """Returns of one environment's ongoing episode, added up over its chunks, and of its ended episodes."""
 
     def __init__(self) -> None:
         self.so_far: dict[Any, float] = {}  # agent -> return in earlier chunks
         self.ended: list[tuple[float, int, dict[Any, float], dict[Any, Any]]] = []
 
     def add(self, chunk: MultiAgentEpisode) -> None:
-        """Add the rewards of a chunk that ended or was cut to the returns."""
+        """Add the rewards of an episode chunk to the returns of its episode."""
         for agent_id, reward in chunk.get_returns(include_pending=True).items():
             self.so_far[agent_id] = self.so_far.get(agent_id, 0.0) + reward
         if chunk.is_done:
@@ -95,7 +95,7 @@ class ReturnCounter:
 
 
 def stats_of(chunks: list[MultiAgentEpisode], tallies: list[ReturnCounter], seconds: float) -> MultiAgentCollectStats:
-    """Return the statistics of the sampled chunks, and remove the ended episodes from the counters."""
+    """Return the statistics of sampled chunks, and remove ended episodes from the return counters."""
     ended = [entry for tally in tallies for entry in tally.ended]
     for tally in tallies:
         tally.ended = []

@@ -1,4 +1,4 @@
-"""Policy versions of agents: stored while an episode grows, and written into a chunk when it is returned."""
+"""Versions of the policies that acted, recorded for each agent and step of multi-agent episodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.multi_agent.timeline import WAITS, Timeline
 
 
 def checked_versions(versions: Any) -> Any:
-    """Return one version for all modules, or a dict of versions by module.
+    """Return policy versions after a check: one for all modules, or a dict by module id.
 
     Raises:
         InvalidArgument: a version is not an int of at least 0.
@@ -23,7 +23,7 @@ def checked_versions(versions: Any) -> Any:
 
 
 def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> None:
-    """Set the policy versions of later actions of an ongoing episode. Pending actions keep their version."""
+    """Set the policy versions for the next actions of an ongoing episode. Actions already taken keep theirs."""
     for line in episode.agents.timelines.values():
         facts, made = line.episode.facts, len(line.episode) + (line.phase == WAITS)
         old, new = (VersionRuns((_of(source, line),)) for source in (before, versions))
@@ -32,7 +32,7 @@ def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> N
 
 
 def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
-    """Write the versions of a chunk's steps into the chunk."""
+    """Store in a chunk the policy version that acted in each of its steps."""
     for line in chunk.agents.timelines.values():
         facts, runs = line.episode.facts, line.episode.facts.policy_versions
         if runs is None and _of(versions, line) != UNKNOWN:
@@ -42,7 +42,7 @@ def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
 
 
 def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> None:
-    """Copy the policy versions of pending actions from a chunk to its successor."""
+    """Copy the policy versions of actions whose results are still pending from a chunk to the next one."""
     for agent_id, line in successor.agents.timelines.items():
         before = chunk.agents.timelines[agent_id].episode
         runs = before.facts.policy_versions

@@ -1,4 +1,4 @@
-"""`RandomActions`: random actions of a vector environment."""
+"""`RandomActions`: random, legal actions for a vector environment."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ MASK = "action_mask"  # key of the mask [N, n] in `Dict` observations: which of 
 
 
 class RandomActions:
-    """Sampler of random actions [N, ...]. Actions are legal if `Dict` observations have an "action_mask" of `Discrete`
-    ones.
-    """
+    """Sampler of random actions [N, ...]. Those of Discrete spaces respect the observations' "action_mask"."""
 
     def __init__(self, env: gym.vector.VectorEnv) -> None:
         self._space, self._single = env.action_space, env.single_action_space
@@ -23,7 +21,7 @@ class RandomActions:
         self._choices: Any = self._space if type(self._space) is gym.spaces.MultiDiscrete else None
 
     def sample(self, observations: Any) -> Any:
-        """Return random actions [N, ...] for observations [N, ...] that the environments returned."""
+        """Return random actions [N, ...]. The environments' observations [N, ...] may have action masks."""
         choices = self._choices
         if not self.looks_at_observations:
             if choices is None:

@@ -1,4 +1,4 @@
-"""`RecordSamples`: hook that writes sampled episodes to a data set."""
+"""`RecordSamples`: runner hook that writes all sampled episodes to files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RecordSamples"]
 
 
 class RecordSamples(Hook):
-    """Hook that writes the episodes of every `sample` to a data set and flushes the data set.
+    """Runner hook that writes the episodes of every call of `sample` to a data set on disk.
 
     Close it when the runner is done. It is a context manager.
 
@@ -27,7 +27,7 @@ class RecordSamples(Hook):
         self.writer = path if isinstance(path, EpisodeWriter) else EpisodeWriter(path, **options)
 
     def on_sample_end(self, runner: Any, sampled: Any) -> None:
-        """Write the sampled episodes.
+        """Write the episodes of a call of `sample` to the data set.
 
         Raises:
             WrongType: after `sample_into`, which returns no episodes.
@@ -38,7 +38,7 @@ class RecordSamples(Hook):
         self.writer.flush()
 
     def close(self) -> None:
-        """Write everything that is buffered, and close the data set."""
+        """Write all buffered episodes, and close the data set."""
         self.writer.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Base class of both runners: hooks, counts, state and closing."""
+"""Base class of the single-agent and multi-agent runner: hooks, counts, state and closing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Hook"]
 
 
 class Hook:
-    """Base class for objects that a runner calls while it samples.
+    """Base class for objects with methods that a runner calls while it samples.
 
     Override the methods you need; others cost nothing. Writes to an episode's `custom_data` are kept and returned with
     the samples. Other writes to episodes raise, because they would be lost: use an `ObservationPreprocessor` to change
@@ -36,19 +36,19 @@ class Hook:
         """Handle the start of an episode, after the reset of environment `env`. The episode has no step yet."""
 
     def on_step(self, runner: Any) -> None:
-        """Handle one vector step. `runner.episodes` are the episodes that the step belongs to, also if it ended them.
+        """Handle one vector step. `runner.episodes` has the episode that each environment stepped, also if it ended.
 
         Episodes of environments that were reset in this step (next-step autoreset) have no step yet.
         """
 
     def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-        """Handle the end of an episode of environment `env`. The episode has its true last observation.
+        """Handle the end of an episode of environment `env`. It contains its true last observation.
 
         An episode that goes into a pack is the chunk since the last `sample`.
         """
 
     def on_sample_end(self, runner: Any, sampled: Any) -> Any:
-        """Handle the result of `sample`, or the statistics of `sample_into`.
+        """Handle the episodes that `sample` returns, or the statistics that `sample_into` returns.
 
         Returns:
             None, or the object that `sample` returns instead, for example `sampled.replace(custom_data=[...])`.
@@ -56,7 +56,7 @@ class Hook:
 
 
 class ShownEpisodes(Sequence[Any]):
-    """Sequence of the episodes that hooks see after a vector step: ongoing episodes, and those that it ended."""
+    """Sequence with the episode that each environment stepped, for hooks. Changes that hooks make are kept."""
 
     def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
         self.ongoing = ongoing
@@ -80,7 +80,7 @@ class ShownEpisodes(Sequence[Any]):
 
 
 class _AsStepped(Sequence[Any]):
-    """Sequence of one episode per environment: the ended episode if the step ended it, else the ongoing one."""
+    """Sequence with one episode per environment: the one that the last step ended, else the ongoing one."""
 
     def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
         self._ongoing = ongoing
@@ -103,7 +103,7 @@ class _AsStepped(Sequence[Any]):
 
 
 def hook_methods(hooks: Any, name: str) -> tuple[Any, ...]:
-    """Return the methods `name` of those hooks that override it."""
+    """Return the methods called `name` of those hooks that override it."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
     return tuple(method for method in methods if method and getattr(method, "__func__", method) is not empty)
@@ -149,7 +149,7 @@ class EnvRunner(Closeable):
         self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
 
     def _call_on_step(self, shown: ShownEpisodes) -> None:
-        """Call the `on_step` hooks. Meanwhile `episodes` returns `shown`."""
+        """Call the `on_step` hooks, while `runner.episodes` returns `shown`."""
         self._shown = shown
         try:
             for call in self._on_step:
@@ -159,7 +159,7 @@ class EnvRunner(Closeable):
         check_unwritten(shown.kept)
 
     def _call_sample_end_hooks(self, sampled: Any) -> Any:
-        """Call the `on_sample_end` hooks. Return the sample, or the object that a hook returned instead."""
+        """Call the `on_sample_end` hooks, and return the sample, or what a hook returned in its place."""
         for call in self._on_sample_end:
             replaced = call(self, sampled)
             if replaced is None:
@@ -174,7 +174,7 @@ class EnvRunner(Closeable):
 
     @property
     def policy_version(self) -> Any:
-        """Version of the policy that acts from now on, 0 or more. None: unknown.
+        """Version number of the policy that acts from now on, at least 0. None means unknown.
 
         Each recorded step stores it, except steps with random actions; `get_policy_versions` of episodes and packs
         returns it. Set the next version when the policy's weights change: between two samples, or in a hook's
@@ -187,7 +187,7 @@ class EnvRunner(Closeable):
         raise NotImplementedError
 
     def _check_may_sample(self) -> None:
-        """Raise `EpisodeStateError` if the runner is closed or is sampling already."""
+        """Raise `EpisodeStateError` if the runner is closed, or is inside a call of `sample`."""
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
         self._check_not_sampling("sample")
@@ -225,9 +225,7 @@ class EnvRunner(Closeable):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of the pipelines, the counts and the seed. Environments have no state here: see
-        `set_state`.
-        """
+        """Return pipeline statistics, counts and the seed. The state of the environments is not included."""
         return {
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),
@@ -237,7 +235,7 @@ class EnvRunner(Closeable):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of `get_state`. The next `sample` starts new episodes, seeded by the seed and the step count.
+        """Restore what `get_state` returned. The next `sample` starts new episodes, with seeds derived from it.
 
         Raises:
             StateMismatch: the state belongs to another kind of object. The runner is unchanged.
@@ -261,7 +259,7 @@ class EnvRunner(Closeable):
         self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        """Seed the next resets."""
+        """Set the seeds of the next environment resets."""
         raise NotImplementedError
 
     # --- closing ---------------------------------------------------------------------------------------------------
@@ -282,7 +280,7 @@ class EnvRunner(Closeable):
 
 
 def copy_pipeline(pipeline: Any) -> Any:
-    """Return a deep copy of a pipeline with its state, or None for None.
+    """Return a deep copy of a pipeline with its state. None stays None.
 
     Raises:
         InvalidArgument: a connector cannot be copied.
@@ -297,7 +295,7 @@ def copy_pipeline(pipeline: Any) -> Any:
 
 
 def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:
-    """Call hooks with the indices of environments [k] and their episodes."""
+    """Call hook methods for each of k environments: with the runner, its index in `envs`, and its episode."""
     shown = EditableEpisodes(episodes)
     for env, episode in zip(envs.tolist(), shown, strict=True):
         for call in calls:
@@ -306,7 +304,7 @@ def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Se
 
 
 def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int]:
-    """Return the number of episodes [N] of each environment, and the environment that contributes the next extra one.
+    """Return how many episodes each of N environments contributes, [N], and the `turn` for the next call.
 
     Args:
         num_episodes: number of episodes of all environments together.

@@ -1,4 +1,4 @@
-"""`SerialVectorEnv`: Gymnasium's `SyncVectorEnv` with faster rows, which rejects rewards that are None."""
+"""`SerialVectorEnv`: a faster `SyncVectorEnv` of Gymnasium, which rejects rewards that are None."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.errors import EpisodeStateError, WrongType
 
 
 class SerialVectorEnv(SyncVectorEnv):
-    """Environments that are stepped one after another. Rows, infos and errors are those of `SyncVectorEnv`.
+    """Vector environment that steps its copies one after another, with the results of `SyncVectorEnv`.
 
     A row of one CartPole takes 20 of 30 us in `SyncVectorEnv` for what only some spaces and modes need: dispatch by the
     kind of space, deep copies, empty infos. For plain arrays, little of that is done here.
@@ -26,7 +26,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._acts_plain = isinstance(self.single_action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
 
     def step(self, actions: Any) -> Any:
-        """Step each environment, or reset it if its episode has ended (next-step autoreset).
+        """Step each environment with its action. Those whose episode ended in the last call are reset instead.
 
         Raises:
             WrongType: a reward is None. Gymnasium's own vector environments turn it into NaN.
@@ -63,7 +63,7 @@ class SerialVectorEnv(SyncVectorEnv):
         return row, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _stacked(self, observations: list[Any]) -> np.ndarray:
-        """Return the observations as one array [N, ...]. Different shapes raise numpy's error."""
+        """Return the environments' observations as one array [N, ...]. Unequal shapes raise numpy's error."""
         first, row = observations[0], cast(np.ndarray, self._observations)
         if len(observations) == 1 and type(first) is np.ndarray and first.shape == row.shape[1:]:
             row[0] = first

@@ -1,4 +1,4 @@
-"""`SingleAgentEnvRunner`: samples episodes of a policy in a vector environment."""
+"""`SingleAgentEnvRunner`: lets a policy act in a vector environment, and returns the episodes."""
 
 from __future__ import annotations
 
@@ -183,17 +183,17 @@ class SingleAgentEnvRunner(EnvRunner):
         self._rewrite = env_to_module.rewrite
 
     def _policy_action_space(self) -> gym.Space:
-        """Return the space of the recorded actions."""
+        """Return the space of the actions that episodes record."""
         return self.module_to_env.policy_action_space(self.env.single_action_space)
 
     @property
     def episodes(self) -> OngoingEpisodes | ShownEpisodes:
-        """Ongoing episodes of all environments. In `Hook.on_step`: the episodes that the step belongs to."""
+        """Ongoing episodes, one per environment. In `Hook.on_step`: the episodes just stepped, also if they ended."""
         return self._sink.episodes if self._shown is None else self._shown
 
     @property
     def actor(self) -> Actor:
-        """Actor with the runner's policy and pipelines, which share their statistics.
+        """The runner's policy with its pipelines. Statistics are shared with the runner.
 
         Raises:
             InvalidArgument: the runner has no policy.
@@ -204,7 +204,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     @property
     def num_steps(self) -> int:
-        """Number of steps sampled in all calls of `sample` and `sample_into`."""
+        """Number of steps in all calls of `sample` and `sample_into` so far."""
         return self._num_steps
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class SingleAgentEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> EpisodePack:
-        """Sample episodes until there are enough steps or whole episodes, and return them as a pack.
+        """Return at least `num_timesteps` steps, or `num_episodes` whole episodes, as a pack of arrays.
 
         Args:
             num_timesteps: minimum number of environment steps, sampled in as few vector steps as possible. Episodes
@@ -273,7 +273,7 @@ class SingleAgentEnvRunner(EnvRunner):
         force_reset: bool = False,
         extra_model_outputs: Collection[str] = (),
     ) -> CollectStats:
-        """Sample steps and write every vector step into a replay buffer. Return statistics of the call.
+        """Sample steps directly into a replay buffer, and return statistics of the call.
 
         Episodes continue from call to call. New episodes start with the first call for a buffer, after a call of
         `sample`, and if the ongoing episodes are no longer in the buffer.
@@ -343,7 +343,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.policy_version = version
 
     def take(self) -> EpisodePack:
-        """Return steps of calls of `sample` that failed or were interrupted. The pack may be empty.
+        """Return what was sampled in failed or interrupted calls of `sample`, as a pack that may be empty.
 
         It also works if the runner is closed or its environments died. Steps are returned once.
 
@@ -360,7 +360,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return pack
 
     def _concat_packs(self, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """Return the packs as one pack, with log-probabilities."""
+        """Return several packs as one, with log-probabilities of the actions added."""
         return EpisodePack.concat([self.module_to_env.with_log_probs(self.policy, pack) for pack in packs])
 
     def _store_interrupted(self) -> None:
@@ -368,7 +368,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._interrupted.append(self._recorder.take())
 
     def _record_into_packs(self) -> None:
-        """Record the next rows into packs. Ongoing episodes of a replay recorder continue."""
+        """Record the next steps into packs instead of a replay buffer. Ongoing episodes continue."""
         if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
             if self._sink.is_reset:
                 self._sink.hand_over_to(self._recorder)
@@ -377,7 +377,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink, self._buffer = self._recorder, None
 
     def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> bool:
-        """Record the next rows into a buffer. Return True if the episodes of the last call continue."""
+        """Record the next steps into a buffer. Return True if ongoing episodes continue, without a reset."""
         if not isinstance(buffer, EpisodeReplayBuffer):
             raise WrongType(
                 f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
@@ -403,7 +403,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return False
 
     def _start_episodes(self) -> None:
-        """Reset all environments. Errors name the environment."""
+        """Reset all environments. Errors get a note that names the environment."""
         self._needs_reset = True  # stays True if the reset fails
         try:
             self._reset()
@@ -412,7 +412,7 @@ class SingleAgentEnvRunner(EnvRunner):
             raise
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> int:
-        """Step until there is enough. Return the number of steps if `num_timesteps` is given, else 0."""
+        """Step the environments until there is enough. Return the number of steps; 0 if episodes were asked for."""
         if self.policy is None and not random_actions:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
@@ -447,7 +447,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return stats
 
     def _reset(self) -> None:
-        """Reset all environments, which cuts the ongoing episodes."""
+        """Reset all environments. Ongoing episodes are cut."""
         self._row = self.env.reset(seed=self._reset_seed)
         observations, infos = self._row
         self._reset_seed = None
@@ -462,7 +462,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._call_start_hooks(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
-        """Sample at least `num_timesteps` steps in as few vector steps as possible. Return their number."""
+        """Take at least `num_timesteps` steps in as few vector steps as possible, and return their number."""
         counted = self._sink if self._buffer is None else self._running
         stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
         while missing > 0:
@@ -501,7 +501,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return actions, to_env_actions(space, actions), {}  # so that the recorded actions are exactly those sent
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
-        """Take and record one vector step."""
+        """Take one step in all environments, and record it."""
         self._row = self.env.step(actions_for_env)
         observations, rewards, terminateds, truncateds, infos = self._row
         last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
@@ -534,7 +534,7 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- hooks -----------------------------------------------------------------------------------------------------
 
     def _call_step_hooks(self) -> None:
-        """Call hooks after a vector step: episode starts, the step, and episode ends."""
+        """Call the hooks after a vector step: for started episodes, for the step, and for ended episodes."""
         row, sink = self._sink.newest, self._sink
         if not self._is_same_step:
             self._call_start_hooks(row.begun)
@@ -556,7 +556,7 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- recording -------------------------------------------------------------------------------------------------
 
     def _add_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
-        """Return the outputs that a buffer stores, with log-probabilities."""
+        """Return the policy's outputs with the log-probabilities of the actions, if `act` has left these out."""
         log_probs = self.module_to_env.log_probs(self.policy, outputs, actions)
         return outputs if log_probs is None else {**outputs, Columns.ACTION_LOGP: log_probs}
 
@@ -577,7 +577,7 @@ class SingleAgentEnvRunner(EnvRunner):
         rewards: Any = None,
         infos: dict[str, Any] | None = None,
     ) -> Any:
-        """Return observations [n, ...] of the environments `envs` [n] as the env-to-module pipeline rewrites them.
+        """Return observations [n, ...] of environments `envs` [n] as the env-to-module pipeline stores them.
 
         Args:
             observations: as the environments returned them, [n, ...].
@@ -607,11 +607,11 @@ class SingleAgentEnvRunner(EnvRunner):
         self._call_start_hooks(envs)
 
     def _take_steps(self) -> EpisodePack:
-        """Return the steps of an interrupted call. They count when they are returned, and hooks are not called."""
+        """Return the steps of an interrupted call, without hooks. They are counted now."""
         return self._count_pack(self._recorder.take(), None)
 
     def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
-        """Return the recorded pack, counted and passed to hooks. If that fails, `take` returns the pack."""
+        """Return the recorded episodes after counting them and calling hooks. If that fails, `take` returns them."""
         recorded = self._recorder.take()
         try:
             pack = self._count_pack(recorded, num_episodes)
@@ -627,7 +627,9 @@ class SingleAgentEnvRunner(EnvRunner):
         return pack
 
     def _count_pack(self, pack: EpisodePack, num_episodes: int | None) -> EpisodePack:
-        """Add a pack to the running returns. Return the pack, or each environment's quota of whole episodes."""
+        """Return the pack with its returns counted; if `num_episodes` is given, only each environment's whole
+        episodes.
+        """
         envs = self._recorder.taken_envs
         if num_episodes is not None:
             ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
@@ -659,18 +661,16 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of the pipelines, the counts and the seed. Environments have no state here."""
+        """Return pipeline statistics, counts and the seed. The state of the environments is not included."""
         return super().get_state() | {"turn": self._turn}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of `get_state`. The next `sample` starts new episodes, seeded by the seed and the step
-        count.
-        """
+        """Restore what `get_state` returned. The next `sample` starts new episodes, with seeds derived from it."""
         super().set_state(state)
         self._turn = state["turn"] % self.num_envs
 
     def _seed_ids(self, seed: Any) -> None:
-        """Seed the ids of new episodes. None: ids are random."""
+        """Seed the generator of new episode ids. With None, ids are random."""
         self._id_generator = None if seed is None else np.random.default_rng(seed)
         if self._id_generator is not None:
             self._recorder.seed(self._id_generator)

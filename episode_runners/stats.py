@@ -1,4 +1,4 @@
-"""`CollectStats`: statistics of one call of `sample`."""
+"""`CollectStats`: steps, time and episode returns of one call of `sample`."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class CollectStats:
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes that ended."""
+        """Number of whole episodes that ended in the call."""
         return len(self.returns)
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second, NaN before the first call."""
+        """Environment steps per second in the call; NaN before the first call."""
         return self.num_steps / self.seconds if self.seconds else float("nan")
 
     @property
     def mean_return(self) -> float:
-        """Mean return of the whole episodes, NaN if no episode ended."""
+        """Mean return of the episodes that ended, NaN if there are none."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     @property
     def mean_length(self) -> float:
-        """Mean length of the whole episodes, NaN if no episode ended."""
+        """Mean length of the episodes that ended, NaN if there are none."""
         return float(self.lengths.mean()) if len(self.lengths) else float("nan")
 
     def as_dict(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class CollectStats:
 
 
 def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
-    """Return the mean, standard deviation (over n), minimum and maximum of values [k], NaN if k is 0.
+    """Return mean, standard deviation (over n), minimum and maximum of values [k] by name; NaN if k is 0.
 
     Args:
         kind: the second part of the names in the result.
@@ -87,7 +87,7 @@ def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
 
 
 class RunningReturns:
-    """Counter of the returns and lengths [N] of ongoing episodes, and of whole episodes that ended since `take`.
+    """Returns and lengths [N] of the ongoing episodes of N environments, and of those ended since `take`.
 
     It counts rows as they come (`add_row`), or chunks of packs (`add_pack`). Rows are counted many at a time, which
     takes half the time.
@@ -106,7 +106,7 @@ class RunningReturns:
         self._has_flags = False  # whether an episode may have ended in a row of `_waiting`
 
     def reset(self, mask: np.ndarray) -> None:
-        """Start new episodes in the environments of `mask`, bool [N]."""
+        """Forget the ongoing episodes of the environments where `mask`, bool [N], is True."""
         self._count_waiting()
         self._boundaries.reset(mask)
         self._begin(mask)
@@ -116,7 +116,7 @@ class RunningReturns:
         self._lengths[envs] = 0
 
     def add_row(self, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
-        """Count the rewards [N] and flags [N] of a vector step. The array of rewards must not change afterwards."""
+        """Add the rewards [N] and flags [N] of a vector step. Do not change the array of rewards afterwards."""
         done, waiting = np.logical_or(terminateds, truncateds), self._waiting
         waiting.append((rewards, done))
         if 1 in done.tobytes():  # a third of the time of numpy's count
@@ -151,7 +151,7 @@ class RunningReturns:
             start = k + 1
 
     def _count(self, rewards: np.ndarray, done: np.ndarray) -> None:
-        """Count a row in which episodes may end, or in which environments are reset."""
+        """Add the rewards of a vector step in which episodes may end or environments may be reset."""
         row = self._boundaries.classify(done, done)
         self._boundaries.commit(row)
         self._returns += rewards
@@ -163,7 +163,7 @@ class RunningReturns:
             self._begin(row.ended)
 
     def add_pack(self, pack: EpisodePack, envs: np.ndarray) -> None:
-        """Count the chunks of a pack.
+        """Add the rewards of the episode chunks in a pack, which come from the environments `envs`.
 
         Args:
             pack: the pack of n chunks.
@@ -178,7 +178,7 @@ class RunningReturns:
             self._ended.append((returns[done], lengths[done]))
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the returns [k] and lengths [k] of the whole episodes that ended since the last call."""
+        """Return, once, the returns [k] and lengths [k] of the whole episodes that have ended."""
         if self._has_flags:
             self._count_waiting()
         if not self._ended:

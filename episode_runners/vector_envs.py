@@ -1,4 +1,4 @@
-"""Functions that make vector environments, and read their autoreset mode."""
+"""Functions that create vector environments and determine their autoreset mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_vector_env(
     autoreset_mode: AutoresetMode | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
-    """Return a vector environment for an environment's id, a function that makes environments, or an environment.
+    """Return a vector environment, given an environment's id, a function that makes environments, or an environment.
 
     Args:
         env: a Gymnasium id; a callable that makes an environment (called `num_envs` times) or a vector environment; a
@@ -72,7 +72,7 @@ def make_vector_env(
 
 
 def _check_needs_no_adapter(env: Any) -> None:
-    """Raise if `env` steps many environments but is not a `gymnasium.vector.VectorEnv`. The error names the adapter."""
+    """Raise an error with advice if `env` is a bare EnvPool, a batched simulator or a multi-agent environment."""
     if hasattr(env, "async_reset") and hasattr(env, "recv"):
         raise InvalidArgument(
             f"{type(env).__name__} is a bare EnvPool, which calls a fall at its time limit truncated only and takes no "
@@ -92,7 +92,7 @@ def _check_needs_no_adapter(env: Any) -> None:
 
 
 def _single_use_maker(env: gym.Env) -> Callable[[], gym.Env]:
-    """Return a function that returns `env` once, and raises at the second call."""
+    """Return a function that returns the environment `env` once, and raises an error if called again."""
     unused = [env]
 
     def maker() -> gym.Env:
@@ -177,7 +177,7 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
 
 
 def close_vector_env(env: VectorEnv) -> None:
-    """Close the environments. If one of their processes was killed, the others are terminated."""
+    """Close a vector environment. If one of its processes was killed, the others are terminated."""
     try:
         env.close()
     except (BrokenPipeError, ConnectionResetError, EOFError):

@@ -1,4 +1,4 @@
-"""From ongoing episodes to the policy's input."""
+"""Connectors from ongoing episodes to the policy's input batch, while acting."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Connector that adds "obs" [N, ...], the newest observation of each episode. Rows of the runner are kept.
+    """Connector that adds "obs" [N, ...], the newest observation of each episode, unless the batch has the column.
 
     Items that earlier connectors added for episodes replace the runner's rows, as in RLlib.
     """

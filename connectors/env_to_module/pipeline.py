@@ -1,4 +1,4 @@
-"""`EnvToModulePipeline`: from episodes to the policy's batch."""
+"""`EnvToModulePipeline`: from ongoing episodes to the policy's input batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 
 
 class EnvToModulePipeline(SectionedPipeline):
-    """Pipeline from ongoing episodes, or from a runner's vector row, to the policy's batch.
+    """Pipeline from ongoing episodes, or from a vector environment's observations, to the policy's input batch.
 
     `rewrite` applies the rewriters; its result is what episodes store. `recorded_observation_space` is the space of the
     stored observations, and `observation_space` that of the policy's. `lookback` is the smallest `len_lookback_buffer`
@@ -45,7 +45,7 @@ class EnvToModulePipeline(SectionedPipeline):
     see = ConnectorPipeline.on_rows  # called by runners
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return observations [N, ...] after all rewriters. Call it once per new observation.
+        """Return the observations [N, ...] that episodes store. Call it once per new observation.
 
         Args:
             observations: nested arrays [N, ...].
@@ -87,7 +87,9 @@ class EnvToModulePipeline(SectionedPipeline):
         return _SeeNewest(self)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, and check the first rows of all rewriters again. See `SectionedPipeline`."""
+        """Set the spaces of the environment. The next results of each `ObservationRewriter` are checked against its
+        space.
+        """
         super().set_input_spaces(observation_space, action_space)
         self._in_their_spaces: set[str] = set()  # names of rewriters whose first rows were checked
 
@@ -122,7 +124,7 @@ _NOT_HERE = (
 
 
 class _SeeNewest(Connector):
-    """Connector that runs all views on the newest observation of each episode."""
+    """Connector that adds what all views compute at the newest observation of each episode."""
 
     reads_tracks = True
 
@@ -145,7 +147,7 @@ def env_to_module_pipeline(
     policy: Any = None,
     device: str | torch.device | None = None,
 ) -> EnvToModulePipeline:
-    """Return the default pipeline from episodes to the policy's batch.
+    """Return the default pipeline from ongoing episodes to the policy's input batch, with your connectors in it.
 
     Args:
         observation_space: space of one environment's observations.

@@ -1,4 +1,4 @@
-"""The newest items of ongoing episodes."""
+"""Function that returns the newest observations, actions or rewards of ongoing episodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from episodes.tracks import nested
 
 
 def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-    """Return the newest items of a track, oldest first: nested arrays [k, N, ...], and whether they exist, bool [k, N].
+    """Return the k newest items of a kind, such as "rewards", of N episodes: arrays [k, N, ...], and whether they
+    exist, [k, N].
 
     Missing items are zeros. Items in the lookback count. A recorder's episodes are read as arrays, and a list of
     episodes one by one.
@@ -40,7 +41,7 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
 
 
 def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
-    """Return up to `num_items` newest items of an episode's track, lookback included, oldest first."""
+    """Return up to `num_items` newest items of one kind of an episode's data, oldest first, lookback included."""
     series = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
     column = series.get(track, episode.extra_model_outputs.get(track))
     if column is None:

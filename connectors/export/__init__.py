@@ -21,7 +21,7 @@ _TEMPLATE = Path(__file__).with_name("serve.py")
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An exported file.
+    """An exported .onnx file and what is known about it: see the attributes.
 
     Attributes:
         path: the file.

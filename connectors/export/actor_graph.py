@@ -1,4 +1,4 @@
-"""`ActorGraph`: everything between an observation and an action as one function of tensors."""
+"""`ActorGraph`: torch module that computes actions from observations, so that an exporter can trace all of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "
 
 @contextmanager
 def explained(part: str) -> Iterator[None]:
-    """Context manager that turns any error into `NotExportable` with the name of `part` and the line of user code."""
+    """Context manager that reraises errors as `NotExportable`, with the name of `part` and the line of user code."""
     try:
         yield
     except NotExportable:
@@ -61,7 +61,7 @@ def explained(part: str) -> Iterator[None]:
 
 
 def _place(traceback: TracebackType | None) -> str:
-    """Return " (at FILE:LINE)" of the deepest frame that is not in a library, or "" if there is none."""
+    """Return " (at FILE:LINE)" of the deepest traceback frame that is not in a library, or "" if there is none."""
     place = ""
     while traceback is not None:
         frame = traceback.tb_frame
@@ -73,7 +73,7 @@ def _place(traceback: TracebackType | None) -> str:
 
 
 def parts_of_user(actor: Actor) -> list[str]:
-    """Return the name, file and line of each connector, view and policy of an actor that is not of this library."""
+    """Return name, file and line of each connector, view and policy of an actor that this library does not define."""
     named = {f"connector {name}": piece for name, piece in actor.env_to_module.rewriters.items()}
     named |= {f"view {name_of(view)}": view for view in actor.views.views}
     pipelines = (actor.env_to_module.other_pieces, _connectors_of(actor.module_to_env))
@@ -83,7 +83,7 @@ def parts_of_user(actor: Actor) -> list[str]:
 
 
 def _definition(part: Any) -> str | None:
-    """Return " (FILE:LINE)" of the code of an object, or None if it is in a library."""
+    """Return " (FILE:LINE)" of the code that defines an object, or None if it is in a library."""
     part = part.view if type(part) is ViewPiece else part
     part = part.func if isinstance(part, partial) else part
     code = part if isinstance(part, (FunctionType, type)) else type(part)
@@ -129,7 +129,7 @@ class Noise(TorchFunctionMode):
 
 
 class _NoEpisodes:
-    """Placeholder for `episodes`, which an exported policy does not have. Reading it raises an error."""
+    """Placeholder passed to connectors as `episodes`, which an exported policy does not have. Reading it raises."""
 
     def _raise(self, *args: Any) -> Any:
         raise NotTraceable("an exported policy has no episodes; use a view (a function of a history)")
@@ -138,7 +138,7 @@ class _NoEpisodes:
 
 
 class ActorGraph(nn.Module):
-    """A module from observations, the last reward, a state and noise to environment actions and the next state.
+    """Torch module from observations, last reward, state and noise to the environment's actions and the next state.
 
     Args:
         actor: its policy is copied.
@@ -172,7 +172,7 @@ class ActorGraph(nn.Module):
     def forward(
         self, observations: Any, reward: Tensor | None, state: dict[str, Any], noise: Tensor | None
     ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """Return environment actions [B, ...], the next state and further outputs, by name."""
+        """Return the environment's actions [B, ...], the next state, and further outputs by name."""
         past, t = state.get("past", {}), state.get(TIME)
         tracks = self._tracks(self._rewritten(observations), reward, past, t)
         batch = self._batch(tracks, t, state)
@@ -193,7 +193,9 @@ class ActorGraph(nn.Module):
         return for_env, after, {name: as_tensors(rows[name]) for name in self.outputs}
 
     def initial_state(self, reach: Mapping[str, int]) -> dict[str, Any]:
-        """Return the state at the start of an episode, nested arrays without a batch axis, for tracks of this reach."""
+        """Return the state at an episode's start, without a batch axis. `reach` has the number of past items per
+        kind.
+        """
 
         def zeros(space: Any, length: int) -> Any:
             return nested.map_leaves(
@@ -219,7 +221,7 @@ class ActorGraph(nn.Module):
     # --- before the policy -------------------------------------------------------------------------------------------
 
     def _rewritten(self, observations: Any) -> Any:
-        """Return the observations after all rewriters, as they are stored."""
+        """Return the observations as episodes would store them, after all `ObservationRewriter`s."""
         rows = as_traced(observations)
         for name, rewriter in self.rewriters.items():
             with explained(f"connector {name}"):
@@ -266,7 +268,7 @@ class ActorGraph(nn.Module):
     # --- after the policy --------------------------------------------------------------------------------------------
 
     def _acted(self, outputs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Return the outputs after all connectors, "actions_for_env" among them, and the recurrent state."""
+        """Return the policy's outputs after the module-to-env connectors, and the recurrent state."""
         module_state = outputs.pop(Columns.STATE_OUT, None)
         rows = outputs
         for name, piece in self.after.items():
@@ -315,7 +317,7 @@ class ActorGraph(nn.Module):
 
 
 def _copied_policy(policy: Any) -> Any:
-    """Return a copy in evaluation mode on the CPU, with half precision as float32."""
+    """Return a copy of a policy on the CPU in evaluation mode. Half precision becomes float32."""
     if not isinstance(policy, nn.Module):
         return policy
     policy = deepcopy(policy).cpu().eval()
@@ -328,7 +330,7 @@ def _as_float32(leaf: Any) -> Any:
 
 
 def _works_on_one(rewriter: ObservationRewriter) -> bool:
-    """Return True for a preprocessor of single observations."""
+    """Return True for an `ObservationPreprocessor` that changes one observation at a time, not whole batches."""
     by_row = ObservationPreprocessor.preprocess_rows
     return isinstance(rewriter, ObservationPreprocessor) and type(rewriter).preprocess_rows is by_row
 

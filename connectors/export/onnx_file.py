@@ -1,4 +1,4 @@
-"""`build_onnx`: an actor as one ONNX model, with everything that serving needs in its metadata."""
+"""`build_onnx`: an actor as one ONNX model, with everything needed for serving in its metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MANY = 3  # rows of the traced batch; 1 and 2 are sizes that torch treats as co
 def build_onnx(
     actor: Actor, *, explore: bool, outputs: Sequence[str], batch: int | None, double: bool
 ) -> tuple[Any, ActorGraph]:
-    """Return the ONNX model of an actor, and the graph that it was traced from.
+    """Return the ONNX model of an actor, and the torch module (`ActorGraph`) from which it was traced.
 
     The model also has the output "action_dist_inputs", if the policy has it.
     """
@@ -76,7 +76,7 @@ def _rows(state: Any, num_rows: int) -> Any:
 
 
 def _check_space(name: str, space: Any) -> None:
-    """Raise `NotExportable` unless items of the space are arrays of numbers."""
+    """Raise `NotExportable` unless the space contains arrays of numbers, possibly nested."""
     if space is None:
         raise NotExportable(f"the actor's {name} is not known; give it to Actor")
     dtypes = dtypes_of(space)
@@ -133,7 +133,7 @@ def _quiet() -> Any:
 
 
 def _prune(model: Any) -> None:
-    """Remove state that no other output depends on, such as a critic's recurrent state, and what computes it."""
+    """Remove from an ONNX model the state that does not affect other outputs, such as a critic's recurrent state."""
     producers = {name: node for node in model.graph.node for name in node.output}
     outputs = {value.name for value in model.graph.output}
     kept = {name for name in outputs if not name.startswith("next/")}
@@ -170,13 +170,13 @@ def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
 
 
 def _captured(node: Any) -> list[str]:
-    """Return the names that the subgraphs of a node (If, Loop) read."""
+    """Return the names of outer values that the subgraphs of an ONNX node (If, Loop) read."""
     graphs = [one for attribute in node.attribute for one in (attribute.g, *attribute.graphs) if one.node]
     return [name for graph in graphs for inner in graph.node for name in (*inner.input, *_captured(inner))]
 
 
 def _use_float32(model: Any) -> None:
-    """Compute in float32 where the actor computes in float64, for devices without it."""
+    """Change float64 to float32 in an ONNX model, for devices without float64."""
     from onnx import TensorProto, numpy_helper
 
     double, single = TensorProto.DOUBLE, TensorProto.FLOAT
@@ -200,7 +200,7 @@ def _use_float32(model: Any) -> None:
 
 
 def _strip(model: Any) -> None:
-    """Remove stack traces with paths of this machine, which are most of a small file."""
+    """Remove stack traces from an ONNX model. They contain local paths, and are most of a small file."""
     for values in (model.graph.node, model.graph.value_info, model.graph.input, model.graph.output):
         for value in values:
             del value.metadata_props[:]
@@ -212,7 +212,7 @@ def _strip(model: Any) -> None:
 
 
 def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
-    """Return the numpy dtype and the shape of each input, without the batch axis."""
+    """Return numpy dtype and shape, without the batch axis, of each input of an ONNX model."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     types = {value.name: value.type.tensor_type for value in model.graph.input}
@@ -225,7 +225,7 @@ def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
 def _metadata(
     actor: Actor, graph: ActorGraph, initial: dict[str, Any], inputs: dict[str, tuple[str, list[int]]]
 ) -> dict[str, Any]:
-    """Return what serving and a reader of the file need, as JSON values."""
+    """Return the metadata of an ONNX file as JSON values: what is needed to serve the actor, and to read about it."""
     states = {name: value for name, value in nested.flatten(initial, "state").items() if name in inputs}
     return {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""`check_parity`: an actor and its exported file act on the same observations, and are compared."""
+"""`check_parity`: compares an actor with its exported file on the same observations."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check_parity(
 
 
 class _Comparison:
-    """Comparison of the actor's and the file's outputs that raises an error at the first step that differs."""
+    """Comparison of an actor's outputs with those of its file. The first step that differs raises an error."""
 
     def __init__(self, actor: Actor, tolerance: float) -> None:
         self.actor, self.tolerance = actor, tolerance
@@ -94,7 +94,7 @@ class _Comparison:
         self._scale = 1.0
 
     def add(self, step: int, env: int, state: Any, action: Any, file_action: Any, outputs: dict[str, Any]) -> bool:
-        """Compare one step. Return False if only a tie was decided otherwise."""
+        """Compare the outputs of one step. Return False if the actions differ only by a tie that rounding decided."""
         self.num_steps += 1
         inputs, file_inputs = state.outputs.get(Columns.ACTION_DIST_INPUTS), outputs.get(Columns.ACTION_DIST_INPUTS)
         if inputs is not None and file_inputs is not None:
@@ -122,7 +122,7 @@ class _Comparison:
             self._fail(step, env, name, expected, actual)
 
     def _is_tie(self, inputs: Any, expected: Any, actual: Any) -> bool:
-        """Return True if a rounding of the distribution inputs decides between both choices."""
+        """Return True if the two actions differ only because the distribution inputs differ by rounding."""
         log_prob = self._distribution().log_prob
         tensor = torch.as_tensor(np.asarray(inputs))[None].double()
         try:
@@ -152,7 +152,7 @@ def _pairs(expected: Any, actual: Any) -> dict[str, tuple[np.ndarray, np.ndarray
 
 
 def _without_own_seed(actor: Actor) -> Actor:
-    """Return a copy that samples with torch's random numbers, which `Noise` replaces."""
+    """Return a copy of an actor that samples with torch's global random numbers, which `Noise` replaces."""
     copy = actor.copy_pipelines()
     for piece in copy.module_to_env.connectors:
         if isinstance(piece, GetActions):
@@ -170,7 +170,7 @@ def _noise_of(served: ServedPolicy, generator: np.random.Generator) -> np.ndarra
 
 
 def _stream(actor: Actor, source: Any, generator: np.random.Generator, seed: int, env: int) -> Any:
-    """Return a generator of steps, which is sent each action (None to end the episode); it is started already."""
+    """Return a started generator of observations and rewards. Send it each action, or None to end the episode."""
     if source is None:
         stream = _sampled(actor.observation_space, generator)
     elif isinstance(source, (str, gym.Env)) or callable(source):
@@ -199,7 +199,7 @@ class _Sender:
 
 
 def _sampled(space: Any, generator: np.random.Generator) -> Iterator[Step]:
-    """Yield random observations and rewards, in episodes of random length."""
+    """Yield random observations of a space with random rewards, in episodes of random length."""
     space.seed(int(generator.integers(2**31)))
     while True:
         for t in range(int(generator.integers(1, _EPISODE + 1))):
@@ -209,7 +209,7 @@ def _sampled(space: Any, generator: np.random.Generator) -> Iterator[Step]:
 
 
 def _played(env: Any, seed: int) -> Iterator[Step]:
-    """Yield the steps of an environment, in which the actor's actions are taken."""
+    """Yield observations and rewards of an environment that takes the actions sent to this generator."""
     try:
         observation, _ = env.reset(seed=seed)
         reward, begins = 0.0, True
@@ -227,7 +227,7 @@ def _played(env: Any, seed: int) -> Iterator[Step]:
 
 
 def _recorded(episodes: Sequence[SingleAgentEpisode]) -> Iterator[Step]:
-    """Yield the observations and rewards of recorded episodes, again and again."""
+    """Yield the observations and rewards of recorded episodes in an endless loop."""
     while True:
         for episode in episodes:
             rewards = np.asarray(episode.get_rewards(), np.float32)

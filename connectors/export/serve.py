@@ -1,4 +1,4 @@
-"""Act with a policy that rl-episodes exported. This file needs numpy and onnxruntime only: copy it next to the policy.
+"""Inference with an exported policy. This file needs only numpy and onnxruntime: copy it next to the .onnx file.
 
     policy = ServedPolicy("policy.onnx")
     action = policy.act(observation, first=True)           # at the start of an episode
@@ -18,7 +18,7 @@ _NOISE = {"exponential": "standard_exponential", "normal": "standard_normal", "u
 
 
 class ServedPolicy:
-    """A policy in an .onnx file, with the state of each environment's episode.
+    """Policy loaded from an .onnx file, with the recurrent state of each environment's current episode.
 
     Args:
         path: the file.
@@ -48,14 +48,14 @@ class ServedPolicy:
         self.state = {name: np.repeat(array[None], num_envs, 0) for name, array in self._initial.items()}
 
     def reset(self, first=True):
-        """Start a new episode in the environments whose `first` is True."""
+        """Start new episodes in the environments where `first`, bool [num_envs], is True."""
         first = np.broadcast_to(np.asarray(first, bool), self.num_envs)
         if first.any():
             for name, array in self._initial.items():
                 self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, self.state[name])
 
     def act(self, observation, reward=None, first=False):
-        """Return the action for one observation, without a leading axis."""
+        """Return the action for one observation without a batch axis."""
         leaves = {name: np.asarray(leaf)[None] for name, leaf in _leaves(self.about["observation"], observation)}
         outputs = self._run(leaves, reward, first, None)
         return _nested(self.about["action"], {name: array[0] for name, array in outputs.items()})
@@ -96,7 +96,7 @@ class ServedPolicy:
 
 
 def _leaves(names, value):
-    """Yield the name and the value of each array in nested dicts and tuples."""
+    """Yield the name and value of each array in nested dicts and tuples."""
     if isinstance(names, str):
         yield names, value
     else:
@@ -105,7 +105,7 @@ def _leaves(names, value):
 
 
 def _nested(names, arrays):
-    """Return arrays as nested dicts and tuples of this structure."""
+    """Return arrays, given by name, as nested dicts and tuples of the structure of `names`."""
     if isinstance(names, dict):
         return {key: _nested(part, arrays) for key, part in names.items()}
     return arrays[names] if isinstance(names, str) else tuple(_nested(part, arrays) for part in names)

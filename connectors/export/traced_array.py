@@ -1,4 +1,4 @@
-"""`TracedArray`: a tensor that numpy code can use, so that torch traces numpy code.
+"""`TracedArray`: a torch tensor that behaves like a numpy array, so that torch can trace numpy code.
 
 numpy passes each operation to its arguments first (`__array_ufunc__`, `__array_function__`). A traced array does the
 same operation on a torch tensor, with numpy's dtypes. Operations that need the numbers themselves, or have no form
@@ -21,7 +21,7 @@ __all__ = ["NotTraceable", "RowCount", "TracedArray", "as_tensors", "as_traced"]
 
 
 class NotTraceable(TypeError):
-    """An operation needs the numbers themselves, or has no traced form."""
+    """Error: an operation needs the numbers themselves while tracing, or has no equivalent in torch."""
 
 
 _NUMPY_DTYPES = {torch.from_numpy(np.empty(0, char)).dtype: np.dtype(char) for char in "?bBhilefd"}
@@ -92,7 +92,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape; its first axis is a `RowCount` while a graph for any batch size is traced."""
+        """The shape. The first axis is a `RowCount` while a graph for any batch size is traced."""
         return tuple(map(_size, self.tensor.shape))
 
     @property
@@ -167,7 +167,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
 
 class RowCount:
-    """The unknown number of rows of a batch. It can be multiplied and given to `reshape`, but it is no number."""
+    """Placeholder for the unknown batch size while tracing. It can be multiplied and given to `reshape`."""
 
     __slots__ = ("size",)
 
@@ -202,12 +202,12 @@ class RowCount:
 
 
 def as_traced(value: Any) -> Any:
-    """Return nested tensors as traced arrays."""
+    """Return nested torch tensors as `TracedArray`s."""
     return nested.map_leaves(TracedArray, value)
 
 
 def as_tensors(value: Any) -> Any:
-    """Return nested traced arrays, arrays and numbers as tensors."""
+    """Return nested `TracedArray`s, numpy arrays and numbers as torch tensors."""
     return nested.map_leaves(_tensor, value)
 
 
@@ -249,7 +249,7 @@ def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
 
 
 def _into(out: Any, result: Any) -> Any:
-    """Return `result`. If `out` is given, store the result in `out` and return `out`."""
+    """Return `result`. If numpy's argument `out` is given, write the result into it, and return `out`."""
     if out is None:
         return result
     if not isinstance(out, TracedArray):
@@ -259,7 +259,7 @@ def _into(out: Any, result: Any) -> Any:
 
 
 def _sizes(shape: Any) -> tuple[Any, ...]:
-    """Return the sizes of `f(2, 3)`, `f((2, 3))` and `f(6)` as a tuple."""
+    """Return sizes as one tuple, whether a method was called as `f(2, 3)`, `f((2, 3))` or `f(6)`."""
     return tuple(map(_symbol, shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape))
 
 
@@ -272,7 +272,7 @@ def _index(key: Any) -> Any:
 
 
 def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-    """Return a tensor with flipped axes and a key without negative steps, which torch does not know."""
+    """Return an equivalent of `tensor[key]` without negative slice steps: a flipped tensor and a changed key."""
     if not any(isinstance(part, slice) and part.step is not None and part.step < 0 for part in key):
         return tensor, key
     if any(part is None or part is Ellipsis for part in key):
@@ -310,7 +310,7 @@ _UFUNCS: dict[str, Callable[..., Tensor]] = {
 
 
 def _joined(parts: Sequence[Any]) -> list[Tensor]:
-    """Return the parts as tensors of their common dtype."""
+    """Return arrays as tensors of their common dtype, for concatenation."""
     parts = list(map(_arrays_in, parts))
     common = np.result_type(*[part.dtype if hasattr(part, "dtype") else part for part in parts])
     return [_tensor(part, common) for part in parts]
@@ -346,7 +346,7 @@ def _axes(tensor: Tensor, axis: Any) -> tuple[int, ...]:
 
 
 def _reduction(compute: Callable[..., Tensor], dtype_of: Callable[[np.dtype], Any]) -> Callable[..., TracedArray]:
-    """Return a numpy reduction of a function of (tensor, axes, keepdims)."""
+    """Return the traced form of a numpy reduction such as `sum`, from a function of (tensor, axes, keepdims)."""
 
     def reduce(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **options: Any) -> TracedArray:
         tensor = _tensor(a)
@@ -470,7 +470,7 @@ def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None,
 
 
 def _wrapped(method: str) -> Callable[..., TracedArray]:
-    """Return a function that calls a tensor's method with its other arguments."""
+    """Return the traced form of a numpy function, which calls the torch tensor method named `method`."""
     return lambda a, *args, **kwargs: TracedArray(getattr(_tensor(a), method)(*args, **kwargs))
 
 

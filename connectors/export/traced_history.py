@@ -1,4 +1,4 @@
-"""`TracedHistory`: the history that views read while an exported graph is traced."""
+"""`TracedHistory`: past observations, actions and rewards that views read while an export is traced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OBSERVATIONS, ACTIONS, REWARDS, TIME = "observations", "actions", "rewards", "t"
 
 
 class TracedHistory(History):
-    """B observations and what came before them, as tensors that are inputs of a graph.
+    """B observations with the steps before them, as tensors that are inputs of a traced graph, for views to read.
 
     Args:
         spaces: the spaces of what is stored.
@@ -63,7 +63,7 @@ class TracedHistory(History):
         return self._items(track, k, 0)
 
     def _items(self, track: str, k: int, newest: int) -> Any:
-        """Return the last k items [B * R, k, ...] of a track; zeros before the start."""
+        """Return the k newest items of a kind of data, such as actions: [B * R, k, ...], zeros before the start."""
         furthest = max(self._before)
         self.reach[track] = max(self.reach.get(track, 0), furthest + k - newest)
         if furthest:

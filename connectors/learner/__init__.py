@@ -1,4 +1,4 @@
-"""Connectors from episodes and chunks to a train batch."""
+"""Connectors from recorded episodes to a train batch."""
 
 from __future__ import annotations
 

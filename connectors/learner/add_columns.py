@@ -80,7 +80,7 @@ class AddColumns(Connector):
 
 
 def ending_columns(pack: EpisodePack) -> dict[str, np.ndarray]:
-    """Return the flags "terminateds" and "truncateds", bool [num_steps] each, true at the last steps of episodes."""
+    """Return the flags "terminateds" and "truncateds", bool [num_steps] each, which are True only at last steps."""
     some = pack.lengths.nonzero()  # an episode without steps has no last one
     codes = np.zeros(pack.num_steps, np.uint8)
     codes[pack.lengths.cumsum()[some] - 1] = pack.facts.endings[some]

@@ -14,7 +14,7 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Connector that adds "obs" [B, ...], the observation before each step as the policy sees it, unless it exists."""
+    """Connector that adds "obs" [B, ...], the policy's observation before each step, unless the batch has it."""
 
     writes = (Columns.OBS,)
     reads_tracks = True

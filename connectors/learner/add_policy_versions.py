@@ -19,7 +19,7 @@ __all__ = ["AddPolicyVersions"]
 
 
 class AddPolicyVersions(Connector):
-    """Connector that adds "policy_version" [B], -1 if unknown. See `runner.policy_version`.
+    """Connector that adds "policy_version" [B], the version of the policy that acted; -1 if unknown.
 
     Args:
         input_observation_space: space of the observations before this connector.

@@ -1,4 +1,4 @@
-"""Connector that adds the recurrent state before each row, while learning."""
+"""Connector that adds the recurrent state before each sequence, for learning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AddStates"]
 
 
 class AddStates(Connector):
-    """Connector that adds "state_in" [R, ...], without a time axis: the state before the first step of each row.
+    """Connector that adds "state_in" [R, ...]: the recurrent state before the first step of each of R sequences.
 
     It is the "state_out" of the previous step, which may be in the lookback, or the initial state at the start of an
     episode. If no states were recorded, it is the initial state for all rows. It adds nothing for a policy that is not
@@ -42,7 +42,9 @@ class AddStates(Connector):
 
 
 def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
-    """Return the states [R, ...] before the first step of each row, `initial` at the start of an episode."""
+    """Return the recurrent states [R, ...] before each of R sequences: recorded ones, or `initial` at episode
+    starts.
+    """
     initial = nested.map_leaves(np.asarray, initial)
     recorded = pack.extra_model_outputs.get(Columns.STATE_OUT)
     num_rows = len(sequences)
@@ -60,7 +62,7 @@ def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
 
 
 def _with_first(states: np.ndarray, rows: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the states [R, ...] with `first` in `rows`. The states must not be shared."""
+    """Return the states [R, ...], written in place, with the state `first` at the indices `rows`."""
     states = states.astype(np.result_type(states, first), copy=False)
     states[rows] = first
     return states

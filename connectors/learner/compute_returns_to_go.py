@@ -1,4 +1,4 @@
-"""Connector that adds discounted returns to go."""
+"""Connector that adds discounted returns-to-go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ComputeReturnsToGo"]
 
 
 class ComputeReturnsToGo(Connector):
-    """Connector that adds "returns_to_go" [B], the discounted sum of rewards from each step to the end of its chunk.
+    """Connector that adds "returns_to_go" [B], the discounted rewards from each step to the end of its recorded part.
 
     Args:
         gamma: the discount factor.

@@ -1,4 +1,4 @@
-"""Views for batches from replay in a learner pipeline with rewriters."""
+"""`DrawViews`: computes the policy's inputs for replay samples as a learner pipeline with rewriters does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DrawViews"]
 
 
 class DrawViews:
-    """Rewriters followed by views. `buffer.sample(n, views=...)` takes it in place of `Views`.
+    """Function for `buffer.sample(n, views=...)` that changes stored observations and then applies views to them.
 
     Rewriters learn no statistics from sampled batches.
 
@@ -33,14 +33,14 @@ class DrawViews:
         return self.views(_Rewritten(self, history))
 
     def rewritten(self, observations: Any) -> Any:
-        """Return observations [n, ...] after all rewriters."""
+        """Return the observations [n, ...] as all `ObservationRewriter`s of the pipeline change them."""
         for rewriter in self._rewriters:
             observations = rewriter.rewrite(observations, None, False)
         return observations
 
 
 class _Rewritten(OtherObservations):
-    """History whose observations are passed through the rewriters when they are read."""
+    """History whose observations are changed by `ObservationRewriter`s when they are read."""
 
     def __init__(self, draws: DrawViews, source: History) -> None:
         super().__init__(source, draws.views.given)

@@ -20,7 +20,7 @@ __all__ = ["EpisodesToRolloutBuffer"]
 
 
 class EpisodesToRolloutBuffer(Connector):
-    """Connector that adds "rollout": the steps as a TensorDict [N, T + 1] of the buffer, with `advantage` and `return`.
+    """Connector that adds "rollout", a TensorDict [N, T + 1] with the steps of N environments and their advantages.
 
     Chunks of a runner or `VectorRecorder` get the rows from which they came. An episode that continues in the next call
     stays in its environment. Values come from `rl_module.compute_values`, or from the recorded "vf_preds" if the policy
@@ -78,14 +78,14 @@ class EpisodesToRolloutBuffer(Connector):
         return batch
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the ongoing episode of each environment."""
+        """Return the id and the number of steps of each environment's unfinished episode."""
         return self._edge.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the ongoing episodes that `get_state` returned."""
         self.reset_state()
         self._edge.set_state(state)
 
     def reset_state(self) -> None:
-        """Reset to new episodes in all environments."""
+        """Forget ongoing episodes, so that all environments continue with new ones."""
         self._edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)

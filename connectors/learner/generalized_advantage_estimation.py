@@ -24,7 +24,7 @@ SMALLEST_DEVIATION = 1e-4  # smallest divisor of advantages
 
 
 class GeneralizedAdvantageEstimation(Connector):
-    """Connector that adds "advantages" and "value_targets" [B], computed by generalized advantage estimation.
+    """Connector that adds "advantages" and "value_targets" [B] by generalized advantage estimation (GAE).
 
     `rl_module.compute_values({"obs": [n, ...]}) -> [n]` runs once over all T + 1 observations, in minibatches and
     without gradients. With padded rows in the batch it gets `{"obs": [r, m + 1, ...], "state_in": [r, ...], "seq_lens":
@@ -99,7 +99,7 @@ class GeneralizedAdvantageEstimation(Connector):
     def normalized(
         self, advantages: np.ndarray, targets: np.ndarray, values: np.ndarray, steps: StepReturns
     ) -> np.ndarray:
-        """Return the advantages [S] with mean 0 and standard deviation 1. Derived classes may scale differently.
+        """Return the advantages [S] scaled to mean 0 and standard deviation 1. Derived classes may scale differently.
 
         Args:
             advantages: advantages of the steps [S].
@@ -111,7 +111,7 @@ class GeneralizedAdvantageEstimation(Connector):
 
 
 def standardized(advantages: np.ndarray) -> np.ndarray:
-    """Return the advantages with mean 0 and standard deviation 1. Nearly equal advantages are only centered."""
+    """Return advantages scaled to mean 0 and standard deviation 1. Nearly equal ones are only centered."""
     if not advantages.size:
         return advantages
     with np.errstate(invalid="ignore"):  # infinite advantages become NaN

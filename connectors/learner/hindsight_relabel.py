@@ -1,4 +1,4 @@
-"""Connector for hindsight experience replay: it replaces goals by goals that were reached."""
+"""Connector for hindsight experience replay: it replaces goals by goals that the same episode reached."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ class HindsightRelabel(Connector):
         return observations["achieved_goal"]
 
     def _goal_rows(self, pack: EpisodePack, steps: np.ndarray) -> np.ndarray:
-        """Return the observation rows [k] whose achieved goals become the goals of the steps."""
+        """Return, for each of k steps, the index of the observation whose achieved goal becomes the step's goal,
+        [k].
+        """
         episode_of = np.repeat(np.arange(len(pack)), pack.lengths)[steps]
         after = pack.observation_rows(shift=1)[steps]
         last = (pack.observation_offsets[1:] - 1)[episode_of]
@@ -123,7 +125,7 @@ class HindsightRelabel(Connector):
 
 
 class _Relabelled(OtherObservations):
-    """History in which the goal of some rows is replaced in all their observations.
+    """History for views in which the goals of some steps are replaced, in all observations that are read for them.
 
     Args:
         source: the history with the original goals.

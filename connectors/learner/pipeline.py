@@ -1,4 +1,4 @@
-"""`LearnerPipeline`: from episodes to a train batch."""
+"""`LearnerPipeline`: from recorded episodes to a train batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SEEN = "seen"  # the argument of pieces
 
 
 class LearnerPipeline(SectionedPipeline):
-    """Pipeline from episodes, as one pack, to a train batch with one row per step.
+    """Pipeline from recorded episodes to a train batch with one row per step.
 
     Connectors that read tracks get the pack. Others get single episodes. Later connectors see what they write to them,
     but the caller's episodes and the views do not change. Every connector gets `seen`, which returns what the policy
@@ -82,7 +82,7 @@ class LearnerPipeline(SectionedPipeline):
         return TrainBatch(batch, _origin(batch, pack, first, episodes))
 
     def draw_views(self) -> DrawViews:
-        """Return the rewriters and views of this pipeline, for batches sampled from replay.
+        """Return a function by which replay computes the same policy inputs for samples as this pipeline for episodes.
 
         Raises:
             InvalidArgument: the pipeline has other connectors of yours, which need episodes; or the spaces are not
@@ -98,7 +98,7 @@ class LearnerPipeline(SectionedPipeline):
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
     def _views_for(self, pack: EpisodePack) -> Views:
-        """Return the views, bound to the spaces of the pack's observations."""
+        """Return the views with their spaces set to those of the pack's observations."""
         return self.views_of(lambda: Seen(pack).history(slice(None)))
 
 
@@ -115,7 +115,7 @@ _OF_DRAWS = (
 
 
 class _SeeSteps(Connector):
-    """Connector that adds the columns of all views at each step, unless the batch has them."""
+    """Connector that adds what all views compute at each step. Columns that the batch has are kept."""
 
     reads_tracks = True
 
@@ -124,7 +124,7 @@ class _SeeSteps(Connector):
 
 
 def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
-    """Return the origin of the batch's rows: the given episodes, or the changed ones if their steps differ.
+    """Return which episode and step each row of a batch comes from, or None if rows are not the pack's steps.
 
     Returns:
         None if the rows are not the steps of the pack. Values per row are computed when they are read.
@@ -152,7 +152,7 @@ def _num_rows(batch: ColumnDict) -> int:
 
 
 def _check_in_time(name: str, batch: ColumnDict, before: EpisodePack, after: EpisodePack) -> None:
-    """Raise `InvalidArgument` if a connector wrote to a track that is already a column of the batch."""
+    """Raise `InvalidArgument` if a connector changed episode data that was already copied into a column."""
     if after is before:
         return
     written = {Columns.REWARDS: (before.rewards, after.rewards), Columns.ACTIONS: (before.actions, after.actions)}
@@ -176,7 +176,7 @@ def learner_pipeline(
     max_seq_len: int | None = None,
     device: str | torch.device | None = None,
 ) -> LearnerPipeline:
-    """Return the default pipeline from episodes to a train batch.
+    """Return the default pipeline from recorded episodes to a train batch, with your connectors and views in it.
 
     Args:
         observation_space: space of the stored observations.

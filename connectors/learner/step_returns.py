@@ -23,7 +23,7 @@ from episodes.tracks import nested
 
 @dataclass(frozen=True, slots=True)
 class StepReturns:
-    """Arguments of `episodes.returns` for the steps of a batch: m consecutive sequences."""
+    """Arguments of the return formulas in `episodes.returns`: the S steps of a batch as m consecutive sequences."""
 
     rewards: np.ndarray  # [S]
     terminated: np.ndarray  # bool [m]
@@ -33,7 +33,7 @@ class StepReturns:
 
     @classmethod
     def of(cls, batch: ColumnDict, pack: EpisodePack) -> StepReturns:
-        """Return the arguments for a batch of the pack's steps. Missing columns are taken from the pack."""
+        """Return the arguments for a batch of a pack's steps. Columns that the batch lacks are taken from the pack."""
         rewards = real_steps(batch, Columns.REWARDS)
         rows = pack.step_rows()
         rewards = pack.rewards[rows] if rewards is None else rewards
@@ -54,7 +54,7 @@ class StepReturns:
     def _split(
         cls, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, episodes: np.ndarray
     ) -> StepReturns:
-        """Return the inputs, split into sequences at episode ends and at steps with an ending flag."""
+        """Return the arguments with a new sequence after each end of an episode and each step with an ending flag."""
         offsets = np.union1d(episodes, np.flatnonzero(terminateds | truncateds) + 1)
         starts, lasts = offsets[:-1], offsets[1:] - 1
         owners = episodes.searchsorted(starts, side="right") - 1  # each episode before has one observation more
@@ -64,7 +64,7 @@ class StepReturns:
 
 
 def real_steps(batch: ColumnDict, name: str) -> Any:
-    """Return a column without padding, [S, ...], or None if the batch has no such column."""
+    """Return a batch column without padding, one row per step, [S, ...]; None if the batch lacks the column."""
     column, mask = batch.get(name), batch.get(Columns.LOSS_MASK)
     if type(column) is not np.ndarray:
         column = joined(column)

@@ -1,4 +1,4 @@
-"""`TokenColumns`: the columns of a loss over tokens."""
+"""`TokenColumns`: connector that adds the columns of a loss over language model tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeAdvantages = Callable[[EpisodePack], np.ndarray]
 
 
 class TokenColumns(Connector):
-    """Connector that adds the columns of `token_batch` for episodes of turns of tokens.
+    """Connector that adds the columns of `episodes.token_batch`, such as tokens and labels, for language agents.
 
     Rows are tokens, not steps, so use it in a `ConnectorPipeline`, followed by `NumpyToTensor`.
 

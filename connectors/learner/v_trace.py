@@ -29,7 +29,7 @@ __all__ = ["VTrace"]
 
 
 class VTrace(Connector):
-    """Connector that adds "advantages" and "value_targets" [B], corrected for changes of the policy since it acted.
+    """Connector that adds "advantages" and "value_targets" [B] by V-trace, corrected for older acting policies.
 
     The importance ratios compare `rl_module` with the recorded "action_logp". Values and probabilities are computed in
     minibatches without gradients. Source: https://arxiv.org/abs/1802.01561
@@ -95,7 +95,7 @@ class VTrace(Connector):
         return batch
 
     def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
-        """Return the module's current log-probabilities [S] of the batch's actions."""
+        """Return the log-probabilities [S] of the batch's actions under the current policy `rl_module`."""
         module = module_of(rl_module)
         action_space = self.input_action_space
         distribution = module.distribution or self._distribution_over(

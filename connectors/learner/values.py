@@ -1,4 +1,4 @@
-"""Values of all T + 1 observations of a pack's episodes, in minibatches and without gradients."""
+"""Value estimates of all T + 1 observations of recorded episodes, in minibatches and without gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from episodes.tracks.validation import checked_count
 
 
 class ValueFunction:
-    """Batched evaluation of `rl_module.compute_values` on the module's device.
+    """Computation of `rl_module.compute_values` in minibatches, on the device of the module.
 
     Args:
         minibatch_size: number of observations in one forward pass.
@@ -31,7 +31,9 @@ class ValueFunction:
         self._to_device = NumpyToTensor()
 
     def __call__(self, rl_module: Any, pack: EpisodePack, seen: Seen) -> np.ndarray:
-        """Return the values [num_steps + n] of the pack's observations, T + 1 per episode, without lookbacks."""
+        """Return the values of the observations of n episodes, T + 1 per episode: [num_steps + n], without
+        lookbacks.
+        """
         rows, total = pack.all_observation_rows(), pack.num_steps + len(pack)
         parts = []
         for start in range(0, total, self.minibatch_size):
@@ -41,7 +43,7 @@ class ValueFunction:
         return on_host(parts)
 
     def in_sequences(self, rl_module: Any, pack: EpisodePack, seen: Seen, max_seq_len: int) -> np.ndarray:
-        """Return the values [num_steps + n] for a recurrent module.
+        """Return the values of all observations, [num_steps + n], by a recurrent module that reads sequences.
 
         The module gets rows of `max_seq_len` steps and the state before each row. The last row of an episode has one
         more observation, the one after the last step.
@@ -65,14 +67,14 @@ class ValueFunction:
     def of_batch(
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, seen: Seen | None = None
     ) -> np.ndarray:
-        """Return the values [num_steps + n] of the observations as the policy sees them, in sequences if the batch is
-        padded.
-        """
+        """Return the values of all observations, [num_steps + n]. A padded batch is read in sequences."""
         seen, mask = seen or Seen(pack), batch.get(Columns.LOSS_MASK)
         return self(rl_module, pack, seen) if mask is None else self.in_sequences(rl_module, pack, seen, mask.shape[1])
 
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the values of one minibatch of numpy columns as a tensor of shape `shape` on the module's device."""
+        """Return the values of one minibatch of numpy columns, as a tensor of the given shape on the module's
+        device.
+        """
         module = Module(rl_module)
         device = module.device
         if self._to_device.device != device:

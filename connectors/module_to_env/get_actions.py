@@ -63,7 +63,7 @@ class GetActions(Connector):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces. The distribution is created with the first inputs."""
+        """Set the input spaces, and forget the distribution, which the next call creates."""
         super().set_input_spaces(observation_space, action_space)
         self._distribution = None
 
@@ -86,7 +86,7 @@ class GetActions(Connector):
         return batch
 
     def _described(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
-        """Return the policy's "action_dist_inputs" and their distribution."""
+        """Return the policy's "action_dist_inputs" and the distribution that they parameterize."""
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None:
             raise UnknownKey(
@@ -103,7 +103,7 @@ class GetActions(Connector):
         return inputs, distribution
 
     def seed(self, seed: int | None) -> None:
-        """Use a random generator with this seed, unless the connector has a seed already."""
+        """Seed this connector's random generator, unless it has a seed already."""
         if self._seed is None and seed is not None:
             self._seed = checked_count("seed", seed, -math.inf)
             self._rows = NumpyCategoricalSampler(seed)
@@ -113,7 +113,7 @@ class GetActions(Connector):
         self._seed, self._generator, self._rows = None, None, NumpyCategoricalSampler()
 
     def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:
-        """Return this connector's generator on the device of the inputs, or None to use torch's."""
+        """Return this connector's random generator on the device of the inputs, or None for torch's global one."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
         return self._generator
@@ -158,7 +158,7 @@ class GetActions(Connector):
         self.set_state(numbers)
 
     def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:
-        """Return the pack with "action_logp" for every recorded step, lookbacks included.
+        """Return a pack with "action_logp" for all recorded steps, lookbacks included.
 
         Returns:
             the pack itself if it has "action_logp", or lacks "action_dist_inputs".
@@ -169,7 +169,7 @@ class GetActions(Connector):
         return pack.replace(extra_model_outputs={**pack.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
 
     def log_probs(self, outputs: Mapping[str, Any], actions: Any, policy: Any = None) -> np.ndarray | None:
-        """Return the log-probabilities [n] of actions [n, ...], or None if `outputs` has them or lacks
+        """Return the log-probabilities [n] of actions [n, ...]. None if `outputs` has them, or has no
         "action_dist_inputs".
         """
         inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
@@ -185,7 +185,7 @@ class GetActions(Connector):
             return distribution.log_prob(inputs, actions).cpu().numpy()
 
     def distribution_of(self, policy: Any) -> ActionDistribution:
-        """Return the policy's distribution, or the one of the action space. Raise `UnknownKey` if there is neither."""
+        """Return the policy's distribution, or else that of the action space. Raise `UnknownKey` without either."""
         distribution = distribution_of(policy)
         if distribution is not None:
             return distribution
@@ -197,7 +197,7 @@ class GetActions(Connector):
 
 
 def _as_floats(inputs: Any) -> torch.Tensor:
-    """Return inputs as a float32 or float64 tensor. Half precision is too coarse for sampling."""
+    """Return distribution inputs as float32 or float64. Half precision is too coarse for sampling."""
     try:
         tensor = torch.as_tensor(inputs)
     except (RuntimeError, TypeError, ValueError) as error:

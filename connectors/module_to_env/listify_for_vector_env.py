@@ -1,4 +1,4 @@
-"""Connector that formats actions for a vector environment."""
+"""Connector that gives actions the form that a vector environment accepts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCHED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinar
 
 
 class ListifyForVectorEnv(Connector):
-    """Connector that gives "actions_for_env" the form of Gymnasium's batched action space.
+    """Connector that converts "actions_for_env" to the form of Gymnasium's batched action space.
 
     Box, Discrete, MultiDiscrete and MultiBinary need arrays [N, ...], so mostly nothing changes. Parts in other spaces
     become tuples of N actions.

@@ -1,4 +1,4 @@
-"""Connector from the rows of modules to the agents of each environment."""
+"""Connector that distributes the outputs of each module (policy) to the agents of each environment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ __all__ = ["ModuleToAgentUnmapping"]
 
 
 class ModuleToAgentUnmapping(Connector):
-    """Last connector of a multi-agent module-to-env pipeline. It distributes `{module_id: {column: [n, ...]}}` to the
-    agents.
+    """Last multi-agent connector to the environment: from `{module_id: {column: [n, ...]}}` to values for each agent.
 
     It returns "actions" and "actions_for_env", lists with `{agent_id: action}` per episode, and "extra_model_outputs",
     a list with `{agent_id: {key: row}}` per episode.
@@ -51,7 +50,7 @@ EXTRA = "extra_model_outputs"
 
 
 def _rows(column: Any) -> Any:
-    """Return a column as a sequence of rows."""
+    """Return a batch column as a sequence of items, one per row."""
     if isinstance(column, list) or nested.is_leaf(column):
         return list(column)
     return [nested.take(column, row) for row in range(len(nested.first_leaf(column)))]

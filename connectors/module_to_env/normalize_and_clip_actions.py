@@ -1,4 +1,4 @@
-"""Connector that maps a policy's actions to the environment's."""
+"""Connector that maps the policy's actions to the units and bounds of the environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["NormalizeAndClipActions"]
 
 
 class NormalizeAndClipActions(Connector):
-    """Connector that adds "actions_for_env" [N, ...]: "actions" mapped to the environment's action space.
+    """Connector that adds "actions_for_env" [N, ...]: "actions" scaled or clipped to the environment's bounds.
 
     Episodes store the policy's actions, with the mapping in their action space (`episodes.PolicyBox`).
 

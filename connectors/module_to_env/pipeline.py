@@ -1,4 +1,4 @@
-"""`ModuleToEnvPipeline`: from the policy's outputs to actions."""
+"""`ModuleToEnvPipeline`: from the policy's outputs to the environment's actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
 
 class ModuleToEnvPipeline(ConnectorPipeline):
-    """Pipeline from a policy's outputs to actions. The other columns of the batch are recorded."""
+    """Pipeline from a policy's outputs to actions. All other outputs are recorded in the episodes."""
 
     given = (
         Columns.ACTIONS,
@@ -40,7 +40,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     )
 
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
-        """Return the policy's actions [N, ...], the environment's actions [N, ...], and the policy's other outputs.
+        """Return the policy's actions [N, ...], those for the environment [N, ...], and the policy's other outputs.
 
         A runner calls this once per vector step.
 
@@ -84,7 +84,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         self._acted_as = type(for_env)
 
     def check_actions(self, for_env: Any, num_rows: int, actors: str) -> None:
-        """Raise `ShapeMismatch` unless `for_env` has `num_rows` actions of the action space."""
+        """Raise `ShapeMismatch` unless `for_env` is a batch of `num_rows` actions of the environment's action space."""
         misfit = describe_mismatch(for_env, self.input_action_space, num_rows)
         if misfit:
             raise ShapeMismatch(
@@ -93,12 +93,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             )
 
     def bind_policy(self, policy: Any) -> None:
-        """Remove the time axis of a recurrent policy's outputs, unless a connector does so already."""
+        """Add a connector that removes the time axis if the policy is recurrent, unless there is one."""
         if module_of(policy).is_recurrent and RemoveTimeDimension not in self:
             self.prepend(RemoveTimeDimension())
 
     def add_log_probs(self) -> None:
-        """Add "action_logp" at each step, if the pipeline left that to `with_log_probs`."""
+        """Make each `GetActions` add "action_logp" in every step, also if it was created with `log_probs=False`."""
         for piece in self.connectors:
             if isinstance(piece, GetActions):
                 piece.adds_log_probs = True
@@ -119,12 +119,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         self.records_env_actions = any(map(_may_write_env_actions, pieces.values()))
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
-        """Return the log-probabilities [n] of actions [n, ...], or None if `act` has returned them already."""
+        """Return the log-probabilities [n] of actions [n, ...]. None if `act` returned them already."""
         late = self._late()
         return None if late is None else late.log_probs(outputs, actions, policy)
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """Return the pack with "action_logp" for all steps, if a `GetActions(log_probs=False)` has left them out."""
+        """Return a pack with "action_logp" for all steps, if a `GetActions(log_probs=False)` has omitted them."""
         late = self._late()
         return pack if late is None else late.with_log_probs(pack, policy)
 
@@ -133,12 +133,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
 
     def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors that change complete rows. A missing "actions_for_env" means "actions"."""
+        """Return the connectors to call for batches that are complete arrays: those that can change them."""
         return tuple(piece for piece in self._pieces.values() if piece.changes_rows)
 
 
 def _may_write_env_actions(piece: Connector) -> bool:
-    """Return True for a connector of the user's that writes "actions_for_env", or does not declare what it writes."""
+    """Return True for a user's connector that writes "actions_for_env", or does not declare what it writes."""
     if type(piece) is NormalizeAndClipActions or isinstance(piece, _WITHOUT_ENV_ACTIONS):
         return False
     return Columns.ACTIONS_FOR_ENV in piece.writes or not piece.writes
@@ -167,7 +167,7 @@ def module_to_env_pipeline(
     seed: int | None = None,
     log_probs: bool = True,
 ) -> ModuleToEnvPipeline:
-    """Return the default pipeline from the policy's outputs to actions.
+    """Return the default pipeline from the policy's outputs to actions, with your connectors in it.
 
     Its output has "actions" (the policy's), "actions_for_env" (the environment's), and all other outputs as numpy
     arrays [N, ...].

@@ -46,7 +46,9 @@ class TensorToNumpy(Connector):
         return batch
 
     def _check_rows(self, name: str, leaf: np.ndarray, episodes: Any, policy: Any) -> None:
-        """Raise `InvalidArgument` if a row of the policy's output `name`, an array [N, ...], is not an action."""
+        """Raise `InvalidArgument` if the policy's output `name`, an array [N, ...], has rows that describe no
+        action.
+        """
         distribution = distribution_of(policy)
         if distribution is None and self.input_action_space is not None:
             distribution = distribution_for(self.input_action_space)
@@ -81,7 +83,7 @@ _KNOWN = (torch.float16, torch.float32, torch.float64)
 
 
 def _right_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
-    """Return which rows, bool [N], describe an action. Without a distribution, the largest number must be finite."""
+    """Return which rows of an output are valid, bool [N]. Without a distribution: their largest number is finite."""
     if name == Columns.ACTION_DIST_INPUTS and isinstance(distribution, ActionDistribution):
         right = distribution.describes(torch.from_numpy(leaf.astype(np.float64))).numpy()
         return np.logical_and.reduce(right.reshape(len(leaf), -1), axis=1)

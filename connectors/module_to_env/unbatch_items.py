@@ -1,4 +1,4 @@
-"""Connector that checks the number of rows of the outputs."""
+"""Connector that checks that policy outputs have one row per episode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["UnbatchItems"]
 
 
 class UnbatchItems(Connector):
-    """Connector that checks that every column has one row per episode.
+    """Connector that checks that each column has one row per episode. It changes nothing.
 
     Arrays [N, ...] are sequences of N items already, so nothing is split.
 

@@ -1,4 +1,4 @@
-"""Connectors that change the observations that episodes store."""
+"""Connectors that change observations before episodes store them, such as normalization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spaces of agents that appear during a run."""
+"""`AgentSpaces`: observation and action spaces of agents, including those that appear during a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ByAgent = Mapping[Any, Any]  # agent -> space
 
 
 class AgentSpaces:
-    """Observation and action spaces of all agents seen so far, before and after the joint preprocessors.
+    """Spaces of all agents seen so far, before and after the preprocessors that change all agents' observations.
 
     The agents are not known beforehand. While acting, their spaces come from the environments, while learning from the
     episodes.
@@ -31,9 +31,7 @@ class AgentSpaces:
         self.observations, self.actions = map(_by_agent, (joint.input_observation_space, joint.input_action_space))
 
     def welcome(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
-        """Add the spaces of these agents. If one is new or has changed, set the input spaces of the preprocessors
-        again.
-        """
+        """Add the spaces of these agents. If one is new or changed, recompute the spaces of the preprocessors."""
         changed = [_changed_spaces(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
         if any(changed):
             self.observations, self.actions = self.observations | changed[0], self.actions | changed[1]
@@ -42,7 +40,7 @@ class AgentSpaces:
 
     @property
     def rewritten(self) -> dict[Any, Any]:
-        """Return the observation spaces by agent, after the preprocessors."""
+        """Return the observation space of each agent after the preprocessors, by agent id."""
         return _by_agent(cast(gym.Space, self.joint.observation_space)) if len(self.joint) else self.observations
 
 
@@ -51,7 +49,7 @@ def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
 
 
 def _changed_spaces(known: ByAgent, new: ByAgent | None) -> dict[Any, Any]:
-    """Return the given spaces that are new or have changed."""
+    """Return those of the spaces `new` that are missing in `known` or differ there, by agent id."""
     return {
         agent_id: space
         for agent_id, space in (new or {}).items()

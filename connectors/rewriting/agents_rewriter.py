@@ -1,4 +1,4 @@
-"""`AgentsRewriter`: a single-agent rewriter among the joint preprocessors."""
+"""`AgentsRewriter`: applies a single-agent observation rewriter, such as `MeanStdFilter`, to each of many agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AgentsRewriter", "as_joint"]
 
 
 class AgentsRewriter(MultiAgentObservationPreprocessor):
-    """Joint preprocessor with a copy of a rewriter per agent, each with its own spaces and statistics.
+    """Multi-agent preprocessor with one copy of a single-agent rewriter, such as `MeanStdFilter`, for each agent.
 
     Args:
         rewriter: the rewriter. If it has `agent_ids`, observations of other agents stay unchanged.
@@ -35,21 +35,21 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the rewriter."""
+        """Settings of the wrapped single-agent rewriter."""
         return self.rewriter.settings
 
     def takes(self, agent_id: Any) -> bool:
-        """Return True if the agent's observations are rewritten."""
+        """Return True if this agent's observations are rewritten."""
         return self.agent_ids is None or agent_id in self.agent_ids
 
     def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
-        """Return the agent's copy of the rewriter."""
+        """Return this agent's own copy of the rewriter."""
         return self._each.rewriter_of(agent_id)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Set the spaces of the copies, and return the resulting Dict space by agent."""
+        """Set the spaces of each agent's rewriter, and return the Dict of rewritten spaces by agent."""
         output_spaces = dict(_by_agent(input_observation_space))
         actions = _by_agent(input_action_space)
         for agent_id, space in output_spaces.items():
@@ -60,7 +60,7 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(output_spaces)
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
-        """Return the observations by agent, rewritten for the selected agents."""
+        """Return the observations by agent id. Those of the selected agents are rewritten."""
         changed = dict(observations)
         for agent_id, observation in observations.items():
             if self.takes(agent_id):
@@ -70,21 +70,21 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return changed
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the states by agent."""
+        """Return the statistics of each agent's rewriter, by agent id."""
         return self._each.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the statistics that `get_state` returned."""
         self._each.set_state(state)
         self._give_spaces()
 
     def reset_state(self) -> None:
-        """Reset the statistics of all agents."""
+        """Reset the statistics of all agents' rewriters."""
         self._each.reset_state()
         self._give_spaces()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the states of several copies merged by agent."""
+        """Return the merged statistics of several copies of this connector, by agent id."""
         return self._each.merge_states(states)
 
     def _give_spaces(self) -> None:
@@ -92,7 +92,7 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
 
 
 def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
-    """Return `pieces` with each single-agent rewriter wrapped in an `AgentsRewriter`.
+    """Return `pieces` as multi-agent preprocessors: single-agent rewriters are wrapped in an `AgentsRewriter`.
 
     Raises:
         WrongType: a connector is neither a joint preprocessor nor a rewriter.
@@ -112,7 +112,7 @@ def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:
 
 
 def _own_copy(rewriter: ObservationRewriter) -> Any:
-    """Return a copy of a rewriter for one agent."""
+    """Return an independent copy of a rewriter, for one agent."""
     copy: Any = deepcopy(rewriter)
     copy.multi_agent, copy.agent_ids = False, None
     return copy

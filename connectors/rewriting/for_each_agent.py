@@ -1,4 +1,4 @@
-"""`ForEachAgent`: a rewriter per agent, for a module that acts for several agents."""
+"""`ForEachAgent`: separate statistics per agent, for a module (policy) that acts for several agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ForEachAgent"]
 
 
 class ForEachAgent(ObservationRewriter):
-    """Rewriter with a separate rewriter per agent, for example `MeanStdFilter` with statistics per agent.
+    """Connector with a separate observation rewriter per agent, for example a `MeanStdFilter` for each.
 
     Args:
         make: function that returns the rewriter of a new agent.
@@ -37,11 +37,11 @@ class ForEachAgent(ObservationRewriter):
 
     @property
     def is_empty_filter(self) -> bool:  # type: ignore[override]
-        """Whether the rewriters learn statistics and none has seen an observation."""
+        """Whether the agents' rewriters learn statistics, and none has seen an observation."""
         return all(rewriter.is_empty_filter for rewriter in self.rewriters.values() or [self._make()])
 
     def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
-        """Return the agent's rewriter. It is created at the first call."""
+        """Return this agent's rewriter. It is created at the first call."""
         if agent_id not in self.rewriters:
             self.rewriters[agent_id] = rewriter = self._make()
             rewriter.set_input_spaces(self.input_observation_space, self.input_action_space)
@@ -55,13 +55,15 @@ class ForEachAgent(ObservationRewriter):
         return rewriter.observation_space or input_observation_space
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the rewritten observations [N, ...]. Row i uses the rewriter of the agent of `episodes[i]`."""
+        """Return the rewritten observations [N, ...]. Row i is changed by the rewriter of the agent of
+        `episodes[i]`.
+        """
         if episodes is None:
             raise InvalidArgument(f"{self.name}: the rows' episodes say whose they are; give episodes=")
         return self._by_agent(observations, [episode.agent_id for episode in episodes], episodes, update)
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
-        """Return the pack with rewritten observations. No statistics are learned."""
+        """Return the pack with each agent's observations rewritten. No statistics are learned."""
         agents = [None] * len(pack) if pack.agent_ids is None else list(pack.agent_ids)
         rows = np.diff(pack.observation_offsets)
         owners = [agent for agent, num in zip(agents, rows.tolist(), strict=True) for _ in range(num)]
@@ -81,21 +83,21 @@ class ForEachAgent(ObservationRewriter):
         return nested.take(nested.concatenate(parts), order)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the states by agent."""
+        """Return the statistics of each agent's rewriter, by agent id."""
         return {"agents": {agent_id: rewriter.get_state() for agent_id, rewriter in self.rewriters.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the statistics that `get_state` returned."""
         self.rewriters = {}
         for agent_id, agent_state in state["agents"].items():
             self.rewriter_of(agent_id).set_state(agent_state)
 
     def reset_state(self) -> None:
-        """Reset the statistics of all agents."""
+        """Reset the statistics of all agents' rewriters."""
         self.rewriters = {}
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the states of several copies merged by agent."""
+        """Return the merged statistics of several copies of this connector, by agent id."""
         agents = dict.fromkeys(agent_id for state in states for agent_id in state["agents"])
         return {
             "agents": {

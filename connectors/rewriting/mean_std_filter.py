@@ -24,7 +24,7 @@ _EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, mean and squared deviations of items of one shape.
+    """Count, mean and sum of squared deviations of arrays of one shape, for means and standard deviations.
 
     Two sets of moments are combined exactly (parallel variance, Chan et al. 1979).
     """
@@ -40,7 +40,7 @@ class Moments:
 
     @classmethod
     def of(cls, items: np.ndarray) -> Moments:
-        """Return the moments of items [n, ...]."""
+        """Return the moments, over the first axis, of items [n, ...]."""
         if not len(items):
             return cls.empty(items.shape[1:])
         mean = items.mean(0, dtype=np.float64)
@@ -48,7 +48,7 @@ class Moments:
         return cls(len(items), mean, np.einsum("n...,n...->...", deviations, deviations))
 
     def joined(self, second: Moments) -> Moments:
-        """Return the moments of the union of both sets of items."""
+        """Return the moments of two sets of items together."""
         if not self.count or not second.count:
             return second if second.count else self
         count = self.count + second.count
@@ -67,11 +67,11 @@ class Moments:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Moments:
-        """Return a copy of the moments in `state`."""
+        """Return the moments that `get_state` stored in `state`, as a copy."""
         return cls(int(state["count"]), np.array(state["mean"], np.float64), np.array(state["squares"], np.float64))
 
     def equals(self, second: Moments) -> bool:
-        """Return True if both moments are equal."""
+        """Return True if counts, means and deviations are equal."""
         same_mean = np.array_equal(self.mean, second.mean)
         return self.count == second.count and same_mean and np.array_equal(self.squares, second.squares)
 
@@ -80,7 +80,7 @@ Statistics = dict[str, Moments]  # by path of the leaf
 
 
 class MeanStdFilter(ObservationRewriter):
-    """Rewriter that subtracts the running mean from each Box part and divides it by the running standard deviation.
+    """Connector that subtracts from each Box observation its running mean, and divides by the standard deviation.
 
     Statistics are kept per element, in float64. A row of observations first updates the statistics and is then
     normalized. With one observation seen it is only centered. Normalized parts are float32, and parts in other spaces
@@ -130,13 +130,13 @@ class MeanStdFilter(ObservationRewriter):
 
     @property
     def is_empty_filter(self) -> bool:  # type: ignore[override]
-        """Whether no observation has been seen."""
+        """Whether the filter has not seen any observation, so that it has no statistics yet."""
         return not any(known.count for known in self._total.values())
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space with Box parts as float32 within the clip limits."""
+        """Return the observation space with Boxes as float32, bounded by the clip limits."""
         return _normalised_space(input_observation_space, np.inf if self.clip_by_value is None else self.clip_by_value)
 
     def check_place(self) -> None:
@@ -192,7 +192,7 @@ class MeanStdFilter(ObservationRewriter):
         return values.astype(np.float32)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the statistics up to the last synchronization, and those since."""
+        """Return two statistics: up to the last synchronization of all copies, and since then."""
         return {"synced": _state_of(self._synced), "own": _state_of(self._own)}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -214,12 +214,12 @@ class MeanStdFilter(ObservationRewriter):
         self._affine.clear()
 
     def reset_state(self) -> None:
-        """Reset the statistics."""
+        """Forget all statistics."""
         self._synced, self._own, self._total = {}, {}, {}
         self._affine.clear()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state for the statistics of all copies. Synchronized statistics count once."""
+        """Return one state for the statistics of all copies. Statistics that all copies share count once."""
         distinct: list[Statistics] = []
         for state in states:
             synced = _from_state(state["synced"])
@@ -230,13 +230,13 @@ class MeanStdFilter(ObservationRewriter):
 
 
 def _boxes(space: gym.Space) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the Box parts of a space by path."""
+    """Return the shape of each Box in a nested space, by its path."""
     parts = nested.flatten(_structure(space))
     return {path: part.shape for path, part in parts.items() if isinstance(part, spaces.Box)}
 
 
 def _structure(space: gym.Space) -> Any:
-    """Return the space as a nested value with spaces as leaves."""
+    """Return a Dict or Tuple space as nested dicts and tuples of its spaces."""
     if isinstance(space, spaces.Dict):
         return {key: _structure(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -1,4 +1,4 @@
-"""`MultiAgentObservationPreprocessor`: a custom change of the observations of all agents together."""
+"""`MultiAgentObservationPreprocessor`: base class for changing the observations of all agents together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MultiAgentObservationPreprocessor", "rewritten_agents"]
 
 
 class MultiAgentObservationPreprocessor(Connector):
-    """Base class for changes of the observations of all agents. Override `preprocess`.
+    """Base class for changing the observations of all agents together. Override `preprocess`.
 
     Pass it to `MultiAgentEnvToModule(..., joint=[...])`. A runner then applies it to the observations of each env step
     before they are stored and passed to the modules' pipelines. A `MultiAgentLearner` with it applies it to stored
@@ -35,7 +35,7 @@ class MultiAgentObservationPreprocessor(Connector):
     _rewritten: frozenset[tuple[Any, int]] = frozenset()  # (episode id, env step) of what the last call rewrote
 
     def preprocess(self, observations: dict[Any, Any], episode: Any) -> Mapping[Any, Any]:
-        """Return the changed observations of one env step.
+        """Return the changed observations of one env step by agent id.
 
         Args:
             observations: observations by agent, of the agents with an observation in this env step.
@@ -44,7 +44,7 @@ class MultiAgentObservationPreprocessor(Connector):
         raise NotImplementedError(f"{type(self).__name__} has no preprocess(observations, episode)")
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
-        """Return the observations after `preprocess`.
+        """Return the observations of one env step by agent id, changed by `preprocess`.
 
         Args:
             observations: observations by agent.
@@ -64,7 +64,7 @@ class MultiAgentObservationPreprocessor(Connector):
         return dict(changed)
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        """Rewrite the newest observations of growing episodes once."""
+        """Change the newest observations of ongoing episodes in place, once per env step."""
         for episode in episodes:
             if (episode.id_, episode.env_t) not in self._rewritten:
                 rewrite_newest([self], episode, episode.get_observations(-1))
@@ -75,7 +75,7 @@ class MultiAgentObservationPreprocessor(Connector):
 def rewrite_newest(
     pieces: Sequence[Any], episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True
 ) -> None:
-    """Rewrite the newest env step of a growing episode in place."""
+    """Change the newest observations of an ongoing multi-agent episode in place, by all preprocessors."""
     for piece in pieces:
         observations = piece.rewrite(observations, episode, update)
     for agent_id, observation in observations.items():
@@ -83,7 +83,7 @@ def rewrite_newest(
 
 
 def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
-    """Return the agents' finalized episodes with all observations rewritten by env step, lookbacks included."""
+    """Return the agents' finalized episodes with the preprocessors applied to each env step, lookbacks included."""
     if not isinstance(episode, MultiAgentEpisode):
         raise InvalidArgument(
             f"{pieces[0].name} sees the observations of all agents at once, a {type(episode).__name__} has those "
@@ -109,7 +109,7 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
 def _with_observations(
     episode: SingleAgentEpisode, observations: list[Any], pieces: Sequence[Any]
 ) -> SingleAgentEpisode:
-    """Return a copy of an episode with other observations [L + T + 1]."""
+    """Return a copy of an episode with the given observations [L + T + 1] of the lookback and the steps."""
     part = episode.slice(slice(None), len_lookback_buffer=episode.lookback).to_numpy()
     part.tracks = part.tracks.replaced(
         ArrayTrack.of(nested.stack(observations), episode.lookback, part.observations.field)

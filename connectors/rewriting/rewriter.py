@@ -1,4 +1,4 @@
-"""`ObservationRewriter`: a connector that changes the observations that episodes store.
+"""`ObservationRewriter`: base class of connectors that change observations before episodes store them.
 
 A runner applies the rewriters to each vector row before it is recorded. When called with growing episodes, a rewriter
 replaces each episode's last observation once. In a learner pipeline it rewrites all observations of the pack.
@@ -20,14 +20,14 @@ __all__ = ["ObservationRewriter"]
 
 
 class ObservationRewriter(Connector):
-    """Connector that replaces observations before episodes store them."""
+    """Base class of connectors that change observations before episodes store them, such as filters."""
 
     reads_tracks = True
     _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
 
     @abstractmethod
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the rewritten observations, nested arrays [N, ...].
+        """Return the observations [N, ...] to store, made from new observations [N, ...].
 
         Args:
             observations: nested arrays [N, ...].
@@ -37,10 +37,10 @@ class ObservationRewriter(Connector):
         """
 
     def check_place(self) -> None:
-        """Raise `InvalidArgument` if this rewriter is only usable in `joint=` of multi-agent pipelines."""
+        """Raise `InvalidArgument` if this connector can only be used for all agents together (`joint=`)."""
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        """Rewrite each episode's last observation, unless the batch has observations already."""
+        """Rewrite the last observation of each episode in place, unless the batch already has observations."""
         if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
             self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))
         return batch
@@ -60,14 +60,14 @@ class ObservationRewriter(Connector):
         self._rewritten = frozenset((episode.id_, episode.t) for episode in episodes)
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
-        """Return the pack with rewritten observations, lookbacks included. No statistics are learned."""
+        """Return the pack with all observations rewritten, lookbacks included. No statistics are learned."""
         observations = self.rewrite(pack.observations, None, False)
         check_rewritten(self, self.name, observations, pack.observations)
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
 
 def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, original: Any) -> None:
-    """Raise `ShapeMismatch` if the rewritten rows are not in the space that the rewriter declares."""
+    """Raise `ShapeMismatch` if rewritten observations are not in the space that the connector declares."""
     misfit = describe_mismatch(rows, piece.observation_space, len(nested.first_leaf(original)))
     if misfit:
         raise ShapeMismatch(

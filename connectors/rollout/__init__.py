@@ -1,4 +1,4 @@
-"""Rollouts: the steps of N environments over T rows as one block on a device."""
+"""Rollouts: T steps of N environments as one TensorDict on a device."""
 
 from __future__ import annotations
 

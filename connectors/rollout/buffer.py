@@ -1,4 +1,4 @@
-"""`RolloutBuffer`: the steps of N environments over T rows as one TensorDict on a device.
+"""`RolloutBuffer`: T steps of N environments as one TensorDict [N, T + 1] on a device.
 
 A simulator on a GPU writes its tensors into it. `connectors.rollout.episodes` converts episodes to rollouts and back.
 
@@ -48,7 +48,7 @@ _LAST_SLOT = ("obs", "value")  # what is meaningful at index T
 
 
 class FinalObservations:
-    """Last observations [K] of episodes whose next row in the rollout belongs to another episode.
+    """Last observations [K] of episodes that a rollout has no row for, because the next episode begins in their row.
 
     With same-step autoreset or a manual reset, the next row has the first observation of the next episode. A rollout
     stores the
@@ -62,7 +62,7 @@ class FinalObservations:
         self._value = [torch.zeros(0, device=device)]
 
     def append(self, step: int, envs: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
-        """Store the last observations of episodes that ended with a step.
+        """Add the last observations of the episodes that ended with step t of a rollout.
 
         Args:
             step: the row t of the step, 0..T-1.
@@ -82,7 +82,7 @@ class FinalObservations:
         self.append_rows(envs * self._num_slots + step, obs, value)
 
     def append_rows(self, rows: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
-        """Store the last observations [k, obs_dim] of the steps at `rows` [k], where a row is env * (T + 1) + t."""
+        """Add the last observations [k, obs_dim] after the steps at `rows` [k], where a row is env * (T + 1) + t."""
         like = self._value[0]
         self._rows.append(rows.to(like.device))
         self._obs.append(obs.to(like))
@@ -93,21 +93,21 @@ class FinalObservations:
 
     @property
     def rows(self) -> Tensor:
-        """Row env * (T + 1) + t of each step, int64 [K]."""
+        """Index env * (T + 1) + t in the rollout of the step before each last observation, int64 [K]."""
         return _joined(self._rows)
 
     @property
     def obs(self) -> Tensor:
-        """True last observations [K, obs_dim]."""
+        """Last observations [K, obs_dim] of the ended episodes."""
         return _joined(self._obs)
 
     @property
     def value(self) -> Tensor:
-        """Values of the last observations [K]."""
+        """Value estimates of the last observations, [K]."""
         return _joined(self._value)
 
     def set_value(self, value: Tensor) -> None:
-        """Set the values [K] of all last observations, for example after one forward pass over `obs`."""
+        """Set the value estimates [K] of all last observations, for example after one forward pass over `obs`."""
         if tuple(value.shape) != (len(self),):
             raise ShapeMismatch(
                 f"final value {list(value.shape)} of {len(self)} final observations: give [{len(self)}]"
@@ -116,14 +116,15 @@ class FinalObservations:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Return the parts as one tensor, which replaces the parts."""
+    """Return a list of tensors as one tensor, and replace the contents of the list by it."""
     if len(parts) > 1:
         parts[:] = [torch.cat(parts)]
     return parts[0]
 
 
 class RolloutBuffer:
-    """One reused TensorDict [N, T + 1] that a collector fills and a learner reads.
+    """Reused storage for T steps of N environments: one TensorDict [N, T + 1], written while sampling and read to
+    learn.
 
     Columns: `obs` [N, T + 1, obs_dim], `action` [N, T + 1, action_dim], `sample_log_prob`, `value`, `reward`, all
     float32; `done`, `terminated`, `truncated`, `valid`, bool. Index T has the observation after the last step and its
@@ -165,7 +166,7 @@ class RolloutBuffer:
         return f"RolloutBuffer({shape}, {self.device}, {self._phase})"
 
     def start_rollout(self) -> TensorDict:
-        """Return the storage [N, T + 1] for a new rollout: flags are False, rows are valid, index T is zero.
+        """Return the storage [N, T + 1] for a new rollout. Flags are False, rows are valid, and index T is zero.
 
         Raises:
             EpisodeStateError: a rollout is unread, or is being filled.
@@ -186,7 +187,7 @@ class RolloutBuffer:
         return rollout
 
     def add(self, rollout: TensorDict) -> None:
-        """Mark the rollout from `start_rollout` as ready. Columns that were replaced are copied into the storage.
+        """Mark a rollout from `start_rollout` as ready to `get`. Columns that were replaced are copied to the storage.
 
         Raises:
             EpisodeStateError: no rollout was started.
@@ -211,7 +212,7 @@ class RolloutBuffer:
         self._phase = "ready"
 
     def get(self, flatten: bool = True) -> TensorDict:
-        """Return the ready rollout and mark it as read: its valid transitions [B], or the rollout [N, T + 1].
+        """Return the ready rollout once: with `flatten` its valid transitions [B], else the whole [N, T + 1].
 
         Raises:
             EpisodeStateError: no rollout is ready.
@@ -222,7 +223,7 @@ class RolloutBuffer:
         return transition_view(self._rollout, flatten=True) if flatten else self._rollout
 
     def discard(self) -> None:
-        """Discard a rollout that is being filled or is ready."""
+        """Discard the rollout that is being filled or is ready to `get`."""
         self._phase = "idle"
 
 
@@ -238,14 +239,14 @@ def _check_column(name: str, expected: Tensor, actual: Tensor | None) -> None:
 
 
 def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
-    """Return a view [N, T] of the rollout without index T. With `flatten`, copy the valid transitions [B]."""
+    """Return the steps [N, T] of a rollout without copying. With `flatten`, copy its valid transitions [B]."""
     if not flatten:
         return cast("TensorDict", rollout.exclude(*_SIDE_DATA)[:, :-1])
     return _take(_flat_columns(rollout), _valid_rows(rollout))
 
 
 def _flat_columns(rollout: TensorDict) -> dict[str, Tensor]:
-    """Return the columns [N * (T + 1), ...] as views. Flattened transitions stay unchanged."""
+    """Return the columns of a rollout as [N * (T + 1), ...] without copying. Flattened transitions stay unchanged."""
     last = rollout.batch_dims - 1
     return {name: cast(Tensor, column).flatten(0, last) for name, column in rollout.items() if name not in _SIDE_DATA}
 
@@ -256,7 +257,7 @@ def _valid_rows(rollout: TensorDict) -> Tensor:
 
 
 def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
-    """Return the given rows of all columns."""
+    """Return a TensorDict of the given rows of all columns."""
     selected = {name: column.index_select(0, rows) for name, column in columns.items()}
     return _tensordict(selected, batch_size=[len(rows)], device=rows.device)
 
@@ -264,7 +265,7 @@ def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
 def iterate_minibatches(
     rollout: TensorDict, batch_size: int, device: torch.device | str, generator: torch.Generator | None = None
 ) -> Iterator[TensorDict]:
-    """Yield the valid transitions in random order, `batch_size` at a time, on `device`.
+    """Yield the valid transitions of a rollout in random order, `batch_size` at a time, on `device`.
 
     The last minibatch may be smaller.
 
@@ -285,7 +286,7 @@ def iterate_minibatches(
 def add_advantages(
     rollout: TensorDict, *, gamma: float, lambda_: float, truncation: Truncation = "final"
 ) -> TensorDict:
-    """Return the rollout with two new columns: `advantage` and `return` (the value targets), [N, T + 1] each.
+    """Return the rollout with the new columns `advantage` (GAE) and `return` (value targets), [N, T + 1] each.
 
     They are zero for rows that are not valid.
 
@@ -329,7 +330,8 @@ def add_advantages(
 
 
 def add_sequence_returns(rollout: TensorDict) -> TensorDict:
-    """Return the rollout with two new columns: `seq_mask` (bool) and `seq_return`, [N, T + 1] each.
+    """Return the rollout with `seq_mask` and `seq_return`: each environment's first episode, and its return, [N, T +
+    1].
 
     The sequence of an environment has the steps from row 0 to its first ending, or to the end of the rollout.
     `seq_mask` is True for these steps. `seq_return` is the sum of their rewards there, and zero elsewhere.
@@ -345,7 +347,7 @@ def add_sequence_returns(rollout: TensorDict) -> TensorDict:
 
 
 def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
-    """Return the value [N, T] of the observation after each step."""
+    """Return the value estimate [N, T] of the observation after each step, true last observations included."""
     final = final_observations(rollout)
     at = final.rows // rollout.shape[1], final.rows % rollout.shape[1]
     lost = boundary & rollout["valid"][:, 1:]
@@ -362,7 +364,7 @@ def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
 
 
 def final_observations(rollout: TensorDict) -> FinalObservations:
-    """Return the true last observations of a rollout."""
+    """Return the `FinalObservations` of a rollout: last observations that have no row of their own."""
     final = rollout.get_non_tensor(FINAL, None)
     if not isinstance(final, FinalObservations):
         raise TrackMismatch(f"rollout[{FINAL!r}] is {final!r}; start_rollout puts FinalObservations there")

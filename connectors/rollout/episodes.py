@@ -1,4 +1,4 @@
-"""Conversion of episodes to rollouts and back, block by block and without loss.
+"""Conversion of episodes to rollouts [N, T + 1] and back, without loss.
 
 >>> from connectors import RolloutBuffer
 >>> from episodes import SingleAgentEpisode
@@ -44,7 +44,7 @@ _EXTRAS = {Columns.ACTION_LOGP: "sample_log_prob", Columns.VF_PREDS: "value"}
 def episodes_to_rollout(
     episodes: Sequence[SingleAgentEpisode], rollout: TensorDict, edge: BlockEdge, values: np.ndarray | None = None
 ) -> TensorDict:
-    """Write the steps of episodes into a rollout. Each chunk becomes a run of rows of one environment.
+    """Write the steps of episodes into a rollout [N, T + 1]. Each part of an episode gets consecutive rows.
 
     Floating-point tracks become float32. Data without a column in the rollout (ids, infos, lookbacks, other extra
     outputs) stay in the pack, which the rollout references.
@@ -79,7 +79,7 @@ def episodes_to_rollout(
 def _columns_of(
     pack: EpisodePack, fragments: Fragments, rollout: TensorDict, values: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return the columns [N * (T + 1), ...] of a rollout, and its last observations [F, D] with their values [F]."""
+    """Return a rollout's columns [N * (T + 1), ...], and the last observations [F, D] of F parts with values [F]."""
     size = rollout.numel()
     steps, chosen = fragments.step_rows(), pack.step_rows()
     observations = _flat_items("observations", pack.observations, rollout["obs"])[pack.all_observation_rows()]
@@ -101,7 +101,7 @@ def _columns_of(
 
 
 def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return row indices and values of the boolean columns, such as "done". Cut chunks before others are done."""
+    """Return row indices and values of the flags "valid", "done", "terminated" and "truncated" of a rollout."""
     steps, some = fragments.step_rows(), pack.lengths > 0
     ends = fragments.ends()[some]
     flags = {"terminated": pack.terminated, "truncated": pack.truncated}
@@ -112,7 +112,7 @@ def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.nda
 def _finals_of(
     rollout: TensorDict, fragments: Fragments, observations: np.ndarray, values: np.ndarray
 ) -> FinalObservations:
-    """Return the last observations that have no row, because the next chunk starts in that row."""
+    """Return the last observations that have no row in the rollout, because the next episode begins there."""
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)
@@ -123,7 +123,7 @@ def _finals_of(
 
 
 def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
-    """Return a track [n, ...] as float32 [n, D]."""
+    """Return observations or actions [n, ...] of episodes as float32 [n, D]."""
     if not nested.is_leaf(track):
         raise TrackMismatch(f"{name} are {nested.describe(track)}; a rollout holds one array: flatten them first")
     flat = track.reshape(len(track), math.prod(track.shape[1:]))
@@ -142,7 +142,7 @@ def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _scalars(pack: EpisodePack, key: str) -> np.ndarray:
-    """Return an extra output [n] as float32, or zeros if it is missing."""
+    """Return an extra model output [n], such as values, as float32, or zeros if it was not recorded."""
     track = pack.extra_model_outputs.get(key)
     if track is None:
         return np.zeros(len(pack.rewards), np.float32)
@@ -178,7 +178,7 @@ def rollout_to_episodes(
     observation_space: spaces.Space | None = None,
     action_space: spaces.Space | None = None,
 ) -> EpisodePack:
-    """Return the chunks in a rollout, ordered by environment. Ongoing episodes are cut and continue in the next block.
+    """Return the episodes in a rollout, ordered by environment. Unfinished ones continue in the next rollout.
 
     A rollout that was filled from episodes returns these with the current values of its columns. In a rollout of a
     simulator, chunks are found by `valid` and `done`. An episode that starts with the last observation of the block is
@@ -211,7 +211,7 @@ def rollout_to_episodes(
 
 
 def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final: FinalObservations) -> np.ndarray:
-    """Return the observations [S + F, D], including separately stored last observations."""
+    """Return all observations [S + F, D] of F parts of episodes with S steps, their last observations included."""
     observations = columns["obs"][fragments.observation_rows()]
     aside = np.flatnonzero(fragments.shares_last_slot())
     if not len(aside):
@@ -234,7 +234,7 @@ def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final
 
 
 def _flag(column: np.ndarray, fragments: Fragments, otherwise: np.ndarray | bool = False) -> np.ndarray:
-    """Return the flag of each fragment [F] at its last step, and `otherwise` for fragments without steps."""
+    """Return a flag at the last step of each of F parts of episodes, [F]; `otherwise` for parts without steps."""
     return np.where(fragments.lengths > 0, column[fragments.ends()], otherwise)
 
 
@@ -244,7 +244,7 @@ def _new_pack(
     columns: dict[str, np.ndarray],
     spaces_: tuple[spaces.Space | None, spaces.Space | None],
 ) -> EpisodePack:
-    """Return the chunks of a rollout that a simulator wrote."""
+    """Return the episodes in a rollout that a simulator wrote, as one pack of arrays."""
     steps = fragments.step_rows()
     return EpisodePack(
         observations=_as_items_of(spaces_[0], observations),
@@ -272,7 +272,7 @@ def _as_items_of(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray:
 def _changed_pack(
     source: EpisodePack, fragments: Fragments, observations: np.ndarray, columns: dict[str, np.ndarray]
 ) -> EpisodePack:
-    """Return the chunks from which a rollout was filled, with the current values of its columns."""
+    """Return the episodes that were written into a rollout, with the current values of the rollout's columns."""
     steps, chosen = fragments.step_rows(), source.step_rows()
     extras = {
         key: _put_back(track, chosen, columns[_EXTRAS[key]][steps]) if _has_column(key, track) else track
@@ -289,7 +289,7 @@ def _changed_pack(
 
 
 def _put_back(track: np.ndarray, rows: slice | np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return a track with `items` in place of the given rows. Lookback rows stay unchanged."""
+    """Return an array of episode data with `items` at the indices `rows`. Lookback rows stay unchanged."""
     items = items.reshape(len(items), *track.shape[1:]).astype(track.dtype)
     if isinstance(rows, slice):
         return items

@@ -1,4 +1,4 @@
-"""Index arithmetic for chunks in the rows of N environments.
+"""Index arithmetic: which rows of a rollout [N, T + 1] belong to which part of an episode.
 
 A *fragment* is a run of rows of one environment that belong to one chunk. Its last observation is in the slot after its
 last row, unless the next fragment starts there. Then it is stored separately, in `rollout["final"]`.
@@ -20,7 +20,7 @@ from episodes.tracks.indexing import ranges
 
 
 class BlockEdge:
-    """Episodes of N environments that continue from one block of rows to the next. Converting a block advances it.
+    """Unfinished episodes of N environments between one rollout and the next. Each conversion of a rollout updates it.
 
     Attributes:
         ids: ids of the continuing episodes, object [N]; "" for none.
@@ -42,23 +42,23 @@ class BlockEdge:
 
     @property
     def steps(self) -> np.ndarray:
-        """Number of steps [N] of the continuing episodes."""
+        """Number of steps so far of the unfinished episode of each environment, [N]."""
         return self.boundaries.ages
 
     @property
     def resets(self) -> np.ndarray:
-        """Whether the first row of the next block is a reset, bool [N]."""
+        """Whether the first row of each environment in the next rollout is a reset instead of a step, bool [N]."""
         resets = np.zeros(self.num_envs, bool)
         resets[self.boundaries.waiting] = True
         return resets
 
     @property
     def resets_next_step(self) -> bool:
-        """Whether the row after an ending is a reset."""
+        """Whether the row after the end of an episode is a reset (next-step autoreset)."""
         return self.autoreset_mode is AutoresetMode.NEXT_STEP
 
     def advance(self, fragments: Fragments, ended: np.ndarray) -> None:
-        """Advance to the end of a block. `ended` [F], bool, marks the fragments whose episode is over."""
+        """Move to the end of a rollout. `ended`, bool [F], marks the parts of episodes in it whose episode is over."""
         newest = np.ones(len(fragments), bool)
         newest[:-1] = fragments.envs[1:] != fragments.envs[:-1]
         over, goes_on = newest & ended, newest & ~ended
@@ -71,18 +71,18 @@ class BlockEdge:
         self.boundaries.resume(steps, waiting)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the continuing episode of each environment."""
+        """Return the id and the number of steps of each environment's unfinished episode."""
         return {"ids": self.ids.tolist(), "steps": self.steps, "resets": self.resets}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the unfinished episodes that `get_state` returned."""
         self.ids[:] = state["ids"]
         self.boundaries.resume(state["steps"], np.flatnonzero(state["resets"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """F contiguous runs of rows in a [N, T + 1] block, one per chunk, ordered by environment."""
+    """F parts of episodes in a rollout [N, T + 1]: consecutive rows of one environment each, ordered by environment."""
 
     envs: np.ndarray  # [F] int
     first_rows: np.ndarray  # [F] int
@@ -97,27 +97,29 @@ class Fragments:
 
     @property
     def starts(self) -> np.ndarray:
-        """Index env * (T + 1) + t of each first row [F]."""
+        """Flat index env * (T + 1) + t of the first row of each part of an episode, [F]."""
         return self.envs * (self.num_rows + 1) + self.first_rows
 
     def step_rows(self) -> np.ndarray:
-        """Index env * (T + 1) + t of each step [S], ordered by fragment."""
+        """Flat index env * (T + 1) + t of each of the S steps in all parts of episodes, [S]."""
         return ranges(self.starts, self.lengths)
 
     def observation_rows(self) -> np.ndarray:
-        """Row index of each observation [S + F] of the chunks: one per step and one last observation per chunk."""
+        """Flat row index of each observation, [S + F]: one per step, and the last one of each part of an episode."""
         return ranges(self.starts, self.lengths + 1)
 
     def ends(self) -> np.ndarray:
-        """Row index of each chunk's last step [F], or the row before its first row if it has no steps."""
+        """Flat row index of the last step of each part of an episode, [F]; the row before its first if it has no
+        steps.
+        """
         return self.starts + self.lengths - 1
 
     def last_observations(self) -> np.ndarray:
-        """Index of each chunk's last observation among all S + F observations."""
+        """Index of the last observation of each part of an episode among all S + F observations, [F]."""
         return np.cumsum(self.lengths + 1) - 1
 
     def shares_last_slot(self) -> np.ndarray:
-        """Whether the next chunk starts in the row of this chunk's last observation, bool [F]."""
+        """Whether the next part of an episode begins in the row of this one's last observation, bool [F]."""
         slots = self.starts + self.lengths
         shares_last_slot = np.zeros(len(self), bool)
         shares_last_slot[:-1] = slots[:-1] == self.starts[1:]
@@ -125,7 +127,7 @@ class Fragments:
 
 
 def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
-    """Assign the chunks of a pack to rows. A chunk that does not fit starts in the next environment.
+    """Assign the chunks (parts of episodes) in a pack to rows of a rollout, environment after environment.
 
     A chunk that continues an episode of the block before stays in its environment. The chunks of a `VectorRecorder`
     therefore get the rows from which they came.
@@ -168,7 +170,7 @@ def _check_goes_on(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: 
 
 
 def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
-    """Find the runs of rows of each episode from the flags [N, T] of a block. New episodes get random ids.
+    """Return which rows of a rollout form the same episode, from its flags [N, T]. New episodes get random ids.
 
     An episode that starts with the last observation of the block is a fragment without steps.
 

@@ -1,4 +1,4 @@
-"""Checks for your own connectors, views and policies.
+"""Checks for connectors, views and policies that you write.
 
 Each check takes one part and returns None, or raises a `ContractViolation` with the part, the expected and the actual
 value, and the place.

@@ -1,4 +1,4 @@
-"""Test benches for `check_connector`: a pipeline with probes before and after the connector."""
+"""Test pipelines for `check_connector`: they record the batch before and after the checked connector."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Samples = Sequence[Any]  # episodes, or rows of outputs: what a batch is made of
 
 @dataclass(frozen=True)
 class Seen:
-    """Input and output of a connector in one run."""
+    """Input and output batches of a connector, recorded in one run."""
 
     given: ColumnDict  # copies of the input columns
     given_after: ColumnDict  # the input columns after the run
@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass
 class Bench(ABC):
-    """Pipeline of one of the three kinds, with samples."""
+    """Test pipeline of one of three kinds (learner, env-to-module, module-to-env), with sample data for it."""
 
     observation_space: gym.Space
     action_space: gym.Space
@@ -52,22 +52,22 @@ class Bench(ABC):
 
     @abstractmethod
     def samples(self) -> Samples:
-        """Return new samples. They are equal in each call, and can be split anywhere."""
+        """Return new sample episodes or rows, equal in each call, that can be split at any index."""
 
     @abstractmethod
     def call(self, pipeline: Any, samples: Any) -> None:
-        """Call the pipeline with samples."""
+        """Call a pipeline with these samples as a runner or learner would."""
 
     def usual(self) -> Sequence[Connector]:
         """Return the default connectors that run before the checked connector."""
         return ()
 
     def num_rows(self, samples: Samples) -> int:
-        """Return the number of rows of a batch of the samples."""
+        """Return the number of rows that a batch made of these samples has."""
         return len(samples)
 
     def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
-        """Run a connector on samples, and return its input and output.
+        """Run a connector in its pipeline on these samples, and return its input and output batches.
 
         Args:
             piece: the connector.
@@ -83,7 +83,7 @@ class Bench(ABC):
 
 
 class _Probe(Connector):
-    """Connector that records the batch, and optionally keeps only some columns."""
+    """Connector that records a copy of the batch. It can also remove all but some columns."""
 
     reads_tracks = True
 
@@ -99,7 +99,7 @@ class _Probe(Connector):
 
 
 def as_arrays(column: Any) -> Any:
-    """Return a copy of a column as nested numpy arrays. Values that are not arrays stay unchanged."""
+    """Return a copy of a batch column as nested numpy arrays. Other values stay unchanged."""
     if isinstance(column, list):
         return copy.deepcopy(column)
     return nested.map_leaves(_as_array, joined(column))
@@ -113,7 +113,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
-    """Return copies of the connectors in `before` that write none of the columns that `piece` writes."""
+    """Return copies of the connectors `before` that write none of the columns that `piece` writes."""
     doing = set(piece.writes) - set(piece.reads)
     return [
         copy.deepcopy(connector)
@@ -123,7 +123,7 @@ def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
 
 
 def _states_of(policy: Any) -> dict[str, gym.Space]:
-    """Return the space of recorded recurrent states by column, or an empty dict for a policy that is not recurrent."""
+    """Return the space of the recurrent states to record, by column. It is empty for other policies."""
     module = module_of(policy)
     return {Columns.STATE_OUT: _space_like(module.initial_state())} if module.is_recurrent else {}
 
@@ -137,7 +137,7 @@ def _space_like(state: Any) -> gym.Space:
 
 
 class LearnerBench(Bench):
-    """Learner pipeline with finalized and growing episodes, cut and whole, with many steps, one step and no step."""
+    """Test of learner connectors: finalized and growing, whole and cut episodes with many, one or no steps."""
 
     name, pipeline = "learner", LearnerPipeline
 
@@ -162,7 +162,7 @@ class LearnerBench(Bench):
 
 
 class EnvToModuleBench(Bench):
-    """Env-to-module pipeline with growing episodes and the row of their newest observations."""
+    """Test of env-to-module connectors: growing episodes with a batch of their newest observations."""
 
     name, given, pipeline = "env_to_module", (Columns.OBS,), EnvToModulePipeline
 
@@ -177,7 +177,7 @@ class EnvToModuleBench(Bench):
 
 
 class ModuleToEnvBench(Bench):
-    """Module-to-env pipeline with rows of a policy's outputs."""
+    """Test of module-to-env connectors: batches of a policy's outputs."""
 
     name, given = "module_to_env", (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
     pipeline = ModuleToEnvPipeline

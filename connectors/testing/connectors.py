@@ -1,4 +1,4 @@
-"""`check_connector`: a check of connectors."""
+"""`check_connector`: checks that a connector of yours keeps the rules of its pipeline."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _check_declarations(piece: Connector) -> None:
 
 
 class _Check:
-    """Runs of copies of one connector, and comparisons of their results."""
+    """Runs of copies of one connector on sample data, with checks of their results."""
 
     def __init__(self, piece: Connector, bench: Bench, rowwise: bool) -> None:
         self.piece, self.bench, self.rowwise = piece, bench, rowwise
@@ -112,7 +112,7 @@ class _Check:
     def seen(
         self, samples: Any, piece: Connector | None = None, only: Iterable[str] | None = None, of: str = ""
     ) -> Seen:
-        """Return the input and output of a copy of the connector, or of `piece` if given."""
+        """Return the recorded input and output of a copy of the connector, or of `piece` if it is given."""
         try:
             return self.bench.run(copy.deepcopy(self.piece) if piece is None else piece, samples, only)
         except Exception as error:
@@ -125,7 +125,7 @@ class _Check:
     # --- columns ---------------------------------------------------------------------------------------------
 
     def check_columns(self, seen: Seen) -> None:
-        """Check that new and changed columns are in `writes`."""
+        """Check that all new and changed columns are declared in `writes`."""
         writes = ", ".join(map(repr, self.piece.writes)) or "none"
         new = [name for name in seen.out if name not in seen.given and name not in self.piece.writes]
         if new:
@@ -142,7 +142,7 @@ class _Check:
                 )
 
     def check_given(self, seen: Seen, samples: Samples) -> None:
-        """Check that neither the given arrays nor the episodes were changed."""
+        """Check that the connector changed neither its input arrays nor the episodes."""
         for name, column in seen.given.items():
             if not _equal(column, seen.given_after[name]):
                 raise self.broken(
@@ -161,7 +161,7 @@ class _Check:
                 )
 
     def check_rows(self, seen: Seen, num_rows: int, of: str) -> None:
-        """Check that written columns have a row per step, or are padded rows with a mask."""
+        """Check that written columns have one row per step, or are padded sequences with a mask."""
         mask = seen.columns.get(Columns.LOSS_MASK)
         wanted = num_rows if mask is None else len(mask)
         if mask is not None and mask.sum() != num_rows:
@@ -189,19 +189,19 @@ class _Check:
                 check_item(space, item, f"{name} that go out", self.broken, row=row)
 
     def check_reads(self) -> None:
-        """Check that the connector works with only the columns that it reads."""
+        """Check that the connector works if the batch has only the columns declared in its `reads`."""
         reads = tuple(dict.fromkeys((*self.piece.reads, *self.bench.given)))
         seen = self.seen(self.bench.samples(), only=reads, of=f"with no other columns than it reads {reads}")
         self.check_columns(seen)
 
     def check_lone_samples(self) -> None:
-        """Check each sample alone: an episode of one step, a chunk without steps, one environment."""
+        """Check the connector on single samples: an episode of one step, one without steps, one environment."""
         for i, sample in enumerate(self.bench.samples()):
             of = f"of one sample ({sample if hasattr(sample, 'id_') else f'row {i}'})"
             self.check_rows(self.seen([sample], of=of), self.bench.num_rows([sample]), of)
 
     def check_other_forms(self, seen: Seen) -> None:
-        """Check that the result is the same for a second call, for finalized episodes and for a pack."""
+        """Check that a second call, finalized episodes, and a pack (episodes as arrays) give the same result."""
         forms = {"of the same samples again": self.bench.samples()}
         if self.bench.name == "learner":
             finalized = [episode.to_numpy() for episode in self.bench.samples()]
@@ -210,7 +210,7 @@ class _Check:
             self.check_same(seen.columns, self.seen(samples, of=of).columns, of)
 
     def check_halves(self, seen: Seen) -> None:
-        """Check that the results of both halves equal the result of all samples."""
+        """Check that separate results for two halves of the samples equal the result for all samples."""
         samples = self.bench.samples()
         cut = len(samples) // 2
         parts = [self.seen(half, of="of half the samples").columns for half in (samples[:cut], samples[cut:])]
@@ -236,7 +236,7 @@ class _Check:
     # --- state -----------------------------------------------------------------------------------------------
 
     def check_state(self, seen: Seen) -> None:
-        """Check pickling, restoring the state in a copy, and merging states."""
+        """Check that the connector can be pickled, that a copy can restore its state, and that states merge."""
         worn = copy.deepcopy(self.piece)
         self.seen(self.bench.samples(), worn)
         state = worn.get_state()
@@ -261,7 +261,7 @@ class _Check:
             raise self.broken("a state that shares no memory with the piece", "that a later call changed it", "copy it")
 
     def restored(self, state: dict[str, Any], how: str) -> Connector:
-        """Return a copy of the connector with the state."""
+        """Return a copy of the connector to which the state was restored."""
         twin = copy.deepcopy(self.piece)
         try:
             twin.set_state(copy.deepcopy(state))
@@ -271,7 +271,7 @@ class _Check:
 
 
 def _pickled(value: Any, kind: type) -> Any:
-    """Return a value after pickling. Its class may be local to a test or notebook."""
+    """Return a pickled and unpickled copy of a value, whose class may be local to a test or notebook."""
 
     class Writer(pickle.Pickler):
         def persistent_id(self, obj: Any) -> str | None:

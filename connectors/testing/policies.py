@@ -1,4 +1,4 @@
-"""`check_policy`: a check of policies."""
+"""`check_policy`: checks that a policy of yours gives consistent outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def check_policy(
     asked: Sequence[str] = (),
     tolerance: float = 1e-4,
 ) -> None:
-    """Check a policy on samples, acting and learning, in batches of several sizes.
+    """Raise `ContractViolation` if a policy is inconsistent on samples: acting and learning, in batches of several
+    sizes.
 
     The rules: It returns a distribution or action for each row. The result for a row does not depend on the other rows,
     and is the same while acting and learning, also step by step with recurrent states. It keeps nothing between calls,
@@ -73,7 +74,7 @@ def check_policy(
 
 
 class _Trial:
-    """Policy with samples of its inputs."""
+    """Policy under test, with samples of its inputs."""
 
     def __init__(self, policy: Any, views: Views, action_space: gym.Space, tolerance: float) -> None:
         self.policy, self.module, self.views = policy, module_of(policy), views
@@ -95,13 +96,13 @@ class _Trial:
         return columns
 
     def leading(self, batch_size: int, num_steps: int) -> tuple[int, ...]:
-        """Return the axes that outputs share with the batch."""
+        """Return the leading axes that outputs must have, for example (B, T) of a recurrent policy."""
         return (batch_size, num_steps) if self.initial else (batch_size,)
 
     # What it gives
 
     def outputs(self, columns: ColumnDict, explore: bool | None) -> ColumnDict:
-        """Call the policy, check that it did not write to its inputs, and return the outputs as arrays."""
+        """Return the policy's outputs as arrays, and check that the policy did not write to its inputs."""
         options = {} if explore is None else {"explore": explore}
         call = "policy(batch)" if explore is None else f"policy(batch, explore={explore})"
         given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
@@ -113,7 +114,7 @@ class _Trial:
         return {name: nested.map_leaves(array_of, column) for name, column in outputs.items()}
 
     def values(self, columns: ColumnDict) -> np.ndarray:
-        """Return the values of a batch's observations."""
+        """Return the policy's value estimates for a batch."""
         call = "compute_values(batch)"
         given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
         with torch.no_grad():
@@ -142,7 +143,7 @@ class _Trial:
     # What is checked
 
     def acting(self, batch_size: int) -> None:
-        """Check that two calls while acting return the same distribution or actions for each row."""
+        """Check that two calls while acting return the same distribution, or actions if there is none, per row."""
         columns = self.batch(batch_size, 1)
         for explore in (True, False):
             call = f"policy(batch, explore={explore})"
@@ -260,28 +261,28 @@ class _Trial:
 
 
 def _says_actions(outputs: ColumnDict) -> bool:
-    """Return True if the outputs have actions or a distribution."""
+    """Return True if the outputs contain actions or the inputs of an action distribution."""
     return Columns.ACTIONS in outputs or Columns.ACTION_DIST_INPUTS in outputs
 
 
 def _compared(outputs: ColumnDict) -> list[str]:
-    """Return the names of outputs that do not depend on random numbers."""
+    """Return the outputs to compare by name: those that do not depend on random numbers."""
     return [name for name in outputs if name in _COMPARED or not _says_actions(outputs)]
 
 
 def _in_a_row(steps: list[Any]) -> Any:
-    """Concatenate nested arrays [B, 1, ...] of T steps along the time axis to [B, T, ...]."""
+    """Return T nested arrays [B, 1, ...] of single steps as one sequence [B, T, ...]."""
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
 
 
 def _near(found: np.ndarray, expected: np.ndarray, most: float) -> np.ndarray:
-    """Return an array of booleans: True where two numbers differ by at most `most`."""
+    """Return where two arrays of numbers differ by at most `most`, as an array of booleans."""
     with np.errstate(invalid="ignore"):  # minus infinity says that an action is not allowed
         return (found == expected) | (np.abs(found - expected) <= most)
 
 
 def _largest(numbers: np.ndarray) -> float:
-    """Return the largest absolute number."""
+    """Return the largest absolute value in an array."""
     return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
 
 

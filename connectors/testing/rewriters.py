@@ -1,4 +1,4 @@
-"""Checks of `check_connector` for rewriters only."""
+"""Additional checks of `check_connector` for connectors that change observations before episodes store them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.tracks import nested
 
 
 def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> None:
-    """Raise a `ContractViolation` unless the rewriter returns rows in its declared space.
+    """Raise `ContractViolation` if the changed observations are not in the declared space, or are inconsistent.
 
     It must not change its inputs, and learn statistics only if `update` is true. A copy with its state must return the
     same, and a pack must give the same result as rows.
@@ -35,7 +35,7 @@ def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> N
 
 
 class _RewriterCheck:
-    """Rewriter with rows of episodes."""
+    """Observation rewriter under test, with sample observations and their episodes."""
 
     def __init__(self, piece: ObservationRewriter, episodes: list[Any], rows: Any) -> None:
         self.piece, self.episodes, self.rows = piece, episodes, rows
@@ -44,12 +44,12 @@ class _RewriterCheck:
         return violation(self.piece.name, expected, found, advice, **where)
 
     def rewritten(self, update: bool, first: int = 0, stop: int | None = None) -> Any:
-        """Return copies of the rewritten rows."""
+        """Return copies of the rewritten sample observations from index `first` to `stop`."""
         part = slice(first, stop)
         return as_arrays(self.piece.rewrite(nested.take(self.rows, part), self.episodes[part], update))
 
     def check_rows(self) -> None:
-        """Check that N rows in the declared observation space are returned, and that the inputs are unchanged."""
+        """Check that N rewritten observations are in the declared space, and that the inputs stay unchanged."""
         kept = as_arrays(self.rows)
         rows = self.rewritten(update=True)
         if not nested.equal(kept, self.rows):
@@ -74,7 +74,7 @@ class _RewriterCheck:
                 ) from None
 
     def check_state(self) -> None:
-        """Check that `update=False` learns nothing, and that a copy with the state returns the same."""
+        """Check that `update=False` learns nothing, and that a copy with the same state gives equal results."""
         before = copy.deepcopy(self.piece.get_state())
         rows = self.rewritten(update=False)
         if not same_state(before, self.piece.get_state()):
@@ -86,7 +86,7 @@ class _RewriterCheck:
             raise self.broken("the same rows from a copy with its state", "other ones", "keep all that counts in it")
 
     def check_pack(self) -> None:
-        """Check that a pack's observations are rewritten as rows are, and that the pack is unchanged."""
+        """Check that a pack is rewritten like single batches, into a new pack."""
         pack = EpisodePack.from_episodes(self.episodes)
         kept = as_arrays(pack.observations)
         rewritten = self.piece.rewritten_pack(pack)
@@ -107,7 +107,7 @@ class _RewriterCheck:
 
 
 def same_state(a: Any, b: Any) -> bool:
-    """Return True if two nested states are equal."""
+    """Return True if two nested connector states are equal."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):

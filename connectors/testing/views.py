@@ -1,4 +1,4 @@
-"""`check_view`: a check that acting and learning see the same."""
+"""`check_view`: checks that a view computes the same policy inputs while acting and while learning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def check_view(
     take_every: int = 7,
     seed: int = 0,
 ) -> None:
-    """Check that views return the same columns wherever an observation is stored.
+    """Raise `ContractViolation` if views compute different inputs for one observation while acting, learning or in
+    replay.
 
     Random actions are taken in a vector environment, in each of the three autoreset modes, and cut into chunks every
     few steps.
@@ -68,7 +69,7 @@ def check_view(
 
 
 class _Play:
-    """Recorded random actions in an environment, with the columns of the views before each step."""
+    """Random play in an environment that records episodes, and what the views compute before each step."""
 
     def __init__(self, env: SyncVectorEnv, views: Views, mode: AutoresetMode, seed: int) -> None:
         self.env, self.views, self.mode = env, views, mode
@@ -81,7 +82,9 @@ class _Play:
         self._waiting = np.zeros(env.num_envs, bool)  # rows whose action is ignored
 
     def chunk(self, num_steps: int) -> tuple[Columns, EpisodePack]:
-        """Return the columns [B, ...] of the steps, ordered by environment, and the pack of these steps."""
+        """Take steps, and return what the views computed for each, [B, ...], ordered by environment, and the
+        episodes.
+        """
         rows: list[list[Columns]] = [[] for _ in range(self.env.num_envs)]
         for _ in range(num_steps):
             history = RecorderHistory(self._recorder.episodes, self.views.given, self.views.lookback)
@@ -104,13 +107,13 @@ class _Play:
 
 
 class _Comparison:
-    """Comparison of the columns of the same observations in several places."""
+    """Comparison of what views compute for the same observations from different storage."""
 
     def __init__(self, views: Views, mode: AutoresetMode) -> None:
         self._views, self._mode = views, mode
 
     def of_chunk(self, acted: Columns, pack: EpisodePack) -> None:
-        """Compare the view's columns for the chunks returned by one `take` call."""
+        """Compare the views while acting with those of the recorded pack: steps, values, sequences and replay."""
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
         learned = self._of(pack, observed)
         self._equal("learning", learned, acted)
@@ -126,7 +129,7 @@ class _Comparison:
             self._equal("growing by hand", self._by_hand(pack, i), self._of(pack, _real_rows(pack, i)))
 
     def _in_replay(self, pack: EpisodePack) -> None:
-        """Compare whole episodes from replay. Replay does not store the lookback of a continuing chunk."""
+        """Compare the views for whole episodes in a replay buffer, which does not store the lookback of chunks."""
         whole = np.flatnonzero((pack.t_started == 0) & (pack.lengths > 0))
         if not len(whole):
             return
@@ -143,7 +146,7 @@ class _Comparison:
         return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
 
     def _by_hand(self, pack: EpisodePack, i: int) -> Columns:
-        """Return the view's columns of the observations of chunk `i`, computed while the chunk grows step by step."""
+        """Return what the views compute for chunk `i` of the pack, while it grows step by step."""
         chunk = pack[i]
         growing = SingleAgentEpisode(
             chunk.id_,
@@ -164,7 +167,7 @@ class _Comparison:
         return nested.map_leaves(np.array, self._views(history))
 
     def _equal(self, what: str, found: Columns, expected: Columns) -> None:
-        """Raise an error unless the columns are equal bit by bit."""
+        """Raise an error unless the columns `found` equal the columns `expected` bit by bit."""
         place = {"where": what, "autoreset": self._mode.value}
         mine, theirs = nested.flatten(found), nested.flatten(expected)
         if mine.keys() != theirs.keys():
@@ -196,10 +199,10 @@ def _rows(columns: Columns, rows: Any) -> Columns:
 
 
 def _real_rows(pack: EpisodePack, i: int) -> np.ndarray:
-    """Return the rows of the T + 1 observations of chunk i."""
+    """Return the indices in the pack of the T + 1 observations of chunk i, without its lookback."""
     return np.arange(pack.observation_offsets[i] + pack.lookbacks[i], pack.observation_offsets[i + 1])
 
 
 def _items(track: Any, stop: int) -> list[Any]:
-    """Return the items of a track from its lookback to step `stop`."""
+    """Return the items of one kind of an episode's data, from the start of its lookback to step `stop`."""
     return [track.get(i, neg_index_as_lookback=True) for i in range(-track.lookback, stop)]

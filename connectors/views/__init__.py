@@ -1,4 +1,4 @@
-"""Views: what the policy sees at an observation, the same while acting and learning."""
+"""Views: functions that compute the policy's inputs from observations and earlier steps, for acting and learning."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["FlattenObservations"]
 
 
 class FlattenObservations(ViewPiece, ObservationRewriter):
-    """Rewriter and view that flattens each observation to one vector [D], as `gymnasium.spaces.flatten` does.
+    """Connector that flattens each observation to one vector [D], as `gymnasium.spaces.flatten` does.
 
     Box and MultiBinary parts are raveled. Discrete and MultiDiscrete parts become one-hot. Dict and Tuple parts are
     concatenated.
@@ -58,21 +58,21 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, and compute the offset of each part."""
+        """Set the input spaces, and compute the offset of each part of an observation in the flat vector."""
         super().set_input_spaces(observation_space, action_space)
         self._flatten = None if observation_space is None else Flattener(observation_space, self.dtype)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the flat Box space."""
+        """Return the Box space [D] of the flat vectors."""
         flat = spaces.flatten_space(input_observation_space)
         if not isinstance(flat, spaces.Box) or self.dtype is None:
             return flat
         return spaces.Box(flat.low.astype(self.dtype), flat.high.astype(self.dtype), dtype=self.dtype)
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the vectors [N, D]. See `ObservationRewriter.rewrite`."""
+        """Return observations [N, ...] as flat vectors [N, D], to be stored in episodes."""
         self.check_place()
         if self._flatten is None:
             raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
@@ -81,20 +81,20 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> dict[str, Any]:
-        """Return the columns of a history (as a view), or rewrite the newest observations (as a rewriter)."""
+        """Return "obs" as flat vectors for a history (as a view), or flatten the episodes' newest observations."""
         if history is not None:
             return self.see(history)
         return ObservationRewriter.__call__(self, batch=batch or {}, episodes=episodes, **kwargs)
 
     def see(self, history: History) -> dict[str, Any]:
-        """Return "obs" [B, D] of a history."""
+        """Return the column "obs" [B, D]: the newest observations of a history as flat vectors."""
         self.check_place()
         if self.dtype == np.float32:
             return {Columns.OBS: history.flat_observations()}
         return {Columns.OBS: Flattener(history.spaces.known_observation_space, self.dtype)(history.observations())}
 
     def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
-        """Return the flat Box space of "obs"."""
+        """Return the Box space [D] of the column "obs"."""
         return {Columns.OBS: self.recompute_output_observation_space(given.known_observation_space, None)}  # type: ignore[arg-type]
 
     def check_place(self) -> None:

@@ -1,4 +1,4 @@
-"""`FrameStacking`: the last observations as one."""
+"""`FrameStacking`: the last k observations stacked to one policy input."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class FrameStacking(ViewPiece):
         return {Columns.OBS: nested.map_leaves(self._joined, history.observations(self.num_frames))}
 
     def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
-        """Return the space of "obs", with Box parts `num_frames` times as long. Raise `InvalidArgument` for other
-        parts.
+        """Return the space of "obs": Boxes, `num_frames` times as long along the axis. Other spaces raise
+        `InvalidArgument`.
         """
         space = given.observation_space
         return {} if space is None else {Columns.OBS: stacked_space(space, self.num_frames, self.axis)}
 
     def _joined(self, frames: np.ndarray) -> np.ndarray:
-        """Return frames [B, k, ...] joined along the axis."""
+        """Return frames [B, k, ...] concatenated along the stacking axis."""
         place = 1 + self.axis % (frames.ndim - 2)  # where the axis is once k is away; k goes before it
         moved = frames if place == 1 else frames.transpose(_order(place, frames.ndim))
         shape = moved.shape
@@ -70,7 +70,7 @@ class FrameStacking(ViewPiece):
 
 @lru_cache(maxsize=16)
 def _order(place: int, num_axes: int) -> tuple[int, ...]:
-    """Return the axes of an array with axis 1 moved to `place`."""
+    """Return an order of axes, for `transpose`, that moves axis 1 to `place`."""
     return 0, *range(2, place + 1), 1, *range(place + 1, num_axes)
 
 

@@ -1,4 +1,4 @@
-"""`PackViews`: what the policy sees at the observations of a pack."""
+"""`Seen`: computes the policy's inputs at observations of recorded episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Seen"]
 
 
 class Seen:
-    """Function that computes the policy's inputs at given observations of a pack, by the views.
+    """Function that computes the policy's inputs at given observations of a pack (episodes stored as arrays).
 
     A learner pipeline creates it from the recorded episodes and passes it to each connector. Later changes of rewards
     or observations do not affect it.
@@ -36,18 +36,18 @@ class Seen:
             check_lookback(pack, self.views.lookback, self.views)
 
     def __call__(self, rows: np.ndarray | slice) -> dict[str, Any]:
-        """Return the columns [B, ...] at observation rows [B] of the pack."""
+        """Return the policy's input columns [B, ...] at the observations with indices `rows` [B] in the pack."""
         if not self.views.views:
             return {Columns.OBS: nested.take(self.pack.observations, rows)}
         return self.views(self.history(rows))
 
     def history(self, rows: np.ndarray | slice) -> PackHistory:
-        """Return the history at observation rows [B] of the pack."""
+        """Return the history, for views to read, of the observations with indices `rows` [B] in the pack."""
         return PackHistory(self.pack, rows, self.views.given, self.views.lookback)
 
 
 def check_lookback(pack: EpisodePack, num_steps: int, name: Any) -> None:
-    """Raise `InvalidArgument` if a chunk's lookback is shorter than `num_steps`.
+    """Raise `InvalidArgument` if a part of an episode has fewer earlier steps than the `num_steps` needed.
 
     Args:
         pack: the episodes.

@@ -1,4 +1,4 @@
-"""`ViewPiece`: a view as a connector of a pipeline."""
+"""`ViewPiece`: makes a view (a function that computes policy inputs) usable as a connector."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ViewPiece"]
 
 
 class ViewPiece(Connector):
-    """View as a connector, with a name, spaces and RLlib's call.
+    """Connector made of a view: a function that computes policy inputs from observations and earlier steps.
 
     A pipeline wraps each plain view function in one. Views with a name in RLlib derive from it and override `see`.
 
@@ -47,31 +47,31 @@ class ViewPiece(Connector):
 
     @property
     def name(self) -> str:
-        """The `name` argument, or the name of the view."""
+        """Name in the pipeline: the `name` argument, or the name of the view function."""
         return self._name or (super().name if self._view is None else name_of(self._view))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the view."""
+        """Settings of the view that a trained policy depends on, as plain values."""
         return super().settings if self._view is None else settings_of(self._view)
 
     @property
     def view(self) -> View | None:
-        """The view that this connector was made of; None for a derived class."""
+        """The wrapped view function; None for a derived class, which is its own view."""
         return self._view
 
     def see(self, history: History) -> Mapping[str, Any]:
-        """Return the columns [B, ...] of a history."""
+        """Return the policy's input columns [B, ...] for a history of B observations."""
         if self._view is None:
             raise NotImplementedError(f"{type(self).__name__} has no see(history)")
         return self._view(history)
 
     def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]:
-        """Return the spaces of columns whose bounds cannot be derived from samples."""
+        """Return the spaces of those output columns whose bounds cannot be derived from samples."""
         return self._view.spaces(given) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:
-        """Set the spaces from position `place` of bound views, or clear them if `views` is None."""
+        """Set the spaces to those at index `place` of a sequence of views, or clear them if `views` is None."""
         given = HistorySpaces() if views is None else views.input_spaces_of(place)
         self._input_observation_space, self._input_action_space = given.observation_space, given.action_space
         self._observation_space = None if views is None else views.input_spaces_of(place + 1).observation_space
@@ -80,13 +80,13 @@ class ViewPiece(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of "obs" after the view."""
+        """Return the space of the column "obs" after the view."""
         return Views([self], input_observation_space, input_action_space).observation_space or input_observation_space
 
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> Any:
-        """Return the columns of a history. With a batch: return it with the columns of the episodes."""
+        """Return the view's columns for a history. As a connector: return the batch with those of the episodes."""
         if history is not None:
             return self.see(history)
         spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
@@ -94,7 +94,7 @@ class ViewPiece(Connector):
 
 
 def newest_history(episodes: Sequence[Any], spaces: HistorySpaces, lookback: int | None = None) -> History:
-    """Return the history of the newest observation of each ongoing episode."""
+    """Return a history, for views to read, that ends with the newest observation of each ongoing episode."""
     if isinstance(episodes, OngoingEpisodes):
         return RecorderHistory(episodes, spaces, lookback)
     return EpisodesHistory(list(Connector.single_agent_episode_iterator(episodes)), spaces, lookback)

@@ -1,4 +1,4 @@
-"""Check that a policy can read the output of views, when a pipeline is built."""
+"""Check, when a pipeline is built, that the policy can read what its views compute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUM_ROWS = 2
 
 
 def check_reads_views(policy: Any, views: Views, *, acts: bool = True, values: bool = True) -> None:
-    """Run a policy once on samples, and raise `InvalidArgument` if it cannot read the columns of the views.
+    """Raise `InvalidArgument` if a policy fails on samples of the columns that the views compute.
 
     A `torch.nn.Module` is run in evaluation mode without gradients, and torch's random state is restored. Other
     callables are not run, because they may have side effects.

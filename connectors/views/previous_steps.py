@@ -20,7 +20,7 @@ OBSERVATION, ACTIONS, REWARDS = "_orig_obs", "prev_n_actions", "prev_n_rewards" 
 
 
 class PrevActionsPrevRewards(ViewPiece):
-    """View that returns "obs" as a dict of "_orig_obs", "prev_n_actions" [B, n * size] and "prev_n_rewards" [B, n].
+    """View that makes "obs" a dict of the observation, the last n actions [B, n * size] and rewards [B, n].
 
     The oldest step is first. Discrete and MultiDiscrete actions are one-hot, others are raveled, all as float32. Steps
     before the start of an episode are zeros. `FlattenObservations` after it returns one vector.
@@ -65,7 +65,7 @@ class PrevActionsPrevRewards(ViewPiece):
         return {Columns.OBS: parts}
 
     def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
-        """Return the Dict space of "obs"."""
+        """Return the Dict space of "obs" with the previous actions and rewards."""
         if given.observation_space is None:
             return {}
         parts: dict[str, gym.Space] = {OBSERVATION: given.observation_space}

@@ -1,4 +1,4 @@
-"""Histories of sampled observations and actions, on which views are tested when they are bound."""
+"""Random observations and actions on which new views are tested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEPTHS = np.array([60, 3, 0])  # of every third row: far from the start of the 
 
 
 class SampleHistory(History):
-    """History of samples, read-only. The samples of a row depend on its index only.
+    """Read-only history of random observations and actions. What a row contains depends only on its index.
 
     Attributes:
         reach: the largest number of steps back that was read, in windows too.
@@ -81,12 +81,12 @@ class SampleHistory(History):
 
     @cached_property
     def observation_pool(self) -> Any:
-        """Return sampled observations [5, ...]."""
+        """Return 5 random observations, [5, ...], from which rows are filled."""
         return _samples(self.spaces.observation_space, "observation_space")
 
     @cached_property
     def action_pool(self) -> Any:
-        """Return sampled actions [5, ...]."""
+        """Return 5 random actions, [5, ...], from which rows are filled."""
         return _samples(self.spaces.known_action_space, "action_space")
 
     @property
@@ -101,7 +101,7 @@ _REWARDS = np.array([1.0, -2.0, 0.5, 3.0, -0.25], np.float32)
 
 
 def _samples(space: gym.Space | None, name: str) -> Any:
-    """Return samples [5, ...] of a space, the same in each process. The space's random generator is not used."""
+    """Return 5 random items [5, ...] of a space, the same in each process, without using its generator."""
     if space is None:
         raise InvalidArgument(f"views are tried on samples when they are bound; give the pipeline the {name}")
     own = deepcopy(space)
@@ -110,7 +110,7 @@ def _samples(space: gym.Space | None, name: str) -> Any:
 
 
 def space_of(value: Any) -> gym.Space:
-    """Return an unbounded space of items like those of nested arrays [B, ...]."""
+    """Return a space without bounds for the items of nested arrays [B, ...]."""
     if isinstance(value, dict):
         return spaces.Dict({key: space_of(part) for key, part in value.items()})
     if isinstance(value, tuple):

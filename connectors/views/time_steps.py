@@ -1,4 +1,4 @@
-"""View with the time step."""
+"""View that gives the policy the time step of the episode."""
 
 from __future__ import annotations
 

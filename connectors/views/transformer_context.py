@@ -1,4 +1,4 @@
-"""View with the last steps as a sequence, for policies with attention."""
+"""View that gives the policy the last k steps as a sequence, for attention."""
 
 from __future__ import annotations
 

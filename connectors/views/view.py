@@ -1,4 +1,4 @@
-"""Views: functions that compute what the policy sees at an observation.
+"""Views: functions that compute the policy's inputs from an observation and the steps before it.
 
 A view is a function `view(history) -> {column: nested arrays [B, ...]}` of a `History`, the B observations and
 everything before them. It needs no base class and has no state. One bound `Views` object serves acting, learning, the
@@ -46,7 +46,7 @@ __all__ = ["View", "Views"]
 
 
 class View(Protocol):
-    """Function from a history of B observations to columns [B, ...]."""
+    """Interface of views: functions from a history of B observations to the policy's input columns [B, ...]."""
 
     def __call__(self, history: History, /) -> Mapping[str, Any]: ...
 
@@ -56,13 +56,13 @@ _NUM_SAMPLES = 3  # rows of the run on samples
 
 @runtime_checkable
 class ViewWithSpaces(Protocol):
-    """View that returns the spaces of its columns, including their bounds, for given input spaces."""
+    """View that also returns the spaces of its output columns, with bounds, for given input spaces."""
 
     def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]: ...
 
 
 class Views:
-    """Immutable sequence of views, bound to spaces.
+    """Immutable sequence of views with known spaces, applied in order. It is a function of histories itself.
 
     The first view reads the stored observations. Each later view reads the "obs" of the view before it. Actions,
     rewards and times are always those of the episode. A view without "obs" leaves it unchanged, and columns of earlier
@@ -102,12 +102,12 @@ class Views:
             self._bind(count, view)
 
     def __call__(self, history: History) -> dict[str, Any]:
-        """Return all columns that the policy sees, nested arrays [B, ...]."""
+        """Return all input columns of the policy for a history of B observations, nested arrays [B, ...]."""
         return self.apply_first(len(self.views), history)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """Names of the policy's input columns."""
         return tuple(self.spaces)
 
     @property
@@ -122,7 +122,7 @@ class Views:
         return f"Views({' > '.join(map(name_of, self.views))})"
 
     def apply_first(self, count: int, history: History) -> dict[str, Any]:
-        """Return the columns after the first `count` views."""
+        """Return the columns for a history after only the first `count` views."""
         if not count:
             return {Columns.OBS: history.observations()}
         if count == 1:
@@ -132,7 +132,7 @@ class Views:
         return {**behind.columns, **self.views[count - 1](behind)}
 
     def input_spaces_of(self, count: int) -> HistorySpaces:
-        """Return the input spaces of the view at index `count`."""
+        """Return the spaces that the view at index `count` reads."""
         return self._before[count]
 
     def _bind(self, count: int, view: View) -> None:
@@ -150,7 +150,7 @@ class Views:
         self._before.append(HistorySpaces(self.spaces[Columns.OBS], given.action_space))
 
     def _tried(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
-        """Return the columns of the `count`-th view for sampled inputs, and check their number of rows."""
+        """Return the columns of view number `count` for random inputs. Raise if they do not have one row per input."""
         try:
             columns = dict(
                 self.views[count - 1](samples if count == 1 else _HistoryAfterViews(self, count - 1, samples))
@@ -169,7 +169,7 @@ class Views:
         return columns
 
     def _check_rows(self, count: int, name: str, columns: dict[str, Any]) -> None:
-        """Raise an error if a view's columns for some rows depend on the other rows of the batch."""
+        """Raise an error if a view's result for an observation depends on other observations in the batch."""
         few = self._tried(count, name, SampleHistory(self.given, np.arange(1, _NUM_SAMPLES)))
         for column, value in columns.items():
             if not nested.equal(nested.take(value, slice(1, None)), few[column]):
@@ -180,18 +180,18 @@ class Views:
 
 
 def name_of(view: Any) -> str:
-    """Return the name of a view for errors and pipelines."""
+    """Return the name of a view function or object."""
     name = getattr(view, "name", None) or getattr(view, "__name__", None)
     return name if isinstance(name, str) else type(view).__name__
 
 
 def settings_of_views(views: Iterable[Any]) -> list[Any]:
-    """Return [name, settings] of each view, as plain values."""
+    """Return name and settings of each view, as plain values."""
     return [[name_of(view), view.settings if hasattr(view, "settings") else settings_of(view)] for view in views]
 
 
 class _HistoryAfterViews(OtherObservations):
-    """History whose observations are the "obs" column of the first `count` views."""
+    """History in which the first `count` views have already been applied to the observations."""
 
     def __init__(self, views: Views, count: int, source: History) -> None:
         super().__init__(source, views.input_spaces_of(count))

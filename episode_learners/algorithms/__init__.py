@@ -1,4 +1,4 @@
-"""Algorithms, one per file, with their optimizers and target networks."""
+"""Learning algorithms, one per file, with their losses, optimizers and target networks."""
 
 from __future__ import annotations
 

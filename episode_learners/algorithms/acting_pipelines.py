@@ -1,4 +1,4 @@
-"""Check that episodes were recorded with the rewriters and views that an algorithm learns with."""
+"""Check that episodes were recorded with the same processing of observations that a learner applies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_recorded_alike"]
 def check_recorded_alike(
     episodes: Sequence[SingleAgentEpisode], algorithm: Algorithm, *, is_on_policy: bool = False
 ) -> None:
-    """Raise `StateMismatch` if episodes were recorded with other rewriters or views than an algorithm learns with.
+    """Raise `StateMismatch` if observations were processed otherwise while acting than an algorithm does.
 
     The rewriters are compared if the algorithm has an actor: they change the stored observations. The views are
     compared if the algorithm is on-policy: its policy must see what the acting policy saw. Episodes that do not have

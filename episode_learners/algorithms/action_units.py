@@ -1,4 +1,4 @@
-"""Checks and conversion of action units, so that algorithms learn from actions in the units of the policy."""
+"""Units of actions: those of the policy (such as -1..1) and those of the environment. Algorithms need the policy's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from episodes.tracks.policy_box import has_env_actions, policy_space_of
 def to_policy_units(
     episodes: Sequence[SingleAgentEpisode], policy_space: gym.Space, mapping: str, name: str
 ) -> Sequence[SingleAgentEpisode]:
-    """Return the episodes with actions converted from the environment's units to those of the policy.
+    """Return the episodes with their actions in the policy's units, converted from the environment's if needed.
 
     Actions of the environment, imported ones for example, are converted. Actions of a policy with this mapping are not
     changed.

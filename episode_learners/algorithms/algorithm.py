@@ -1,4 +1,4 @@
-"""`Algorithm`: the base class of all algorithms."""
+"""`Algorithm`: base class of all algorithms: a policy, its optimizers, and updates from episodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Measured = dict[str, Tensor]  # scalars by name, on the device, outside autograd
 
 
 class Algorithm(nn.Module, ABC):
-    """Base class of algorithms: a policy with its optimizers, and the update of the policy from episodes.
+    """Base class of algorithms: a policy with its optimizers, and updates of the policy from episodes.
 
     `update(episodes)` learns from episodes, and `update_from(replay)` of some algorithms from replay. Both call
     `learn(batch)`, which takes gradient steps on minibatches. A gradient step of one optimizer is `backward`, which
@@ -86,7 +86,7 @@ class Algorithm(nn.Module, ABC):
         self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the algorithm, as `to(device)` does, and send later batches to the same device."""
+        """Move the parameters, as torch's `to(device)` does, and send later batches to the same device."""
         moved = super()._apply(*args, **kwargs)
         pipeline = getattr(self, "pipeline", None)
         if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
@@ -97,14 +97,14 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """Return the train batch {column: tensor [B, ...]} of a list of episodes or a pack, on the policy's device."""
+        """Return a train batch {column: tensor [B, ...]} made of episodes, on the policy's device."""
 
     @abstractmethod
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the minibatches of a train batch for the gradient steps."""
+        """Yield the minibatches of a train batch, one per gradient step."""
 
     def shuffled(self, batch: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
-        """Yield all rows of a train batch once, in the random order of `generator`, `size` at a time.
+        """Yield the rows of a train batch in random order, `size` at a time, each once.
 
         If fewer than half of `size` rows are left over, they join the last minibatch. Columns that are not tensors are
         left out.
@@ -115,10 +115,10 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
-        """Return the scalar loss that the optimizer named `optimizer` minimizes, and measurements."""
+        """Return the scalar loss to minimize by the optimizer named `optimizer`, and numbers to log."""
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Take gradient steps on a train batch, and return the means of all measurements."""
+        """Take gradient steps on a train batch, and return the mean of each logged number."""
         return means([self._gradient_step(minibatch) for minibatch in self.minibatches(batch)])
 
     def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
@@ -139,7 +139,7 @@ class Algorithm(nn.Module, ABC):
         return measured
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
-        """Add the gradient of an optimizer's loss, times `scale`, to its parameters' gradients.
+        """Add the gradient of a minibatch's loss, times `scale`, to the parameters' gradients.
 
         Returns:
             The measurements of `loss`, and the loss itself as "loss", or with several optimizers "<optimizer>_loss".
@@ -149,18 +149,18 @@ class Algorithm(nn.Module, ABC):
         return {"loss" if len(self.optimizers) == 1 else f"{optimizer}_loss": loss.detach(), **measured}
 
     def step(self, optimizer: str) -> Measured:
-        """Take a step of an optimizer with its accumulated gradients, and reset them."""
+        """Take a step of the optimizer named `optimizer` with its accumulated gradients, and reset these."""
         norm = self.optimizers[optimizer].step()
         return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
 
     def after_step(self) -> None:
-        """Run after each gradient step, for example to move target networks. By default it does nothing."""
+        """Act after each gradient step, for example update target networks. By default it does nothing."""
 
     def postprocess(self, batch: Mapping[str, Any], metrics: dict[str, float]) -> None:
-        """Run after each update. By default it does nothing."""
+        """Act after each update, for example adapt coefficients. By default it does nothing."""
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Learn from a list of episodes or a pack, and return metrics. The episodes do not change.
+        """Improve the policy by an update from episodes, which stay unchanged, and return metrics.
 
         If an update fails, weights, optimizers, counts and random states are as before the update.
 
@@ -177,7 +177,7 @@ class Algorithm(nn.Module, ABC):
             raise InvalidArgument(f"{type(self).__name__}: the episodes have {differ}: {error}") from error
 
     def _updated(self, batch: dict[str, Any], num_steps: int = 0) -> dict[str, float]:
-        """Learn from a train batch and return metrics. If the update fails, restore the state before it.
+        """Learn from a train batch and return metrics. If the update fails, the previous weights are restored.
 
         A single step of a single optimizer that checks the gradient norm first needs no snapshot.
 
@@ -215,7 +215,7 @@ class Algorithm(nn.Module, ABC):
         return metrics
 
     def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:
-        """Return a copy of parameters, optimizer states and target networks, in the memory of the previous snapshot."""
+        """Return a copy of parameters, optimizer states and target networks. It reuses the last copy's memory."""
         steps, targets = self._before
         steps = {name: optimizer.snapshot(steps.get(name)) for name, optimizer in self.optimizers.items()}
         self._before = steps, {name: copied(self._target(name).vector, targets.get(name)) for name in self.targets}
@@ -228,7 +228,7 @@ class Algorithm(nn.Module, ABC):
             self._target(name).set_vector(values)
 
     def undo(self) -> Callable[[], None]:
-        """Return a function that restores the current state, for use if the next update fails."""
+        """Return a function that restores the current weights and states, for use if the next update fails."""
         snapshot, progress = self._snapshot(), self.get_progress()
         schedules = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.schedulers.items()}
         groups = [group for one in self.optimizers.values() for group in one.optimizer.param_groups]
@@ -245,7 +245,7 @@ class Algorithm(nn.Module, ABC):
         return take_back
 
     def set_learning_rates(self, rates: Mapping[str, float]) -> None:
-        """Change the base learning rates of optimizers, by name. Learning rate schedules keep their position."""
+        """Change the learning rates by optimizer name. Schedules continue, relative to the new rates."""
         for name, rate in rates.items():
             self.optimizers[name].set_base_learning_rate(rate)
             if name in self.schedulers:
@@ -256,7 +256,7 @@ class Algorithm(nn.Module, ABC):
 
     @property
     def optimizer(self) -> Optimizer:
-        """First optimizer. Many algorithms have only one."""
+        """The first optimizer. Many algorithms have only one."""
         return next(iter(self.optimizers.values())).optimizer
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class Algorithm(nn.Module, ABC):
         }
 
     def _pipeline_state(self) -> dict[str, Any]:
-        """Return the state of the learner pipeline, such as statistics of rewards."""
+        """Return what the connectors of the learner pipeline have learned, such as reward statistics."""
         pipeline = getattr(self, "pipeline", None)
         return pipeline.get_state() if isinstance(pipeline, ConnectorPipeline) else {}
 
@@ -299,12 +299,12 @@ P = TypeVar("P", bound=Policy)
 
 
 def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
-    """Return the policy and the actor of an argument that is one of them. The actor of a policy is None."""
+    """Return the policy and the actor, given one of them. A plain policy's actor is None."""
     return (cast(P, policy.policy), policy) if isinstance(policy, Actor) else (policy, None)
 
 
 def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
-    """Return the arguments of `learner_pipeline` that describe the episodes: spaces, and the views of the actor."""
+    """Return arguments for `learner_pipeline`: the spaces of recorded episodes, and the actor's views."""
     if actor is None:
         return {"observation_space": policy.observation_space, "action_space": policy.action_space}
     spaces = {"observation_space": actor.recorded_observation_space, "action_space": policy.action_space}
@@ -317,7 +317,7 @@ def linear_decay(num_updates: int) -> MakeScheduler:
 
 
 def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a batch whose leaves are all tensors, with the batch's origin."""
+    """Return the columns of a train batch that contain only tensors, in a train batch."""
     tensors = {
         name: column
         for name, column in batch.items()
@@ -327,9 +327,7 @@ def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def means(measured: list[Measured]) -> dict[str, float]:
-    """Return the mean of each measurement over the gradient steps. This is the only time that the host waits for the
-    device.
-    """
+    """Return the mean of each logged number over the gradient steps. The host waits for the device only here."""
     if len(measured) == 1 and all(value.is_cpu for value in measured[0].values()):
         return {name: value.item() for name, value in measured[0].items()}  # nothing to wait for
     rows = [torch.stack(list(row.values())) for row in measured]
@@ -346,7 +344,7 @@ def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) ->
 
 
 class _NotFinite(Exception):
-    """Error of a loss or gradient norm that is not finite."""
+    """Error that a loss or gradient norm is NaN or infinite."""
 
 
 def _are_finite(measured: Mapping[str, Any]) -> bool:
@@ -355,7 +353,7 @@ def _are_finite(measured: Mapping[str, Any]) -> bool:
 
 
 def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
-    """Return the error message of an update whose loss or gradient is not finite. It names rows with such values."""
+    """Return the error text for a loss or gradient that is NaN or infinite, with batch rows that are so too."""
     message = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
     origin, places = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape
@@ -375,7 +373,7 @@ _MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked a
 
 
 def _origin(batch: Mapping[str, Any]) -> Origin | None:
-    """Return the origin of the rows of a batch, or None if it is not known."""
+    """Return which episode and step each row of a batch came from, or None if that is unknown."""
     try:
         return getattr(batch, "origin", None)
     except EpisodeStateError:
@@ -383,7 +381,7 @@ def _origin(batch: Mapping[str, Any]) -> Origin | None:
 
 
 def _describe_row(place: tuple[int, ...], origin: Origin | None) -> str:
-    """Return text that names the episode and step of a row of a column, or "" if they are unknown."""
+    """Return text that names the episode and step that a batch row came from, or "" if that is unknown."""
     if origin is None or len(place) < origin.numbers.ndim:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Behavior cloning."""
+"""Behavior cloning: supervised learning of recorded actions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class BCConfig(EpochConfig):
 
 
 class BC(Algorithm):
-    """Behavior cloning: increases the likelihood of the actions of episodes. Rewards are not used.
+    """Behavior cloning: increases the likelihood of recorded actions. Rewards are not used.
 
     Actions of the environment, such as those of imported data, are converted to the units in which the policy acts:
     `BCConfig.action_mapping`, which is that of `module_to_env_pipeline` by default.
@@ -113,7 +113,7 @@ class BC(Algorithm):
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
-        """Take `num_steps` gradient steps on sampled steps (sequences for recurrent policies), and return metrics.
+        """Take `num_steps` gradient steps on steps or sequences sampled by `draws`, and return metrics.
 
         Raises:
             InvalidArgument: gradients are not finite, or the stored actions are not the policy's. Nothing has changed.

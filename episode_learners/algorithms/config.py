@@ -1,4 +1,4 @@
-"""Base classes of configurations: shared hyperparameters, and docstrings that list inherited fields."""
+"""Base classes of algorithm configurations: hyperparameters that all algorithms share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECTION = "Attributes:"
 
 
 class Settings:
-    """Base class of configurations. It adds inherited fields to the `Attributes:` of a subclass's docstring."""
+    """Base class of configuration dataclasses. It completes the docstrings of subclasses with inherited fields."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Settings:
 
 
 def _entries_of(doc: str | None) -> dict[str, str]:
-    """Return the entries of a docstring's last section, `Attributes:`, by field name."""
+    """Return the descriptions of fields in a docstring's section `Attributes:`, by field name."""
     _, _, section = inspect.cleandoc(doc or "").partition(_SECTION)
     entries = re.findall(r"^    (\w+): .*(?:\n     .*)*", section, re.MULTILINE)
     texts = [match.group() for match in re.finditer(r"^    \w+: .*(?:\n     .*)*", section, re.MULTILINE)]
@@ -37,7 +37,7 @@ def _entries_of(doc: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig(Settings):
-    """Hyperparameters of all algorithms.
+    """Hyperparameters that all algorithms have.
 
     Attributes:
         learning_rate: Step size of the Adam optimizers.
@@ -53,7 +53,7 @@ class AlgorithmConfig(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochConfig(AlgorithmConfig):
-    """Hyperparameters of algorithms that pass over a train batch in minibatches.
+    """Hyperparameters of algorithms that go through each train batch several times, in minibatches.
 
     Attributes:
         num_epochs: Passes over a train batch.

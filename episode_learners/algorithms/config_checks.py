@@ -1,4 +1,4 @@
-"""Checks of the values of configurations."""
+"""Checks of hyperparameter values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_numbers(
     whole: Iterable[str] = (),
     flags: Iterable[str] = (),
 ) -> None:
-    """Raise `InvalidArgument` for an attribute with a wrong value. None means "not used" and is always accepted.
+    """Raise `InvalidArgument` if a hyperparameter has a wrong value for its kind. None is always accepted.
 
     Args:
         numbers: the configuration.

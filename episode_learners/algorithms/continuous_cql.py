@@ -91,7 +91,7 @@ class ContinuousCQL(SAC):
 
     @torch.no_grad()
     def _drawn_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample actions [B, 2 * num_drawn, ...] in -1..1, and return them with their log-densities."""
+        """Return random actions [B, 2 * num_drawn, ...] in -1..1, and their log-densities."""
         inputs = self.policy({Columns.OBS: obs})[Columns.ACTION_DIST_INPUTS]
         rows = inputs.unsqueeze(1).expand(-1, self.config.num_drawn, -1)
         actions, log_density = self.policy.squashed.draw(rows, self._noise())
@@ -101,7 +101,7 @@ class ContinuousCQL(SAC):
 
 
 def check_bounded(actions: Any) -> None:
-    """Raise InvalidArgument if an action of the data, an array or tensor, is outside of -1..1."""
+    """Raise InvalidArgument if any action, in an array or tensor, is outside of -1..1."""
     largest = float(abs(actions).max()) if len(actions) else 0.0
     if largest > 1.0:
         raise InvalidArgument(

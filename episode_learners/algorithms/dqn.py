@@ -60,7 +60,7 @@ class DQNConfig(ReplayConfig):
 
 
 class DQN(ReplayAlgorithm[DQNConfig]):
-    """Q-learning from transitions of any policy."""
+    """Deep Q-learning from transitions, which any policy may have recorded."""
 
     policy: QPolicy
 
@@ -89,13 +89,13 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         self.explore_after(0)
 
     def explore_after(self, num_env_steps: int) -> None:
-        """Set the policy's epsilon to its value after `num_env_steps` environment steps."""
+        """Set the policy's epsilon to its scheduled value after `num_env_steps` environment steps."""
         done = min(1.0, num_env_steps / self.config.epsilon_steps)
         start, end = self.config.epsilon_start, self.config.epsilon_end
         self.policy.epsilon = start + done * (end - start)
 
     def _chosen(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return the indices, int64 [B, 1], of the taken actions among all actions."""
+        """Return the index of the taken action among all actions, int64 [B, 1]."""
         chosen = minibatch[Columns.ACTIONS].long().unsqueeze(-1)
         return chosen - self.policy.start if self.policy.start else chosen
 
@@ -104,7 +104,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         return self.loss_of_values(values, values.gather(-1, self._chosen(minibatch)).squeeze(-1), minibatch)
 
     def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        """Return the loss of the Q-values of all actions [B, n] and of the taken ones [B], and measurements."""
+        """Return the loss, given the Q-values of all actions [B, n] and of the taken ones [B], and numbers to log."""
         targets = self.targets_of(minibatch)
         weights = minibatch.get(Columns.WEIGHTS)
         if weights is None:

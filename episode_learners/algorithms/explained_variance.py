@@ -28,5 +28,5 @@ def explained_variance(values: Tensor, targets: Tensor, mask: Tensor | None = No
 
 
 def _variance(numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return the variance of numbers with weights that sum to 1."""
+    """Return the weighted variance of numbers. The weights sum to 1."""
     return ((numbers - (numbers * weights).sum()).square() * weights).sum()

@@ -65,7 +65,7 @@ class FlatOptimizer:
         self._move = self.optimizer.move if isinstance(self.optimizer, FlatAdam) else self.optimizer.step
 
     def _flatten_parameters(self) -> None:
-        """Create the vectors from the current parameters, and make the parameters views of them."""
+        """Copy all parameters into one vector, and make each parameter a view of a part of it."""
         kinds = {(parameter.dtype, parameter.device) for parameter in self.parameters}
         if len(kinds) != 1:
             raise InvalidArgument(
@@ -84,7 +84,7 @@ class FlatOptimizer:
                 parameter.grad = gradient
 
     def collect_gradient(self) -> Tensor:
-        """Return the flat gradient [P], including gradients that were assigned to single parameters."""
+        """Return the gradient of all parameters as a vector [P]."""
         for parameter, place, gradient in zip(self.parameters, self._places, self._gradients, strict=True):
             if parameter.data_ptr() != place:
                 self._reflatten_parameters()
@@ -102,7 +102,7 @@ class FlatOptimizer:
         self.optimizer.load_state_dict(state)  # to the device where the parameters are now
 
     def step(self) -> Tensor:
-        """Update the parameters, reset the gradients, and return the gradient norm before clipping, a scalar."""
+        """Update the parameters, reset their gradients, and return the norm of the gradient before clipping."""
         gradient, most = self.collect_gradient(), self.max_norm
         if self.reduce is not None:
             self.reduce(gradient)
@@ -123,7 +123,7 @@ class FlatOptimizer:
 
     @property
     def knows_norm_before_step(self) -> bool:
-        """Whether `step` checks the gradient norm before it changes anything. This is so on the CPU."""
+        """Whether `step` checks the gradient norm before it changes any parameter, as it does on the CPU."""
         return self.vector.is_cpu
 
     def zero_grad(self) -> None:
@@ -137,19 +137,19 @@ class FlatOptimizer:
 
     @property
     def base_learning_rate(self) -> float:
-        """Learning rate that a schedule scales. Without a schedule it is the learning rate."""
+        """Learning rate before the factor of a schedule. Without a schedule it is the learning rate."""
         group = self.optimizer.param_groups[0]
         return float(group.get("initial_lr", group["lr"]))
 
     def set_base_learning_rate(self, rate: float) -> None:
-        """Change the base learning rate. The learning rate changes by the same factor."""
+        """Set the learning rate before the factor of a schedule."""
         group = self.optimizer.param_groups[0]
         group["lr"] *= rate / self.base_learning_rate
         if "initial_lr" in group:
             group["initial_lr"] = rate
 
     def snapshot(self, into: Snapshot | None = None) -> Snapshot:
-        """Return a copy of the parameters and the optimizer's state, for `restore`.
+        """Return a copy of parameters and optimizer state, for `restore`. `into`: an old copy, whose memory is reused.
 
         Args:
             into: an earlier snapshot that is not needed any more. Its memory is reused.
@@ -161,7 +161,7 @@ class FlatOptimizer:
         return copied(self.vector, old), copies
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Restore a snapshot, and reset the accumulated gradients."""
+        """Restore what `snapshot` returned, and reset the accumulated gradients."""
         values, state = snapshot
         self.zero_grad()
         self.vector.copy_(values)
@@ -172,7 +172,7 @@ class FlatOptimizer:
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore an optimizer state that `state_dict` returned.
+        """Restore the optimizer state that `state_dict` returned.
 
         Raises:
             StateMismatch: the state is of other parameters.
@@ -210,7 +210,7 @@ class FlatAdam(Adam):
     """torch's Adam for one tensor, with a faster step that calls no hooks (`move`)."""
 
     def move(self) -> None:
-        """Take an Adam step without calling hooks. The first call is a `step`, which creates the state."""
+        """Take a faster Adam step, which calls no hooks. The first call is an ordinary `step`."""
         group = self.param_groups[0]  # a `step` takes four times as long for small networks
         vector = group["params"][0]
         state = self.state.get(vector)
@@ -236,7 +236,7 @@ class FlatAdam(Adam):
 
 
 def copied(value: Any, into: Any = None) -> Any:
-    """Return a copy of a tensor, in the memory of `into` if given. Other values are returned unchanged."""
+    """Return a copy of a tensor, in the memory of `into` if it is given. Other values are returned unchanged."""
     if not isinstance(value, Tensor):
         return value
     kinds = [(one.shape, one.dtype, one.device) for one in (value, into) if isinstance(one, Tensor)]
@@ -244,6 +244,6 @@ def copied(value: Any, into: Any = None) -> Any:
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the views of a vector [P] for these parameters, in their shapes."""
+    """Return the parts of a vector [P] that represent these parameters, in their shapes, without copying."""
     parts = vector.split([parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

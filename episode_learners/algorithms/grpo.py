@@ -72,7 +72,8 @@ class GRPOConfig(EpochConfig):
 
 
 class GRPO(Algorithm):
-    """Policy gradient without a critic. Advantages are returns relative to the mean return of a group of episodes.
+    """Policy gradient without a critic (GRPO). Advantages are returns relative to the mean return of a group of
+    episodes.
 
     A group has episodes with the same start. `group_of(episode)` returns the key of an episode's group; by default
     each `group_size` successive episodes form a group. All episodes must be complete. The paper divides advantages by
@@ -128,7 +129,7 @@ class GRPO(Algorithm):
         return batch
 
     def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
-        """Learn from a block [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
+        """Update the policy from a rollout [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
 
         The sequence of an environment goes from row 0 to its first ending. `group_size` successive environments form a
         group, so they should have the same start. The block gets the columns of `add_sequence_returns`.
@@ -140,7 +141,9 @@ class GRPO(Algorithm):
         return self._updated(self.rollout_batch(rollout))
 
     def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
-        """Return the train batch {column: tensor [B, ...]} of the sequences' steps in a block [N, T + 1]."""
+        """Return a train batch {column: tensor [B, ...]} from each environment's first episode in a rollout [N, T +
+        1].
+        """
         check_sees_rollouts(self.policy, "GRPO")
         if self.group_of is not None:
             raise InvalidArgument("GRPO: group_of takes episodes; use update(rollout_to_episodes(...)) with it")
@@ -163,7 +166,7 @@ class GRPO(Algorithm):
         return batch
 
     def _successive(self, num_episodes: int) -> np.ndarray:
-        """Return the group numbers [num_episodes] of successive episodes."""
+        """Return the group number of each episode, [num_episodes], if each `group_size` successive ones are a group."""
         if num_episodes % self.config.group_size:
             raise InvalidArgument(
                 f"GRPO: {num_episodes} episodes; give a multiple of group_size, which is {self.config.group_size}"
@@ -203,7 +206,7 @@ class GRPO(Algorithm):
 
 
 def _step_weights(lengths: np.ndarray) -> np.ndarray:
-    """Return weights, float32 [sum(lengths)] of mean 1, with the same sum for each episode that has a step."""
+    """Return weights of steps, float32 [sum(lengths)] with mean 1, by which each episode counts equally."""
     lengths = lengths[lengths > 0]
     return np.repeat(lengths.sum() / (len(lengths) * lengths), lengths).astype(np.float32)
 

@@ -148,7 +148,7 @@ class IMPALA(Algorithm):
 def corrected(
     batch: Mapping[str, Tensor], values: Tensor, new_values: Tensor, ratios: Tensor, config: IMPALAConfig
 ) -> tuple[Tensor, Tensor]:
-    """Compute V-trace advantages and value targets [B, T] from the values before and after each step [B, T].
+    """Return V-trace advantages and value targets [B, T], given the values before and after each step [B, T].
 
     The corrections of a row end with its last step or its episode's end, and bootstrap from the value after that.
     """
@@ -171,10 +171,10 @@ def corrected(
 
 
 def _joined(column: Tensor) -> Tensor:
-    """Return a column [B, T, ...] as [B * T, ...]."""
+    """Return a column of sequences [B, T, ...] with both leading axes merged, [B * T, ...]."""
     return column.flatten(0, 1)
 
 
 def _filled(column: Tensor, mask: Tensor) -> Tensor:
-    """Return a column [B, T, ...] whose padding is replaced by a valid item, the first one."""
+    """Return a column of padded sequences [B, T, ...] with padding replaced by the first item, which is valid."""
     return torch.where(mask.reshape(*mask.shape, *[1] * (column.ndim - 2)), column, column[:1, :1])

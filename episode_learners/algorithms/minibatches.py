@@ -1,4 +1,4 @@
-"""Functions that select rows and columns of a train batch: minibatches, next observations, rollouts."""
+"""Selection of rows and columns of train batches: minibatches, next observations, steps of rollouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEW = "new_"  # prefix of the columns of next observations
 
 
 def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> TrainBatch:
-    """Return the named columns of a batch, with the origin of its rows.
+    """Return a train batch with only the named columns. Raise `UnknownKey` if one is missing.
 
     Raises:
         UnknownKey: the batch lacks a column.
@@ -38,7 +38,7 @@ def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> 
 
 
 def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
-    """Return rows, by index, mask or slice, of columns of nested tensors."""
+    """Return the rows that an index, mask or slice selects, in all columns of nested tensors."""
     taken = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
     return TrainBatch(taken, select_rows_lazily(getattr(columns, "came", None), rows))
 
@@ -46,7 +46,7 @@ def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 def shuffled(
     columns: Mapping[str, Any], num_rows: int, size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """Yield all rows once, in random order, `size` at a time.
+    """Yield all rows of the columns in random order, `size` at a time, each once.
 
     If fewer than half of `size` rows are left over, they join the last minibatch.
     """
@@ -58,12 +58,12 @@ def shuffled(
 
 
 def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the policy's input at the next observations: each column "new_<name>" under the key "<name>"."""
+    """Return the policy's input after each step: each column "new_<name>" under the name "<name>"."""
     return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
 
 
 def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
-    """Raise InvalidArgument if the policy is recurrent or its spaces do not fit a rollout's rows of floats."""
+    """Raise InvalidArgument if a policy cannot learn from rollouts: it is recurrent, or needs other spaces."""
     seen, actions = policy.observation_space, policy.action_space
     kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
     if not isinstance(seen, gym.spaces.Box) or not isinstance(actions, kinds) or module_of(policy).is_recurrent:
@@ -75,7 +75,9 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
 
 
 def steps_of_rollout(policy: Policy, steps: Any) -> dict[str, Any]:
-    """Return observations, actions and log-probabilities [B, ...] of a rollout's steps [B] in the policy's spaces."""
+    """Return observations, actions and log-probabilities [B, ...] of steps of a rollout, as the policy's spaces
+    need.
+    """
     seen, actions = policy.observation_space, policy.action_space
     taken = steps["action"].reshape(-1, *(actions.shape or ()))
     return {

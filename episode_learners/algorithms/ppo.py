@@ -97,7 +97,7 @@ class PPOConfig(EpochConfig):
 
 
 class PPO(Algorithm):
-    """Proximal policy optimization from episodes that the current policy has just sampled.
+    """Proximal policy optimization, from episodes that the current policy has just sampled.
 
     The metric `explained_variance` compares the values before an update with their targets. It needs the column
     "vf_preds", which `ppo_pipeline` adds.
@@ -133,7 +133,7 @@ class PPO(Algorithm):
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
-        """Learn from a block [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
+        """Update the policy from a rollout [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
 
         The block gets the columns of `add_advantages`. Its last observations need their values (`fill_rollout` sets
         them). Only the count of valid steps is copied to the host.
@@ -145,7 +145,7 @@ class PPO(Algorithm):
         return self._updated(self.rollout_batch(rollout))
 
     def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
-        """Return the train batch {column: tensor [B, ...]} of the valid steps of a block [N, T + 1]."""
+        """Return a train batch {column: tensor [B, ...]} of the valid steps of a rollout [N, T + 1]."""
         check_sees_rollouts(self.policy, "PPO")
         add_advantages(rollout, gamma=self.config.gamma, lambda_=self.config.lambda_)
         steps: Any = transition_view(rollout, flatten=True)
@@ -182,7 +182,7 @@ class PPO(Algorithm):
             yield from self._epoch(columns, num_steps)
 
     def _epoch(self, columns: dict[str, Any], num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield the minibatches of one epoch: all rows in random order, with about `minibatch_size` steps each."""
+        """Yield minibatches of about `minibatch_size` steps that together have all rows in random order."""
         advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
         num_rows = len(advantages)
         size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
@@ -199,7 +199,7 @@ class PPO(Algorithm):
         return ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
 
     def _loss_columns(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of a train batch that the loss and the policy read.
+        """Return those columns of a train batch that the loss or the policy needs.
 
         Raises:
             UnknownKey: a column is missing.
@@ -225,7 +225,7 @@ class PPO(Algorithm):
 
 
 def _num_steps(columns: Mapping[str, Tensor]) -> int:
-    """Return the number of steps of the columns without padding."""
+    """Return the number of steps in a train batch, without padding."""
     mask = columns.get(Columns.LOSS_MASK)
     return len(columns[Columns.ADVANTAGES]) if mask is None else int(mask.sum())
 
@@ -267,7 +267,7 @@ def ppo_pipeline(
 def ppo_loss(
     distribution: ActionDistribution, outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: PPOConfig
 ) -> tuple[Tensor, Measured]:
-    """Return PPO's scalar loss of policy outputs [B, ...] on steps [B, ...], and measurements of its parts."""
+    """Return PPO's scalar loss, given policy outputs [B, ...] and a batch of the same steps, and its parts to log."""
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
     coefficient, dual_clip = config.entropy_coefficient, config.dual_clip
     loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, coefficient, dual_clip)
@@ -284,7 +284,7 @@ def clipped_policy_loss(
     dual_clip: float | None = None,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Measured]:
-    """Return PPO's scalar policy loss of distribution inputs [B, ...] on steps [B, ...], and measurements of its parts.
+    """Return PPO's scalar policy loss for distribution inputs [B, ...], and its parts to log.
 
     Args:
         clip, dual_clip: see `clipped_surrogate`.
@@ -308,7 +308,7 @@ def clipped_policy_loss(
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip: float | None = None) -> Tensor:
-    """Return PPO's objective [B] of probability ratios [B] and advantages [B].
+    """Return PPO's clipped objective [B], given probability ratios [B] and advantages [B].
 
     Args:
         clip: ratios outside of 1 - clip..1 + clip do not increase the objective.

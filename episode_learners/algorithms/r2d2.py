@@ -56,7 +56,7 @@ class R2D2Config(DQNConfig):
 
 
 class R2D2(DQN):
-    """Q-learning of recurrent policies from sampled sequences, which begin with recurrent states stored while acting.
+    """Recurrent Q-learning from replayed sequences, which begin with the recurrent state stored while acting.
 
     The buffer must store that state: fill it with `sample_into(buffer, extra_model_outputs=("state_out",))`. The loss
     counts only the steps after the burn-in. An "action_mask" in the observations also masks the targets.
@@ -91,7 +91,7 @@ class R2D2(DQN):
         )
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
-        """Sample `n` sequences, and return them as columns [n, burn_in + length, ...] of arrays."""
+        """Return `n` sampled sequences as columns of arrays [n, burn_in + length, ...]."""
         length, burn_in = self.lengths
         if isinstance(replay, PrioritizedEpisodeReplayBuffer) and replay.unit != "sequence":
             raise InvalidArgument(
@@ -128,7 +128,7 @@ class R2D2(DQN):
         return loss, {**measured, **self.measured_errors(priorities)}
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
-        """Compute the n-step TD targets [B, W]. Near the end of a sequence, n is the number of steps that are left.
+        """Return the n-step TD targets [B, W]. Steps near the end of a sequence use as many steps as are left.
 
         The recursion is G[n, t] = r[t] + discount[t] * G[n - 1, t + 1].
         """
@@ -144,7 +144,7 @@ class R2D2(DQN):
         return rescaled(targets) if self.config.rescale_values else targets
 
     def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
-        """Return the observations before and after all steps [B, W + 1, ...], and the first column [B] of each row.
+        """Return observations before and after all steps [B, W + 1, ...], and the first step of each episode, [B].
 
         The observation after the last step of a sequence is from the column "new_obs". A row begins late if its episode
         began during the burn-in.
@@ -162,7 +162,7 @@ class R2D2(DQN):
 
 
 def rescaled(values: Tensor) -> Tensor:
-    """Return values rescaled by h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in the paper.
+    """Return values rescaled as in the paper, by h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
 
     >>> rescaled(torch.tensor([0.0, 3.0, -99.0]))
     tensor([ 0.0000,  1.0030, -9.0990])
@@ -171,7 +171,7 @@ def rescaled(values: Tensor) -> Tensor:
 
 
 def unscaled(values: Tensor) -> Tensor:
-    """Return the original values of rescaled ones: the inverse of `rescaled`.
+    """Return the inverse of `rescaled`: the original values.
 
     >>> unscaled(rescaled(torch.tensor([1.0, 3.0, -99.0]))).round(decimals=2)
     tensor([  1.,   3., -99.])

@@ -1,4 +1,4 @@
-"""`ReplayAlgorithm`: base class of algorithms that learn from single transitions."""
+"""`ReplayAlgorithm`: base class of algorithms that learn from single transitions, usually from replay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TRANSITION = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig(AlgorithmConfig):
-    """Hyperparameters of algorithms that learn from transitions.
+    """Hyperparameters of algorithms that learn from replayed transitions.
 
     Attributes:
         gamma: Discount per step.
@@ -61,7 +61,7 @@ Numbers = TypeVar("Numbers", bound=ReplayConfig)
 
 
 class ReplayAlgorithm(Algorithm, Generic[Numbers]):
-    """Base of algorithms that learn from transitions, sampled from a replay buffer or taken from episodes.
+    """Base class of algorithms that learn from transitions of a replay buffer, data set or episodes.
 
     Args:
         config: hyperparameters.
@@ -104,12 +104,10 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return self._pipeline
 
     def explore_after(self, num_env_steps: int) -> None:
-        """Set the policy's exploration to its state after `num_env_steps` environment steps. By default it does
-        nothing.
-        """
+        """Set the policy's exploration as scheduled after `num_env_steps` steps. By default it does nothing."""
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
-        """Sample `n` transitions, and return them as columns of arrays, with "weights" if they are prioritized."""
+        """Return `n` sampled transitions as columns of arrays, with "weights" if sampling is prioritized."""
         n_step, gamma = self.config.n_step, self.config.gamma
         columns = replay.sample(
             n, n_step=n_step, gamma=gamma, views=self.views, keys=(*_DRAWN, *self.extra_columns)
@@ -121,7 +119,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return columns
 
     def update_from(self, replay: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
-        """Take `num_steps` gradient steps on transitions of a buffer or a data-set sampler, and return metrics.
+        """Take `num_steps` gradient steps on samples of a buffer or data set, and return metrics.
 
         All transitions are sampled at once. The priorities of a prioritized buffer become the absolute TD errors.
 
@@ -142,14 +140,16 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return metrics
 
     def _on_device(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return the columns as tensors on the policy's device."""
+        """Return columns of arrays as tensors on the policy's device."""
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors = NumpyToTensor(device=device)
         return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "came", None))
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Learn from episodes and return metrics. This needs `n_step=1`."""
+        """Take gradient steps on all transitions of episodes, without replay, and return metrics. `n_step` must be
+        1.
+        """
         if self.config.n_step > 1:
             raise InvalidArgument(
                 f"{type(self).__name__}: n_step={self.config.n_step} needs a replay buffer: add the episodes to "
@@ -172,7 +172,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield `batch_size` rows at a time: replay samples in their order, episodes in random order."""
+        """Yield `batch_size` rows at a time: those of replay in order, those of episodes in random order."""
         columns = tensors_of(batch)
         num_rows, size = columns[Columns.REWARDS].shape[0], self.config.batch_size
         if not num_rows:
@@ -187,7 +187,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             yield rows_of(columns, slice(start, start + size))
 
     def measured_errors(self, errors: torch.Tensor) -> Measured:
-        """Store the TD errors [B] of a gradient step for priorities, and return their mean absolute value."""
+        """Keep the TD errors [B] of a gradient step to set priorities, and return their mean size, to log."""
         if errors.requires_grad:
             errors = errors.detach()
         self._errors.append(errors)

@@ -103,7 +103,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         return self.loss_of_values(values, minibatch)
 
     def loss_of_values(self, values: list[Tensor], minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        """Return the loss of the Q-values [B] of the taken actions by each critic, and measurements."""
+        """Return the critics' loss, given each one's Q-values [B] of the taken actions, and numbers to log."""
         targets = self.targets_of(minibatch)
         weights = minibatch.get(Columns.WEIGHTS)
         if weights is None:
@@ -145,7 +145,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         return loss, {"temperature": self.log_temperature.detach().exp()}
 
     def _noise(self) -> torch.Generator:
-        """Return the generator, on the policy's device, that samples the actions in losses."""
+        """Return the random generator, on the policy's device, for the actions that losses sample."""
         if self._drawn.device != self.policy.device:
             seed = int(torch.randint(2**62, (), generator=self.generator))
             self._drawn = torch.Generator(self.policy.device).manual_seed(seed)

@@ -14,7 +14,7 @@ __all__ = ["TargetNetwork"]
 
 
 class TargetNetwork(nn.Module):
-    """Copy of a network without gradients, updated by `copy` or gradually by `polyak_update`.
+    """Copy of a network without gradients, which follows it by `copy` or gradually by `polyak_update`.
 
     Its parameters are views of one vector, so an update is one operation. Buffers, as of batch normalization, are
     copied.
@@ -45,17 +45,17 @@ class TargetNetwork(nn.Module):
 
     @property
     def vector(self) -> Tensor:
-        """Vector [P] of all parameters, which are views of it."""
+        """All parameters as one vector [P], of which they are views."""
         if self._laid[0].data_ptr() != self._vector.data_ptr():
             self._flatten_parameters()  # the module went to another device, or was copied
         return self._vector
 
     def set_vector(self, values: Tensor) -> None:
-        """Set all parameters [P]."""
+        """Set all parameters, given as one vector [P]."""
         self.vector.copy_(values)
 
     def copy(self, source: nn.Module) -> None:
-        """Copy the parameters and buffers of `source`."""
+        """Set parameters and buffers to those of the network `source`."""
         self.polyak_update(source, 1.0)
 
     def polyak_update(self, source: nn.Module, share: float, values: Tensor | None = None) -> None:

@@ -98,7 +98,7 @@ class TokenGRPOConfig(AlgorithmConfig):
 
 
 class TokenPolicy(nn.Module):
-    """A language model as the policy of an algorithm: a function from a token batch to logits.
+    """Policy made of a language model: a function from a token batch to logits.
 
     Args:
         model: the model.
@@ -121,7 +121,7 @@ class TokenPolicy(nn.Module):
 
 
 class TokenGRPO(Algorithm):
-    """Policy gradient of sampled tokens whose advantages are returns relative to a group; no critic.
+    """GRPO of sampled tokens: policy gradient without a critic. Advantages are returns relative to a group.
 
     Shao et al., 2024, https://arxiv.org/abs/2402.03300. Episodes are recorded by a `Conversation` or `TokenRecorder`
     with the output "logp". A group is the episodes with one `custom_data["group"]`, or `group_size` successive
@@ -208,7 +208,9 @@ class TokenGRPO(Algorithm):
                 yield select_sequences(batch, indices).to_dict()
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str = "policy", scale: float = 1.0) -> Measured:
-        """Add the gradient of the loss times `scale`, accumulated over parts of at most `max_tokens` tokens."""
+        """Add the gradient of the loss times `scale`. The batch is processed in parts of at most `max_tokens`
+        tokens.
+        """
         parts = list(self._parts(minibatch))
         if len(parts) == 1:
             return super().backward(minibatch, optimizer, scale)
@@ -230,7 +232,7 @@ class TokenGRPO(Algorithm):
             yield select_sequences(minibatch, indices).to_dict()
 
     def _weight(self, part: Mapping[str, Any]) -> int:
-        """Return the number of tokens, or sequences, over which the loss of a part is a mean."""
+        """Return the weight of a part in the loss of the whole batch: its number of tokens, or of sequences."""
         sequences = sequence_of_labels(part)
         return len(sequences) if self.config.mean == "token" else len(sequences.unique())
 

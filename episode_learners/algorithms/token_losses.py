@@ -1,4 +1,4 @@
-"""Terms of losses over sampled tokens."""
+"""Losses over the tokens that a language model sampled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TokenMean = Literal["token", "sequence"]
 
 
 def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Return the log-probabilities, float32 [A], of the labels of a token batch where the loss mask is True.
+    """Return the log-probabilities, float32 [A], of those labels of a token batch where "loss_mask" is True.
 
     Args:
         logits: [N, V] or [1, N, V] of a packed batch, [S, L, V] of a padded one.
@@ -30,7 +30,7 @@ def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
 
 
 def sequence_of_labels(batch: Mapping[str, Any]) -> Tensor:
-    """Return the index of the sequence of each label where the loss mask is True, int64 [A]."""
+    """Return the index of the sequence of each label where "loss_mask" is True, int64 [A]."""
     mask = batch[Columns.LOSS_MASK].bool()
     places = mask.nonzero()[:, 0]
     if mask.ndim == 2:
@@ -39,7 +39,7 @@ def sequence_of_labels(batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_mean(values: Tensor, sequences: Tensor, mean: TokenMean) -> Tensor:
-    """Return the mean of values [A] over tokens, or over sequences of their means. 0 if there is no value.
+    """Return the mean of values [A] of tokens, or the mean over sequences of their means; 0 without values.
 
     Args:
         values: one per learned token.
@@ -52,7 +52,7 @@ def token_mean(values: Tensor, sequences: Tensor, mean: TokenMean) -> Tensor:
 
 
 def _sequence_means(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of the values of each sequence that has any, [S'], and the index in [0, S') of each token."""
+    """Return the mean of the values of each sequence that has any, [S'], and for each value its index in it, [A]."""
     _, indices, counts = torch.unique_consecutive(sequences, return_inverse=True, return_counts=True)
     sums = values.new_zeros(len(counts)).index_add(0, indices, values)
     return sums / counts, indices
@@ -67,7 +67,7 @@ def clipped_token_loss(
     mean: TokenMean,
     ratio: TokenMean,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the clipped policy loss of tokens, and measurements.
+    """Return the scalar clipped policy loss of sampled tokens, and numbers to log.
 
     Args:
         log_probs: log-probabilities of the learned tokens under the current policy, [A].

@@ -1,4 +1,4 @@
-"""`CSVLogger`: one CSV file per scope."""
+"""`CSVLogger`: writes metrics to CSV files, one for each kind such as train and test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CSVLogger(Logger):
         return self.folder / f"{scope}.csv"
 
     def rows(self, scope: str) -> list[dict[str, str]]:
-        """Return the written rows of a scope."""
+        """Return the rows written so far of a scope, such as "train"."""
         self.flush()
         if not self._path(scope).exists():
             return []
@@ -52,7 +52,7 @@ class CSVLogger(Logger):
         csv.DictWriter(self._files[scope], self._columns[scope]).writerow(row)
 
     def _open(self, scope: str, rows: list[dict[str, str]], more: list[str] | None = None) -> None:
-        """Open the file of a scope with the given rows, and columns for the metrics `more`."""
+        """Open the CSV file of a scope with these rows, and add columns for the metrics `more`."""
         before: list[str] = list(rows[0]) if rows else []
         columns = before + [name for name in more or [] if name not in before]
         self._columns[scope] = columns

@@ -1,4 +1,4 @@
-"""Names of logged curves, equal to those of Tianshou's dashboards."""
+"""Names of logged curves, the same as in Tianshou's dashboards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def curves_of(scope: str, metrics: Mapping[str, float], step: int) -> dict[str, float]:
-    """Return the metrics of a scope by the names of their curves, and the step as a curve.
+    """Return the metrics of a scope, such as "train", by names of curves, and the step as a curve.
 
     >>> curves_of("test", {"mean_return": 9.5}, 100)
     {'test/env_step': 100, 'test/returns_stat/mean': 9.5}

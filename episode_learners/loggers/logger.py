@@ -1,4 +1,4 @@
-"""`Logger`: the base class of loggers, with intervals of environment steps."""
+"""`Logger`: base class of loggers of metrics, which write at most one row per interval of steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCOPES = ("train", "test", "update", "info")
 
 
 class Logger:
-    """Logger that drops all metrics. Subclasses override `write`.
+    """Base class of loggers of metrics. It writes nothing: subclasses override `write`.
 
     Scopes: "train" has the sampled episodes, "test" the tests, "update" the algorithm's measurements, "info" everything
     else.
@@ -32,7 +32,7 @@ class Logger:
         self._last: dict[str, int] = {}
 
     def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        """Log metrics of a scope after `step` environment steps, unless the last row is closer than the interval."""
+        """Write metrics of a scope, such as "train", unless its last row is fewer steps ago than the interval."""
         check_scope(scope)
         last = self._last.get(scope)
         if last is None or step - last >= self.intervals.get(scope, 0) or step < last:
@@ -46,10 +46,10 @@ class Logger:
         """Write the description of the run: configuration, versions, command."""
 
     def resume(self, step: int) -> None:
-        """Continue after `step`. Rows of later steps, which an interrupted run wrote, are dropped if possible."""
+        """Continue a run after `step`. Later rows of the interrupted run are removed where possible."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return the step of the last row of each scope, from which intervals are counted."""
+        """Return at which step each scope was last written."""
         return {"last": dict(self._last)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class MultiLogger(Logger):
         self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
     def _each(self, name: str, *arguments: Any) -> None:
-        """Call the method `name` of all loggers, and drop loggers that fail with a warning."""
+        """Call a method of all loggers. Those that fail are dropped with a warning."""
         for logger in self.loggers[:]:
             try:
                 getattr(logger, name)(*arguments)
@@ -124,6 +124,6 @@ class MultiLogger(Logger):
 
 
 def check_scope(scope: str) -> None:
-    """Raise `InvalidArgument` for an unknown scope."""
+    """Raise `InvalidArgument` for a scope other than the known ones, such as "train" and "test"."""
     if scope not in SCOPES:
         raise InvalidArgument(f"{scope!r} is no scope; there are {', '.join(SCOPES)}")

@@ -1,4 +1,4 @@
-"""Description of a run for reproducing it."""
+"""Description of a training run, with what is needed to reproduce it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = ("rl-episodes", "numpy", "torch", "gymnasium")
 
 
 def describe_run(**configuration: Any) -> dict[str, Any]:
-    """Return the configuration, the command, versions, and the git state of the working directory."""
+    """Return configuration, command line, versions and git state, for reproducing a run."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

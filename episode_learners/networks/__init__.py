@@ -1,4 +1,4 @@
-"""Modules for policies: encoders, heads, recurrent and attention layers, autoregressive distributions."""
+"""Neural networks for policies: encoders, heads, recurrent and attention layers."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class Autoregressive(nn.Module, ActionDistribution):
     def _walk(
         self, inputs: Tensor, choose: Callable[[ActionDistribution, Tensor, int], Any]
     ) -> Iterator[tuple[ActionDistribution, Tensor, Any]]:
-        """Yield each part with its distribution inputs, which depend on earlier parts, and the value that `choose`
-        returns.
+        """Yield each action part with its distribution inputs, given earlier parts, and the value `choose` returns
+        for it.
         """
         known = [inputs]
         for i, part in enumerate(self._parts):

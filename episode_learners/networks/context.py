@@ -82,7 +82,7 @@ class Block(nn.Module):
 
 
 def step_space(space: gym.Space) -> tuple[int, gym.Space]:
-    """Return the number of steps of a context, and the space of one observation.
+    """Return the number of steps k of a `TransformerContext` space, and the space of one observation.
 
     Raises:
         InvalidArgument: the space has no axis of steps.

@@ -105,7 +105,7 @@ class ImageEncoder(nn.Module):
 
 
 class LeafEncoders(nn.Module):
-    """Encoder per part of a Dict or Tuple, and a layer over the features of all parts."""
+    """Separate encoders for the parts of a Dict or Tuple observation, and a layer that combines their features."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Linear layers with orthogonal initialization."""
+"""Linear layers with orthogonal initial weights."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def hidden_layers(
 
 
 def flat_size(space: gym.Space) -> int:
-    """Return the number of elements of a Box's items.
+    """Return the number of elements of an item of a Box.
 
     Raises:
         InvalidArgument: the space is not a Box.
@@ -87,5 +87,5 @@ def flat(obs: Tensor, num_leading: int) -> Tensor:
 
 
 def whole(outputs: Tensor) -> Tensor:
-    """Return outputs of half precision as float32, because losses are computed in float32."""
+    """Return half-precision outputs as float32, in which losses are computed. Others stay unchanged."""
     return outputs.float() if outputs.dtype is torch.bfloat16 or outputs.dtype is torch.float16 else outputs

@@ -1,4 +1,4 @@
-"""`Policy`: the base class of policies.
+"""`Policy`: base class of policies that are torch modules.
 
 A policy maps a batch `{column: tensor}` to a dict of outputs. It never samples actions. Pipelines sample them from
 `action_dist_inputs`, so the same call serves acting and learning.
@@ -22,7 +22,7 @@ __all__ = ["Policy"]
 
 
 class Policy(nn.Module, ABC):
-    """Base class of policies that are networks, with everything that pipelines, runners and algorithms need.
+    """Base class of policies that are torch modules, with all that runners and algorithms need.
 
     Algorithms with advantages also need `compute_values(batch)`: values [B] of `obs` [B, ...], or for a recurrent
     policy [B, T] of [B, T, ...] and `state_in` [B, ...].
@@ -83,12 +83,12 @@ class Policy(nn.Module, ABC):
 
 
 def _give_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-    """Add the fingerprint of the training pipelines to the metadata of a state dict. Its keys stay the same."""
+    """Store in a state dict's metadata in which pipelines the policy was trained. Its keys stay the same."""
     if policy.pipeline_fingerprint is not None:
         metadata["pipeline_fingerprint"] = policy.pipeline_fingerprint
 
 
 def _take_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
-    """Restore the fingerprint from the metadata of a state dict, if it has one."""
+    """Restore from a state dict's metadata in which pipelines the policy was trained."""
     if "pipeline_fingerprint" in metadata:
         policy.pipeline_fingerprint = metadata["pipeline_fingerprint"]

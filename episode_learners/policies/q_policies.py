@@ -1,4 +1,4 @@
-"""Policies with Q-values, which act epsilon-greedily."""
+"""Policies that choose the action with the largest Q-value, or explore epsilon-greedily."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class QPolicy(Policy):
         return self.outputs_of(self.q_values(batch), explore)
 
     def outputs_of(self, values: Tensor, explore: bool | None) -> dict[str, Tensor]:
-        """Return the outputs of `forward` for Q-values [..., n]."""
+        """Return the policy's outputs, given the Q-values [..., n] of all actions."""
         if explore is None:
             return {"q_values": values}
         return {Columns.ACTION_DIST_INPUTS: self.epsilon_greedy(values) if explore else values}
@@ -145,7 +145,7 @@ class LSTMQPolicy(QPolicy):
         }
 
     def unrolled(self, obs: Any, state: Mapping[str, Tensor], first: Tensor) -> Tensor:
-        """Return the Q-values [B, W, n] at observations [B, W, ...], beginning with recurrent states [B, ...].
+        """Return the Q-values [B, W, n] of sequences [B, W, ...], from the recurrent states [B, ...] at their start.
 
         A row begins in the column `first` [B]; earlier columns are ignored. The Q-value is minus infinity if the
         "action_mask" forbids an action.

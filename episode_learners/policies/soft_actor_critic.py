@@ -62,7 +62,7 @@ class SACPolicy(Policy):
 
 
 def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
-    """Return the lowest Q-values [B] of actions [B, ...] over the critics."""
+    """Return the smallest Q-value [B] that any of the critics gives to the actions [B, ...]."""
     first, *others = values_of(critics, obs, actions)
     for other in others:
         first = torch.min(first, other)
@@ -70,6 +70,6 @@ def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
 
 
 def values_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> list[Tensor]:
-    """Return the Q-values [B] of actions [B, ...] by each critic."""
+    """Return the Q-values [B] that each critic gives to the actions [B, ...]."""
     both = torch.cat([flat(obs, 1), flat(actions, 1)], -1)
     return [critic(both).squeeze(-1) for critic in critics]

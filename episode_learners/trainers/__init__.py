@@ -1,4 +1,4 @@
-"""Trainers: epochs, tests, logs and checkpoints of a run."""
+"""Trainers: run sampling, updates, tests, logs and checkpoints epoch by epoch."""
 
 from __future__ import annotations
 

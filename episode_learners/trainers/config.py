@@ -1,4 +1,4 @@
-"""Settings and the summary of a run."""
+"""Configuration and result of a training run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TrainResult", "TrainerConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig(Settings):
-    """Settings for the length, tests and checkpoints of a run.
+    """Settings of a training run: its length, tests and checkpoints.
 
     Attributes:
         max_epochs: Epochs after which the run ends.
@@ -44,7 +44,7 @@ class TrainerConfig(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """Summary of a run.
+    """Result of a training run.
 
     Attributes:
         num_epochs, num_steps, num_updates: Counts over the whole run, including the part before a resume. Offline,

@@ -1,4 +1,4 @@
-"""Functions that give trainers one interface to single algorithms and `MultiAgentAlgorithm`."""
+"""Functions by which trainers handle a single algorithm and a `MultiAgentAlgorithm` alike."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def match_modules(
     module_fn: Callable[[Any], Algorithm | Policy | Actor] | None,
     path: Path,
 ) -> None:
-    """Add and remove modules until an algorithm has those of a checkpoint. `module_fn` makes missing ones.
+    """Add and remove modules of an algorithm to match a checkpoint. `module_fn` creates missing ones.
 
     Raises:
         StateMismatch: a module is missing, and there is no `module_fn`.
@@ -109,5 +109,5 @@ def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprint
 
 
 def num_steps_of(stats: CollectStats | MultiAgentCollectStats) -> int:
-    """Return the number of environment steps of a sample."""
+    """Return the number of environment steps in the statistics of a sample."""
     return stats.num_env_steps if isinstance(stats, MultiAgentCollectStats) else stats.num_steps

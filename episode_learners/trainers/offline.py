@@ -124,7 +124,7 @@ def _gives_steps(data: Any) -> bool:
 
 
 class _SamplerPosition:
-    """Position of a sampler, as an object with a state."""
+    """Position of a data set sampler in its epoch, saved in checkpoints."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -137,7 +137,7 @@ class _SamplerPosition:
 
 
 class _EpisodeIndex:
-    """Index of a trainer's next episode, as an object with a state."""
+    """Index of the episode that an offline trainer reads next, saved in checkpoints."""
 
     def __init__(self, trainer: OfflineTrainer) -> None:
         self.trainer = trainer

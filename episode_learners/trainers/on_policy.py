@@ -1,4 +1,4 @@
-"""`OnPolicyTrainer`: each sample is learned from once."""
+"""`OnPolicyTrainer`: samples, learns from the sample once, and discards it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Progress:
             self._bar.update(num_steps)
 
     def note(self, metrics: Mapping[str, float], kind: str = "return") -> None:
-        """Show the mean return as `kind`, if it is finite, and the first loss."""
+        """Show the mean return, labelled `kind`, and the first loss among the metrics."""
         if not self._is_shown:
             return
         mean = metrics.get("mean_return", float("nan"))

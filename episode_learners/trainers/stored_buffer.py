@@ -1,4 +1,4 @@
-"""The state of a replay buffer as plain values and arrays, for a checkpoint."""
+"""Replay buffers in checkpoints: their state as plain values and arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDING, _SPACE = "__ending__", "__space__"
 
 
 class StoredBuffer:
-    """State of a buffer, of one agent or of several, as plain values and arrays.
+    """Wrapper of a replay buffer whose state consists of plain values and arrays, for checkpoints.
 
     Infos are stored as columns. Spaces of a single-agent buffer are left out: it gets them from its episodes or its
     runner.
@@ -46,18 +46,18 @@ class StoredBuffer:
 
 
 def _stored(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a module's buffer with infos as columns."""
+    """Return the state of a replay buffer with the info dicts converted to columns."""
     return state | {"ring": state["ring"] | {"infos": encode_infos(InfoSegments(*state["ring"]["infos"]))}}
 
 
 def _restored(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a module's buffer with infos as the buffer stores them: the inverse of `_stored`."""
+    """Return the state of a replay buffer with info dicts from columns: the inverse of `_stored`."""
     infos = decode_infos(state["ring"]["infos"])
     return state | {"ring": state["ring"] | {"infos": (infos.starts, infos.parts)}}
 
 
 def _encoded(value: Any) -> Any:
-    """Return a nested value with endings and spaces as plain values."""
+    """Return a nested value with `Ending`s and spaces converted to plain values."""
     if isinstance(value, Ending):
         return {_ENDING: value.code}
     if isinstance(value, gym.Space):
@@ -68,7 +68,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a nested value with endings and spaces as objects: the inverse of `_encoded`."""
+    """Return a nested value with `Ending`s and spaces restored: the inverse of `_encoded`."""
     if isinstance(value, Mapping):
         if _ENDING in value:
             return Ending(value[_ENDING])

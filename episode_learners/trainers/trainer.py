@@ -1,4 +1,4 @@
-"""`Trainer`: collects, updates, tests, logs and writes checkpoints."""
+"""`Trainer`: base class of trainers, which sample, update, test, log and write checkpoints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Config = TypeVar("Config", bound=TrainerConfig)
 
 
 class Trainer(ABC, Generic[Config]):
-    """Base of the trainers: `run()` goes through epochs of collecting, updating and testing.
+    """Base class of trainers: `run()` repeats epochs of sampling, updates and tests.
 
     An epoch ends with a test, a call of `save_best_fn` if the test was the best so far, and a checkpoint. Environments
     cannot be saved. Therefore new episodes begin after each checkpoint, in a run that continues as in one that is
@@ -113,7 +113,7 @@ class Trainer(ABC, Generic[Config]):
 
     @abstractmethod
     def _collect_and_update(self) -> None:
-        """Collect once, add the number of steps to `num_steps`, and update."""
+        """Sample once, add the steps to `num_steps`, and update the policy."""
 
     def test(self, seed: int) -> Evaluation | None:
         """Evaluate the policy on complete episodes. Return None if there is no environment."""
@@ -128,12 +128,12 @@ class Trainer(ABC, Generic[Config]):
 
     @abstractmethod
     def _stateful_parts(self) -> dict[str, Any]:
-        """Return the objects with a state besides the algorithm, by name: runners, buffers."""
+        """Return by name the objects, such as runners and buffers, whose states are saved besides the algorithm's."""
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainResult:
-        """Train until `max_epochs`, `stop_fn` or Ctrl-C. Another call continues.
+        """Train until `max_epochs`, `stop_fn` or Ctrl-C, and return the result. Another call continues.
 
         Raises:
             InvalidArgument: a new run has a folder with checkpoints of another run.
@@ -163,11 +163,11 @@ class Trainer(ABC, Generic[Config]):
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
     def stop(self) -> None:
-        """End the current epoch and the run after the current update."""
+        """Stop the run after the current update."""
         self.is_stopped = True
 
     def step(self) -> int:
-        """Collect and update once, and return the number of steps."""
+        """Sample and update once, and return the number of sampled steps."""
         before = self.num_steps
         if not self._has_started:
             self._has_started = True
@@ -220,7 +220,7 @@ class Trainer(ABC, Generic[Config]):
         self._call_hooks("on_update", metrics)
 
     def _write_ledger(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
-        """Record in the ledger what an update learned from."""
+        """Record in the run's ledger which steps an update of the policy learned from."""
         if self.ledger is not None:
             rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
             settings = {name: value for name, value in self._run_signature().items() if name not in FREE}
@@ -365,7 +365,7 @@ class Trainer(ABC, Generic[Config]):
         }
 
     def _all_parts(self) -> dict[str, Any]:
-        """Return all objects with a state besides the algorithm, hooks too, by name."""
+        """Return by name all objects, hooks included, whose states are saved besides the algorithm's."""
         stateful = [hook for hook in self.hooks if hasattr(hook, "get_state") and hasattr(hook, "set_state")]
         return self._stateful_parts() | {f"{type(hook).__name__} {i}": hook for i, hook in enumerate(stateful)}
 

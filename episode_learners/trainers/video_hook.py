@@ -57,7 +57,7 @@ class VideoHook:
         self.paths.append(video(filmed, self.folder / f"step-{trainer.num_steps:09d}.mp4", fps=self.fps))
 
     def _filmed(self, frames: list[np.ndarray]) -> Any:
-        """Return a new environment that appends a frame to a list after each reset and step."""
+        """Return a new environment that appends each rendered frame to the list `frames`."""
         env = self.make_env()
 
         def filming(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Vector environments of other libraries, with a stated autoreset mode."""
+"""Adapters that make environments of other libraries Gymnasium vector environments."""
 
 from __future__ import annotations
 

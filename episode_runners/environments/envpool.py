@@ -25,7 +25,7 @@ _ITS_OWN = ("num_envs", "batch_size", "max_num_players", "seed", "env_seed", "ma
 
 
 class EnvPoolVectorEnv(VectorEnv):
-    """Vector environment of an EnvPool task, with next-step autoreset.
+    """Gymnasium vector environment of an EnvPool task, with next-step autoreset.
 
     EnvPool sets `terminated = done and not truncated`: an episode that terminates in the step of its time limit is only
     truncated there, and its value would be bootstrapped. So the limit is applied here, one step before EnvPool's. Such
@@ -106,7 +106,7 @@ class EnvPoolVectorEnv(VectorEnv):
         return _call_envpool("make_gymnasium", self.task, self._kwargs | {"seed": int(seed)})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step the environments with actions [N, ...], or reset those whose episode ended in the row before.
+        """Step the environments with actions [N, ...]. Those whose episode ended in the last call are reset instead.
 
         Returns:
             Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and infos.
@@ -127,7 +127,7 @@ class EnvPoolVectorEnv(VectorEnv):
         return self._in_space_dtype(observations), rewards, terminateds, truncateds, self._chosen(infos)
 
     def _step_and_reset(self, actions: np.ndarray, late: np.ndarray) -> tuple[Any, ...]:
-        """Reset the environments `late`, whose episodes ended by this class's time limit, and step the others."""
+        """Reset the environments `late`, whose time limit ended the episode, and step the others."""
         envs, stepping = (np.flatnonzero(env_ids).astype(np.int32) for env_ids in (late, ~late))
         observations, infos = self._pool.reset(envs)
         zeros = np.zeros(len(envs), np.float32)
@@ -139,7 +139,7 @@ class EnvPoolVectorEnv(VectorEnv):
         return nested.map_leaves(lambda *parts: np.concatenate(parts)[order], first, then)
 
     def _in_space_dtype(self, observations: Any) -> Any:
-        """Return discrete observations as int64, the dtype of the space. EnvPool returns int32."""
+        """Return discrete observations, which EnvPool returns as int32, as int64 like their space."""
         return observations.astype(np.int64) if self._is_discrete else observations
 
     def _chosen(self, infos: dict[str, Any]) -> dict[str, Any]:
@@ -149,13 +149,13 @@ class EnvPoolVectorEnv(VectorEnv):
         return {key: infos[key] for key in self._info_keys}
 
     def with_num_envs(self, num_envs: int) -> EnvPoolVectorEnv:
-        """Return `num_envs` environments of the same task with the same arguments, for `evaluate(runner)`."""
+        """Return a vector environment of the same task with `num_envs` copies, for `evaluate(runner)`."""
         options = {key: value for key, value in self._kwargs.items() if key not in _ITS_OWN}
         arguments: dict[str, Any] = {"max_episode_steps": self._limit, "info_keys": self._info_keys}
         return EnvPoolVectorEnv(self.task, num_envs, pool_kwargs=options, **arguments)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End EnvPool's threads."""
+        """End the threads of EnvPool."""
         if self._pool is not None:
             self._pool.close()
 
@@ -171,7 +171,7 @@ def _checked_kwargs(task: str, num_envs: int, kwargs: Mapping[str, Any]) -> dict
 
 
 def _with_true_bounds(space: spaces.Space) -> spaces.Space:
-    """Return the space with infinite bounds in place of the smallest and largest floats."""
+    """Return the space with infinite bounds where EnvPool has the smallest and largest floats."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
     if not isinstance(space, spaces.Box) or not issubclass(space.dtype.type, np.floating):
@@ -191,7 +191,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _call_envpool(kind: str, task: str, kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of `envpool.<kind>` for a task."""
+    """Return the result of the function `envpool.<kind>` for a task."""
     try:
         with _quiet():
             made = getattr(_envpool(), kind)(task, **kwargs)

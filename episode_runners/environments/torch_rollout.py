@@ -1,4 +1,4 @@
-"""`fill_rollout`: a rollout of a torch simulator that stays on its device."""
+"""`fill_rollout`: collects steps from a torch simulator without leaving its device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fill_rollout(
     *,
     to_simulator: Callable[[Tensor], Tensor] | None = None,
 ) -> TensorDict:
-    """Fill a rollout [N, T + 1] of `RolloutBuffer.start_rollout` with T steps. Return the rollout.
+    """Fill a rollout [N, T + 1], from `RolloutBuffer.start_rollout`, with T steps of a policy, and return it.
 
     Episodes continue from call to call. The first call resets the environments. Rows are copied on the device. The host
     waits for the device once per step, to see if episodes ended. Values of last observations are computed too.

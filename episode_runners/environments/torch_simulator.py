@@ -1,4 +1,4 @@
-"""`TorchVectorEnv`: a batched simulator in torch as a Gymnasium vector environment."""
+"""`TorchVectorEnv`: a batched torch simulator as a Gymnasium vector environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["TorchVectorEnv"]
 
 
 class TorchVectorEnv(VectorEnv):
-    """Vector environment of a batched torch simulator that resets ended episodes within the step (same-step autoreset).
+    """Gymnasium vector environment of a batched torch simulator with same-step autoreset.
 
     Args:
         simulator: its `reset()` returns observations, or (observations, extras). Its `step(actions)` returns
@@ -125,15 +125,13 @@ class TorchVectorEnv(VectorEnv):
         return nested.first_leaf(self.observations).device
 
     def step_tensors(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Step the simulator, and return its own tensors: observations, rewards, terminateds, truncateds, and the
-        extras.
-        """
+        """Step the simulator, and return observations, rewards, terminateds, truncateds and extras as its tensors."""
         observations, *columns = self._as_five_values(self.simulator.step(actions))
         self.observations = self._select_observations(observations)
         return self.observations, *columns  # type: ignore[return-value]
 
     def _as_five_values(self, row: Any) -> tuple[Any, ...]:
-        """Return the simulator's result as observations, rewards, terminateds, truncateds and extras."""
+        """Return a step result as observations, rewards, terminateds, truncateds and extras, whatever form it has."""
         if not isinstance(row, tuple) or len(row) not in (4, 5):
             raise WrongType(f"step of {type(self.simulator).__name__} must give a tuple of four or five: {_brief(row)}")
         if len(row) == 5:
@@ -156,7 +154,8 @@ class TorchVectorEnv(VectorEnv):
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
-        """Return the last observations [k, ...] of ended environments `envs` [k], or None if earlier ones replace them.
+        """Return the last observations [k, ...] of ended environments `envs` [k]; None if missing, where this is
+        allowed.
 
         Raises:
             TrackMismatch: they are missing, and `missing_final_observation` is "raise".
@@ -172,7 +171,7 @@ class TorchVectorEnv(VectorEnv):
         )
 
     def _last_rows(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
-        """Return rows [N, ...] with the last observations of ended environments. Only these are copied from a GPU."""
+        """Return observations [N, ...] as arrays, correct for the ended environments `envs`: their true last ones."""
         is_here = self.device.type == "cpu"
         last = self.last_observations(extras, slice(None) if is_here else torch.as_tensor(envs, device=self.device))
         if last is None:
@@ -189,13 +188,13 @@ class TorchVectorEnv(VectorEnv):
 
 @contextmanager
 def outside_inference() -> Iterator[None]:
-    """Disable torch's inference mode within the block, because later code could not write to inference tensors."""
+    """Disable torch's inference mode in a `with` block, so that tensors made there can be written to later."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def _as_numpy(tensors: Any) -> Any:
-    """Return nested tensors as copied arrays. Tensors on a GPU are copied with a single wait."""
+    """Return nested tensors as arrays, which are copies. GPU tensors are copied with one synchronization."""
     devices: list[torch.device] = []
     brought = nested.map_leaves(
         lambda leaf: _copy_to_host(leaf, devices) if isinstance(leaf, Tensor) else leaf, tensors
@@ -207,7 +206,7 @@ def _as_numpy(tensors: Any) -> Any:
 
 
 def _copy_to_host(leaf: Tensor, devices: list[torch.device]) -> Any:
-    """Return the tensor as a copied array. A GPU tensor becomes a host tensor whose copy has been started."""
+    """Return a CPU tensor as a copied array, a GPU tensor as a host tensor that is still being copied."""
     leaf = leaf.detach() if leaf.requires_grad else leaf
     leaf = leaf.float() if leaf.dtype is torch.bfloat16 else leaf  # numpy has no such numbers
     if not leaf.is_cuda:
@@ -217,7 +216,7 @@ def _copy_to_host(leaf: Tensor, devices: list[torch.device]) -> Any:
 
 
 def _infos(step_infos: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
-    """Return a vector info. Infos of the step belong to ended episodes ("final_info") and to ongoing ones."""
+    """Return infos of a step in Gymnasium's vector form, with those of ended episodes as "final_info"."""
     step_infos = nested.map_leaves(
         lambda leaf: leaf.item() if isinstance(leaf, np.ndarray) and not leaf.ndim else leaf, step_infos
     )

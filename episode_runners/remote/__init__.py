@@ -1,4 +1,4 @@
-"""Runners in separate processes, on this machine or others, by Ray (extra `ray`)."""
+"""Runners in separate processes, on this machine or others, by means of Ray (extra `ray`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray actor with a runner: each request brings weights and statistics, each reply is a sample."""
+"""Ray actor that contains a runner. Requests bring weights and statistics, replies contain episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeRunner = Callable[[int, int], Any]
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """Arguments of a runner's `sample`."""
+    """Arguments of `sample` for one remote runner."""
 
     num_timesteps: int | None
     num_episodes: int | None
@@ -29,7 +29,7 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunnerSample:
-    """Result of one call of one runner's `sample`.
+    """Episodes and statistics that one call of `sample` of one remote runner returned.
 
     Attributes:
         index: index of the runner in its group.
@@ -48,14 +48,14 @@ class RunnerSample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReply:
-    """Sample and statistics of a runner. The statistics are None if no env-to-module connector has any."""
+    """Reply of a remote runner: its episodes, and the statistics of its filters if there are any."""
 
     sample: RunnerSample
     statistics: dict[Any, Any] | None
 
 
 class RunnerActor:
-    """Ray actor with one runner."""
+    """Ray actor that contains one runner and samples on request."""
 
     def __init__(self, make_runner: MakeRunner, index: int, seed: int) -> None:
         torch.set_num_threads(1)
@@ -67,7 +67,7 @@ class RunnerActor:
         self._has_sampled = False
 
     def sample(self, *arguments: Any) -> SampleReply:
-        """Call `_sample`. An error that cannot be unpickled is raised as a RuntimeError with the same message."""
+        """Return the result of `_sample`. Errors that cannot be unpickled are raised as RuntimeError."""
         try:
             return self._sample(*arguments)
         except Exception as error:
@@ -84,7 +84,7 @@ class RunnerActor:
         restored: Any,
         seed_number: int | None,
     ) -> SampleReply:
-        """Sample with these weights and statistics, if they are given.
+        """Return the reply to a request, sampled after the given weights and statistics were set.
 
         Args:
             request: arguments of the runner's `sample`.
@@ -121,9 +121,7 @@ class RunnerActor:
         self.runner.set_state(self.runner.get_state() | counts)
 
     def _create_module_pipelines(self) -> bool:
-        """Let a multi-agent runner create the pipelines of its modules, which happens at its first step. Return True
-        if it did.
-        """
+        """Create the pipelines of a multi-agent runner by sampling one step. Return False for a single-agent runner."""
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return False
         self.runner.sample(num_timesteps=1, explore=False)
@@ -150,18 +148,18 @@ class RunnerActor:
         return state if has_content(state) else None
 
     def merged(self, states: list[Any]) -> Any:
-        """Merge states of the env-to-module pipelines of several runners, and return the result."""
+        """Return the merged statistics of several runners' env-to-module pipelines."""
         if not self._has_sampled:
             self._create_module_pipelines()
         return self.runner.env_to_module.merge_states(states)
 
     def close(self) -> None:
-        """Close the runner."""
+        """Close the contained runner."""
         self.runner.close()
 
 
 def as_arrays(weights: Any) -> Any:
-    """Return a module's state dict, or nested state dicts, with arrays in place of tensors other than bfloat16."""
+    """Return nested state dicts with arrays in place of tensors. bfloat16 tensors, which numpy lacks, stay tensors."""
     if isinstance(weights, torch.nn.Module):
         weights = weights.state_dict()
     if isinstance(weights, Mapping):
@@ -185,12 +183,12 @@ def _load(policy: Any, weights: Any) -> None:
 
 
 def has_content(state: Any) -> bool:
-    """Return False if the state is a dict of nothing but empty dicts."""
+    """Return False if a nested state consists only of empty dicts."""
     return any(map(has_content, state.values())) if isinstance(state, Mapping) else True
 
 
 def _can_be_pickled(error: Exception) -> bool:
-    """Return True if the error survives pickling and unpickling."""
+    """Return True if an error can be pickled and unpickled."""
     from ray.cloudpickle import cloudpickle
 
     try:

@@ -1,4 +1,4 @@
-"""`RayRunnerGroup`: many runners, each in an actor of Ray."""
+"""`RayRunnerGroup`: many runners that sample in parallel processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunnerReplacement:
-    """Record of a replaced runner.
+    """Record of a remote runner that was replaced, and why.
 
     Attributes:
         index: index of the runner in its group.
@@ -59,7 +59,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Worker:
-    """Actor of one runner, with its pending requests and the versions of weights and statistics sent to it."""
+    """One remote runner, with its pending requests and the versions of the weights and statistics it has."""
 
     index: int
     generation: int
@@ -75,7 +75,7 @@ class _Worker:
 
 
 class RayRunnerGroup(Closeable):
-    """Group of single-agent or multi-agent runners that sample in parallel, each in an actor of Ray.
+    """Group of equal runners, for one or several agents, that sample in parallel processes of Ray.
 
     Samples are read in place from shared memory. Weights are stored there once for all runners, and reach each runner
     with its next request. If the env-to-module pipelines have statistics (`MeanStdFilter`), they are merged, so that
@@ -164,7 +164,7 @@ class RayRunnerGroup(Closeable):
         explore: bool = True,
         random_actions: bool = False,
     ) -> list[RunnerSample]:
-        """Return a sample of each runner, in the order of the runners. Slow runners are left out (see `slow_after_s`).
+        """Return one sample of each runner, in order, all at once. Runners that are too slow are left out.
 
         Args:
             num_timesteps, num_episodes: steps or episodes of all runners together, divided evenly. Exactly one is
@@ -217,7 +217,7 @@ class RayRunnerGroup(Closeable):
         random_actions: bool = False,
         in_flight: int = 2,
     ) -> Iterator[RunnerSample]:
-        """Yield samples without an end, each as soon as a runner has finished.
+        """Yield samples endlessly, each as soon as its runner has finished.
 
         Runners can be added and removed between two samples. Errors are those of `sample`.
 
@@ -247,7 +247,7 @@ class RayRunnerGroup(Closeable):
                 yield self._ready_samples.pop(0)
 
     def _send_request(self, worker: _Worker, request: SampleRequest) -> None:
-        """Send a request, with the weights and statistics that the runner does not have yet."""
+        """Send a request to a runner, with the weights and statistics that it does not have yet."""
         restored = worker.statistics if worker.needs_statistics else None
         has_weights, has_merged = worker.num_weights == self._num_weights, worker.num_merges == self._num_merges
         ref = worker.actor.sample.remote(
@@ -263,8 +263,8 @@ class RayRunnerGroup(Closeable):
         worker.pending.append(_Request(ref, request, monotonic()))
 
     def _wait_for_first(self, workers: Sequence[_Worker], until: float) -> _Worker | None:
-        """Return the worker that replies first or is lost, or None at `until`. Of several, it is the one that waits
-        longest.
+        """Return the worker that replies first or has died, or None at the time `until`. The longest waiting goes
+        first.
         """
         heads = {
             worker.pending[0].ref: worker for worker in sorted(workers, key=lambda worker: worker.pending[0].since)
@@ -282,7 +282,7 @@ class RayRunnerGroup(Closeable):
         return None
 
     def _fetch(self, worker: _Worker) -> bool:
-        """Store the worker's sample. Return False if the worker died and was replaced by one without a request."""
+        """Store the reply of a worker. Return False if the worker died and was replaced."""
         errors = self._ray.exceptions
         request = worker.pending[0]
         try:
@@ -308,7 +308,7 @@ class RayRunnerGroup(Closeable):
     # --- weights and statistics ----------------------------------------------------------------------------------
 
     def set_weights(self, weights: Any, version: int | None = None) -> None:
-        """Send weights to all runners, each with its next request.
+        """Set the weights of all runners. Each gets them with its next request.
 
         Args:
             weights: a policy (`torch.nn.Module`) or its state dict; for several modules, `{module_id: either}`.
@@ -322,7 +322,7 @@ class RayRunnerGroup(Closeable):
             self.policy_version = version
 
     def statistics(self) -> Any:
-        """Return the merged statistics of all env-to-module pipelines, for `env_to_module.set_state`.
+        """Return the merged statistics of all runners' env-to-module pipelines, for `env_to_module.set_state`.
 
         It waits for pending requests.
 
@@ -338,7 +338,7 @@ class RayRunnerGroup(Closeable):
         return None if self._merged is None else self._merged_by(self._workers[0])
 
     def _merged_by(self, worker: _Worker) -> Any:
-        """Let a worker merge the statistics, and return the result. If the worker dies, its replacement does it."""
+        """Return the statistics merged by a worker, or by its replacement if it dies."""
         errors = self._ray.exceptions
         while True:
             try:
@@ -347,7 +347,7 @@ class RayRunnerGroup(Closeable):
                 self._replace(worker, str(error), error)
 
     def restart_episodes(self, number: int, statistics: Any = None) -> None:
-        """Let all runners start new episodes with their next request, with seeds from `number` and their own seeds.
+        """Let all runners start new episodes, with seeds derived from `number` and each runner's own seed.
 
         Torch's generator in the actors, from which actions are sampled, is seeded too, unless `module_to_env` has its
         own seed. Samples that were requested and not returned yet are dropped.
@@ -373,8 +373,7 @@ class RayRunnerGroup(Closeable):
         return has_new or (at_least == 1 and bool(self._removed_statistics))
 
     def _merge_if_idle(self, at_least: int) -> None:
-        """Let all runners merge their statistics with their next request, if no request is pending and enough samples
-        arrived.
+        """Merge the runners' statistics if no request is pending and enough samples have arrived.
 
         The result is exact only if all runners were last given the same statistics, so no request may be pending.
         """
@@ -388,7 +387,7 @@ class RayRunnerGroup(Closeable):
         )
 
     def _schedule_merge(self, known: list[Any]) -> None:
-        """Schedule a merge of these states with the next request of each runner."""
+        """Send the statistics of all runners to each runner with its next request, to be merged there."""
         self._merged = self._ray.put(known)
         self._num_merges += 1
         self._removed_statistics = []
@@ -398,7 +397,7 @@ class RayRunnerGroup(Closeable):
     # --- adding, removing and replacing runners --------------------------------------------------------------------
 
     def resize(self, num_runners: int) -> None:
-        """Add runners with the weights and statistics of the others, or remove the last runners.
+        """Change the number of runners. New ones get the weights and statistics of the others, the last are removed.
 
         Args:
             num_runners: number of runners from now on. Pending samples of removed runners are dropped.
@@ -439,7 +438,7 @@ class RayRunnerGroup(Closeable):
         return _Worker(index, generation, self._actor_class.remote(self.make_runner, index, seed))
 
     def _replace(self, worker: _Worker, reason: str, error: Exception) -> None:
-        """Replace the worker's actor. The new one receives the statistics and the weights with its next request."""
+        """Replace a worker's process. The new one gets statistics and weights with its next request."""
         self._ray.kill(worker.actor, no_restart=True)
         worker.num_deaths += 1
         worker.pending.clear()
@@ -471,7 +470,7 @@ class RayRunnerGroup(Closeable):
             raise EpisodeStateError("Ray was shut down, and the runners of this group with it; make a new group")
 
     def close(self) -> None:
-        """Close the runners and end their processes. Ray ends too if groups started it and this is the last of them.
+        """Close all runners and end their processes, and Ray too if no other group uses it.
 
         It may be called again.
         """
@@ -492,7 +491,7 @@ class RayRunnerGroup(Closeable):
 
 
 def _release_dropped(session: RaySession, workers: list[_Worker]) -> None:
-    """End the actors of a group that was garbage-collected, or is open when the process ends."""
+    """End the processes of a group that was not closed, when it is garbage-collected or Python ends."""
     if session.is_ended:
         return
     try:
@@ -511,7 +510,7 @@ def _goes_with(request: SampleRequest, explore: bool, random_actions: bool) -> b
 def _split_request(
     num_timesteps: int | None, num_episodes: int | None, num_runners: int, explore: bool, random_actions: bool
 ) -> list[SampleRequest]:
-    """Return the requests that divide the counts evenly: one for each runner, or fewer if the total is smaller."""
+    """Return one request per runner that together make up the given counts. Small counts need fewer runners."""
     total = num_episodes if num_timesteps is None else num_timesteps
     each, rest = divmod(total or 0, num_runners)
     counts = [each + (index < rest) for index in range(num_runners)]

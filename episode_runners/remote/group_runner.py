@@ -1,4 +1,4 @@
-"""`GroupRunner`: a group of runners with the interface of one runner, for trainers."""
+"""`GroupRunner`: lets trainers use a group of remote runners like a single runner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["GroupRunner"]
 
 
 class GroupRunner(Closeable):
-    """Runner for trainers that samples with a `RayRunnerGroup`.
+    """Runner for trainers that collects its episodes by a `RayRunnerGroup`.
 
     The runners are sent the policy's weights whenever `policy_version` has changed.
 
@@ -50,7 +50,7 @@ class GroupRunner(Closeable):
         self._counts: tuple[int | None, int | None] = (None, None)
 
     def sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None) -> EpisodePack:
-        """Return the episodes of all runners, or of the next one if `is_asynchronous`.
+        """Return the episodes of all remote runners; if `is_asynchronous`, those of the runner that finishes next.
 
         Args:
             num_timesteps, num_episodes: steps or episodes of the sample. Exactly one is given.
@@ -88,39 +88,37 @@ class GroupRunner(Closeable):
         return self._samples
 
     def for_evaluation(self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()) -> Any:
-        """Return a runner for evaluation, as a runner's `for_evaluation`, with the statistics of all runners."""
+        """Return a local runner for evaluation, with the merged statistics of all remote runners."""
         self._learn()
         return self.local.for_evaluation(num_envs, seed=seed, hooks=hooks)
 
     @property
     def actor(self) -> Actor:
-        """The policy with the pipelines and the statistics of all runners."""
+        """Policy with pipelines that have the merged statistics of all remote runners."""
         self._learn()
         return self.local.actor
 
     def _learn(self) -> None:
-        """Copy the merged statistics of all runners into the local pipeline."""
+        """Update the statistics of the local pipeline to the merged ones of all remote runners."""
         learned = self.group.statistics()
         if learned is not None:
             self.env_to_module.set_state(learned)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the runners. It can also be restored by a single runner's `set_state`."""
+        """Return statistics and counts of the runners. The state also fits a single runner's `set_state`."""
         self._learn()
         counts = {self.local.steps_counted: self.num_steps, "num_episodes": self.num_episodes}
         return self.local.get_state() | counts
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of `get_state`. All runners start new episodes, with seeds from their own seeds and the
-        steps.
-        """
+        """Restore what `get_state` returned. All runners start new episodes, with seeds derived from it."""
         self.local.set_state(state)
         self.num_steps, self.num_episodes = state[self.local.steps_counted], state["num_episodes"]
         self.group.restart_episodes(self.num_steps, state["env_to_module"])
         self._sent_version, self._samples = None, None
 
     def close(self) -> None:
-        """Close the local runner and the group. It may be called again."""
+        """Close the local runner and the group of remote runners. Further calls do nothing."""
         try:
             self.local.close()
         finally:

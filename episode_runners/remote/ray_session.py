@@ -1,4 +1,4 @@
-"""Use of Ray by groups of runners: if groups have started Ray, it ends with the last of them."""
+"""Shared use of Ray by groups of runners. Ray ends with the last group if groups have started it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREFIX, _LOCK = "runners-", "driver.lock"
 
 @dataclass(slots=True)
 class _Started:
-    """Ray instance that a group has started or joined."""
+    """The Ray instance that groups of this process have started or joined."""
 
     identity: tuple[str, str]
     is_cluster: bool  # joined, so that others may use it too
@@ -30,7 +30,7 @@ class _Started:
 
 
 class RaySession:
-    """A group's use of Ray in this process. It starts Ray if it does not run yet.
+    """One group's use of Ray in this process. Ray is started if it does not run yet.
 
     After Ray was shut down, no call of Ray is made: such a call would start Ray again, with ports that other machines
     reach.
@@ -83,16 +83,16 @@ class RaySession:
 
     @property
     def is_for_groups_alone(self) -> bool:
-        """Whether only groups of this process use Ray, so that no CPUs need to be reserved."""
+        """Whether only runner groups of this process use Ray, so that reserving CPUs is unnecessary."""
         return self.started is not None and not self.started.is_cluster
 
     @property
     def is_there(self) -> bool:
-        """Whether this session's Ray still runs in this process."""
+        """Whether the Ray instance of this session still runs in this process."""
         return self.ray.is_initialized() and self._identity() == self.identity
 
     def end(self) -> None:
-        """End this use of Ray. It may be called again."""
+        """End this group's use of Ray. Further calls do nothing."""
         if self.is_ended:
             return
         self.is_ended = True
@@ -108,14 +108,14 @@ class RaySession:
 
 
 def _lock_of(folder: str) -> int:
-    """Lock a temporary folder for this process, and return the descriptor that holds the lock until it is closed."""
+    """Return the file descriptor of a lock on a temporary folder. The lock lasts until it is closed."""
     descriptor = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 
 def _remove_abandoned() -> None:
-    """Remove the temporary folders of processes that ended without removing them, for example by SIGTERM."""
+    """Remove temporary Ray folders of processes that ended without removing them, for example by SIGTERM."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             with (folder / _LOCK).open("r+b") as file:

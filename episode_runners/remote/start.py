@@ -1,4 +1,4 @@
-"""Start of Ray with ports that only this machine reaches."""
+"""Starts Ray with ports that can be reached only from this machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def start_ray(
 
 @contextmanager
 def _longer_timeouts() -> Iterator[None]:
-    """Let Ray wait longer for its node, whose processes start slowly on a busy machine."""
+    """Give Ray more time to start its processes, which takes long on a busy machine."""
     from ray._private import services
 
     get_node: Callable[..., Any] = services.get_node
@@ -86,7 +86,7 @@ def _longer_timeouts() -> Iterator[None]:
 
 
 def retry_until_ready(get_node: Callable[..., Any], *arguments: Any, interval_s: float = 0.1) -> Any:
-    """Return `get_node(*arguments)`, and call it again while it raises RuntimeError because the node is not ready."""
+    """Return the result of `get_node`, which is called again while it raises RuntimeError because Ray is not ready."""
     until = monotonic() + _TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Sampling and learner pipelines of this library inside RLlib's algorithms."""
+"""Integration into RLlib: its algorithms sample and learn with the pipelines of this library."""
 
 from __future__ import annotations
 

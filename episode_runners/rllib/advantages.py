@@ -1,4 +1,4 @@
-"""Advantages that are scaled as RLlib scales them."""
+"""Advantages that are normalized exactly as RLlib normalizes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RLlibAdvantages(GeneralizedAdvantageEstimation):
     def normalized(
         self, advantages: np.ndarray, targets: np.ndarray, values: np.ndarray, steps: StepReturns
     ) -> np.ndarray:
-        """Return the advantages [S], scaled with the moments of RLlib's S + n rows."""
+        """Return the advantages [S], normalized like RLlib's, which include one extra row for each of n episodes."""
         if not advantages.size:
             return advantages
         episodes = np.arange(len(steps.offsets) - 1)

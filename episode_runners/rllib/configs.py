@@ -1,4 +1,4 @@
-"""Installed configs: `AlgorithmConfig`s of RLlib that name the classes and connectors of this library."""
+"""Changes of RLlib's `AlgorithmConfig` that make its algorithm use this library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["install_in", "uninstall_from"]
 
 
 def install_in(config: Any) -> None:
-    """Give the config a class whose algorithm samples and learns with this library.
+    """Change the class of an RLlib config, so that its algorithm samples and learns with this library.
 
     Raises:
         WrongType: the object is not a config of RLlib.
@@ -38,7 +38,7 @@ def install_in(config: Any) -> None:
 
 
 def uninstall_from(config: Any) -> None:
-    """Give the config the class that it had before `install_in`.
+    """Restore the class that an RLlib config had before `install_in`.
 
     Raises:
         InvalidArgument: an algorithm was built with this config object itself.
@@ -58,14 +58,14 @@ def _check_not_frozen(config: Any, call: str) -> None:
 
 
 class InstalledConfig:
-    """Marker of the classes of installed configs."""
+    """Marker base class of config classes that `install_in` has created."""
 
     __slots__ = ()
     original: type[AlgorithmConfig]  # the class before `install`
 
 
 class TranslatedEnvToModule:
-    """Value of `env_to_module_connector`: makes the pipeline of the original config, and translates it.
+    """Setting `env_to_module_connector` that makes the user's RLlib pipeline as one of this library.
 
     Args:
         original: a copy of the config before its connectors were replaced.
@@ -76,7 +76,7 @@ class TranslatedEnvToModule:
 
     @property
     def users_function(self) -> Any:
-        """The user's `env_to_module_connector`, or None."""
+        """The function that the user had set as `env_to_module_connector`, or None."""
         return vars(self.original)["_env_to_module_connector"]
 
     def __call__(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
@@ -89,7 +89,7 @@ class TranslatedEnvToModule:
 
 
 class TranslatedModuleToEnv:
-    """Value of `module_to_env_connector`: makes the pipeline of the original config, and translates it.
+    """Setting `module_to_env_connector` that makes the user's RLlib pipeline as one of this library.
 
     Args:
         original: a copy of the config before its connectors were replaced.
@@ -110,14 +110,14 @@ class TranslatedModuleToEnv:
 
 
 def _resolved(config: Any) -> Any:
-    """Return a copy with the classes and connectors of this library, of RLlib's class."""
+    """Return a copy of the config, of RLlib's original class, with the runner and connectors of this library set."""
     copy = config.copy(copy_frozen=False)
     _resolve(copy)
     return copy
 
 
 def _resolve(config: Any) -> None:
-    """Set the classes and connectors of this library. The config gets RLlib's class."""
+    """Set the runner and connectors of this library in a config, and restore RLlib's original class."""
     uninstall_from(config)
     check_support(config)
     original = config.copy(copy_frozen=False)
@@ -133,7 +133,7 @@ def _resolve(config: Any) -> None:
 
 @cache
 def _installed_class(original: type[AlgorithmConfig]) -> type[Any]:
-    """Return the class of installed configs of RLlib's class `original`.
+    """Return the config class that `install_in` sets in place of RLlib's class `original`.
 
     Its configs keep all settings as the user makes them. The classes and connectors of this library are set when RLlib
     freezes a config, or reads it.

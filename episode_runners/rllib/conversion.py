@@ -1,4 +1,4 @@
-"""Conversion of sampled episodes for the learners of RLlib that this library does not replace."""
+"""Conversion of episodes to RLlib's classes, for RLlib's own learners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["rllib_episodes"]
 
 
 def rllib_episodes(episodes: Iterable[Any]) -> list[Any]:
-    """Return finalized episodes as RLlib's. Episodes of one agent share their arrays with the result."""
+    """Return finalized episodes as RLlib's episode classes. Single-agent episodes share their arrays."""
     return [
         to_rllib([episode], action_mapping="normalize")[0][0]
         if isinstance(episode, MultiAgentEpisode)
@@ -28,7 +28,7 @@ def rllib_episodes(episodes: Iterable[Any]) -> list[Any]:
 
 
 def _rllib_episode(episode: SingleAgentEpisode) -> RLlibEpisode:
-    """Return RLlib's episode with the arrays of a finalized episode, its lookback included."""
+    """Return a finalized single-agent episode as RLlib's, with the same arrays and lookback."""
     lookback = episode.observations.lookback
     everything = slice(-lookback, None) if lookback else slice(None)
     read = {"indices": everything, "neg_index_as_lookback": True}

@@ -1,4 +1,4 @@
-"""RLlib's env runners, which sample with the runners of this library."""
+"""Subclasses of RLlib's env runners that sample with the runners of this library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("ray.rllib")
 
 
 class EnvironmentFailed(Exception):
-    """An environment raised an exception, which is the cause of this one."""
+    """Error that wraps an exception of an environment, so that RLlib can tell it from other errors."""
 
 
 class GuardedVectorEnv(gym.vector.VectorWrapper):
@@ -71,7 +71,7 @@ class GuardedMultiAgentEnv:
 
 
 class EpisodesRunner(RLlibEnvRunner):
-    """Base class of both env runners. RLlib makes the environments, the module, states, metrics and callbacks."""
+    """Base class of RLlib env runners that sample with this library. RLlib makes environments, module and callbacks."""
 
     config: Any
     env: Any
@@ -127,7 +127,7 @@ class EpisodesRunner(RLlibEnvRunner):
         return episodes
 
     def sample(self, **arguments: Any) -> list[Any]:
-        """Return sampled episodes: this library's, or RLlib's if the algorithm learns with RLlib's pipelines.
+        """Return sampled episodes in the form the learner needs: this library's, or RLlib's classes.
 
         Args:
             arguments: as in RLlib.
@@ -136,28 +136,28 @@ class EpisodesRunner(RLlibEnvRunner):
         return episodes if issubclass(self.config.learner_class, EpisodesLearner) else rllib_episodes(episodes)
 
     def _current_runner(self) -> Any:
-        """Return the runner of the current environments."""
+        """Return this library's runner for the current environments. It is created if they are new."""
         if self._runner is None or self._envs is not self.env:
             self._runner, self._envs = self._make_runner(self._next_seed()), self.env
         self._runner.policy_version = self._weights_seq_no
         return self._runner
 
     def _next_seed(self) -> int | None:
-        """Return the env runner's seed for the first runner, and other seeds for later ones."""
+        """Return the seed for the next runner: first the configured one, then others derived from it."""
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:
             return self._seed
         return int(np.random.SeedSequence((self._seed, num_before)).generate_state(1)[0] >> 1)
 
     def get_metrics(self) -> Any:
-        """Return the metrics since the last call, under RLlib's keys."""
+        """Return the metrics of RLlib since the last call, under RLlib's keys."""
         for arguments in self._counts.take():
             self._log_episode_metrics(*arguments)
         return self.metrics.reduce()
 
 
 class EpisodesEnvRunner(EpisodesRunner, RLlibSingleAgentEnvRunner):
-    """RLlib's `SingleAgentEnvRunner`, whose steps are sampled by this library's `SingleAgentEnvRunner`.
+    """RLlib's `SingleAgentEnvRunner`, sampling with this library's runner of the same name.
 
     `sample` returns this library's episodes.
     """
@@ -190,7 +190,7 @@ class EpisodesEnvRunner(EpisodesRunner, RLlibSingleAgentEnvRunner):
 
 
 class EpisodesMultiAgentEnvRunner(EpisodesRunner, RLlibMultiAgentEnvRunner):
-    """RLlib's `MultiAgentEnvRunner`, whose steps are sampled by this library's `MultiAgentEnvRunner`.
+    """RLlib's `MultiAgentEnvRunner`, sampling with this library's runner of the same name.
 
     `sample` returns this library's episodes.
     """
@@ -224,7 +224,7 @@ class EpisodesMultiAgentEnvRunner(EpisodesRunner, RLlibMultiAgentEnvRunner):
         return super()._current_runner()
 
     def _update_modules(self) -> None:
-        """Add policies and pipelines of new modules, and remove policies of removed modules."""
+        """Add and remove policies and pipelines so that the runner has the modules of RLlib's env runner."""
         module_ids = list(self.module.keys()) if self.module is not None else [DEFAULT_MODULE_ID]
         for module_id in [module_id for module_id in self._policies if module_id not in module_ids]:
             del self._policies[module_id]

@@ -22,7 +22,7 @@ __all__ = ["EpisodeCounts", "log_multi_agent_steps"]
 
 
 class EpisodeCounts:
-    """Returns of the earlier chunks of ongoing episodes, and the episodes that ended since the last `take`.
+    """Returns and steps of ongoing episodes, added up over their chunks, and of recently ended episodes.
 
     Attributes:
         keeps_chunks: whether the earlier chunks of ongoing episodes are stored, for callbacks.
@@ -34,7 +34,7 @@ class EpisodeCounts:
         self._ended: list[tuple[Any, ...]] = []
 
     def add(self, chunks: Sequence[Any]) -> int:
-        """Count the chunks of one `sample`. Return the number of episodes that ended."""
+        """Count the chunks of one call of `sample`, and return how many episodes ended."""
         ongoing: dict[Any, Totals] = {}  # a chunk that is missing in this call never continues
         num_before = len(self._ended)
         for chunk in chunks:
@@ -50,17 +50,17 @@ class EpisodeCounts:
         return len(self._ended) - num_before
 
     def chunks_before(self, episode_id: Any) -> list[Any]:
-        """Return the earlier chunks of an ongoing episode."""
+        """Return the chunks that were already counted for an ongoing episode."""
         return list(self._ongoing[episode_id].chunks) if episode_id in self._ongoing else []
 
     def take(self) -> list[tuple[Any, ...]]:
-        """Return the arguments of RLlib's `_log_episode_metrics` for each ended episode, and forget them."""
+        """Return, once, the arguments of RLlib's `_log_episode_metrics` for each ended episode."""
         ended, self._ended = self._ended, []
         return ended
 
 
 class Totals:
-    """Return, duration and steps of an episode's chunks, in total and by agent."""
+    """Return, duration and steps of one episode so far, in total and by agent and module."""
 
     def __init__(self) -> None:
         self.value = self.seconds = 0.0
@@ -70,7 +70,7 @@ class Totals:
         self.agent_steps: dict[str, int] = {}
 
     def add(self, chunk: Any) -> None:
-        """Add a chunk."""
+        """Add the rewards, duration and steps of a chunk of the episode."""
         self.seconds += chunk.get_duration_s()
         if not isinstance(chunk, MultiAgentEpisode):
             self.value += float(chunk.get_return())
@@ -84,14 +84,14 @@ class Totals:
             self.agent_steps[str(agent_id)] = self.agent_steps.get(str(agent_id), 0) + len(episode)
 
     def arguments(self, last: Any) -> tuple[Any, ...]:
-        """Return the arguments of RLlib's `_log_episode_metrics`. `last` is the last chunk."""
+        """Return the arguments of RLlib's `_log_episode_metrics`, given the last chunk of the episode."""
         if isinstance(last, MultiAgentEpisode):
             return last.env_t, self.value, self.seconds, self.agents, self.modules, self.agent_steps
         return last.t, self.value, self.seconds
 
 
 def log_multi_agent_steps(log: Callable[..., None], chunks: Sequence[MultiAgentEpisode], num_episodes: int) -> None:
-    """Log the env, agent and module steps of chunks with RLlib's `log_value`.
+    """Log the numbers of env, agent and module steps in chunks by RLlib's function `log`.
 
     Args:
         log: the `log_value` of a metrics logger of RLlib.

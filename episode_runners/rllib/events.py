@@ -1,4 +1,4 @@
-"""RLlib's callbacks as hooks of this library's runners."""
+"""Calls RLlib's callbacks from the runners of this library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVENTS = {
 
 
 def hooks_of(env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> list[CallbackHook]:
-    """Return a hook that calls the env runner's callbacks, or none if no callback handles episodes.
+    """Return the runner hooks that call an RLlib env runner's callbacks: none if these handle no episodes.
 
     Args:
         env_runner: the env runner of RLlib.
@@ -35,7 +35,7 @@ def hooks_of(env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> li
 
 
 def _calls(env_runner: Any, callbacks: list[Any], event: str) -> list[Any]:
-    """Return the methods and functions that handle an event."""
+    """Return all callback methods and functions of an RLlib env runner that handle an event."""
     methods = [
         getattr(callback, event)
         for callback in callbacks
@@ -46,7 +46,7 @@ def _calls(env_runner: Any, callbacks: list[Any], event: str) -> list[Any]:
 
 
 class EventHook(CallbackHook):
-    """Hook that calls RLlib's callbacks with its env runner, metrics logger and module, and this library's episodes.
+    """Runner hook that calls RLlib's callbacks, with RLlib's env runner and this library's episodes.
 
     Args:
         env_runner: the env runner of RLlib.
@@ -72,7 +72,7 @@ class EventHook(CallbackHook):
 
 
 class EventCaller(OurCallback):
-    """Callback that calls all callbacks of an env runner of RLlib.
+    """Callback that passes each event to all callbacks of an RLlib env runner.
 
     Args:
         env_runner: the env runner of RLlib.

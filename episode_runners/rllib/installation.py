@@ -1,4 +1,4 @@
-"""`install` and `uninstall`, which import RLlib when they are called."""
+"""`install` and `uninstall`: switch an RLlib config to this library and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ C = TypeVar("C")
 
 
 def install(config: C) -> C:
-    """Make the algorithm of an RLlib config sample with this library, and PPO learn with it. Return the config.
+    """Make an RLlib config's algorithm sample with this library (PPO also learns with it), and return the config.
 
     The config, its algorithm, Tune, callbacks, connectors and checkpoints are used as before. `install` may be called
     before or after other settings are made. PPO samples and makes train batches with this library. APPO, IMPALA, DQN
@@ -34,7 +34,7 @@ def install(config: C) -> C:
 
 
 def uninstall(config: C) -> C:
-    """Undo `install`, so that RLlib samples and learns by itself. Return the config.
+    """Undo `install`, so that RLlib's own classes sample and learn, and return the config.
 
     Settings that were made after `install` are kept. A config that is not installed stays as it is.
 

@@ -1,4 +1,4 @@
-"""RLlib's PPO learner with the learner pipelines of this library."""
+"""RLlib's PPO learner, changed to make train batches by the learner pipelines of this library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VIEWS = ("FlattenObservations", "FrameStacking", "PrevActionsPrevRewards")  # t
 
 
 class AddWeightsSeqNo(Connector):
-    """Connector that adds RLlib's column of weight sequence numbers [B], the policy version of each step."""
+    """Connector that adds RLlib's column of weight sequence numbers [B], which are policy versions here."""
 
     reads_tracks = True
     writes = (WEIGHTS_SEQ_NO,)
@@ -40,7 +40,7 @@ class AddWeightsSeqNo(Connector):
 
 
 class EpisodesToBatches(ConnectorV2):
-    """Learner connector of RLlib that makes batches with this library's learner pipelines, one per module.
+    """RLlib connector that makes each module's train batch by a learner pipeline of this library.
 
     A batch has exactly the steps of the episodes. RLlib's pipeline adds an artificial step per episode, which its loss
     masks.
@@ -107,7 +107,7 @@ class EpisodesToBatches(ConnectorV2):
 
 
 def _pieces_of(replaced: Any) -> list[tuple[Connector, str]]:
-    """Return translations of the user's connectors in RLlib's learner pipeline, and what they come after.
+    """Return the user's connectors of an RLlib learner pipeline, translated, each with its place in this library's.
 
     Returns:
         Pairs of a connector and "" (before the default ones), "columns" or "returns".
@@ -130,10 +130,10 @@ def _is_gae(connector: Any) -> bool:
 
 
 class EpisodesLearner(Learner):
-    """Mixin for a PPO learner of RLlib that learns from this library's episodes."""
+    """Mixin for RLlib's PPO learner that makes it learn from this library's episodes."""
 
     def build(self) -> None:
-        """Build the learner, and translate its connector pipeline."""
+        """Build RLlib's learner, and replace its connector pipeline."""
         super().build()
         if self._learner_connector is not None and not isinstance(self._learner_connector, EpisodesToBatches):
             connector: Any = EpisodesToBatches(
@@ -145,7 +145,7 @@ class EpisodesLearner(Learner):
             self._learner_connector = connector
 
     def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
-        """Return translations of the connectors that the user's `env_to_module_connector` returns.
+        """Return those of the user's env-to-module connectors that the learner needs too, translated.
 
         It is called with an object that has the spaces of the stored observations in place of an environment.
         """
@@ -173,11 +173,11 @@ class EpisodesLearner(Learner):
 
 
 class EpisodesPPOTorchLearner(EpisodesLearner, PPOTorchLearner):
-    """RLlib's PPO learner with this library's learner pipeline."""
+    """RLlib's PPO learner for torch, with the learner pipelines of this library."""
 
 
 def learner_class_with_episodes(learner_class: type[Learner]) -> type[Learner]:
-    """Return a PPO learner class with this library's learner pipeline, or another learner class itself."""
+    """Return a subclass with this library's pipeline for a PPO learner class. Others are returned unchanged."""
     if issubclass(learner_class, EpisodesLearner) or not issubclass(learner_class, PPOLearner):
         return learner_class
     if learner_class is PPOTorchLearner:

@@ -1,4 +1,4 @@
-"""`ModulePolicy`: an RLModule as a policy."""
+"""`ModulePolicy`: an RLlib `RLModule` as a policy of this library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ModulePolicy"]
 
 
 class ModulePolicy:
-    """Policy that calls an RLModule.
+    """Policy that calls an RLlib `RLModule`.
 
     Args:
         find: function that returns the module. RLlib may replace its module at any time.
@@ -23,7 +23,7 @@ class ModulePolicy:
 
     @property
     def device(self) -> torch.device:
-        """Device of the module's first parameter, or the CPU."""
+        """Device of the RLModule's first parameter, or the CPU."""
         parameters = getattr(self._find(), "parameters", tuple)
         return next((parameter.device for parameter in parameters()), torch.device("cpu"))
 
@@ -32,10 +32,10 @@ class ModulePolicy:
         return module.forward_exploration(batch, t=self._count()) if explore else module.forward_inference(batch)
 
     def compute_values(self, batch: Mapping[str, Any]) -> torch.Tensor:
-        """Return the values [B], or [B, T] of a recurrent module, of the batch's observations."""
+        """Return the RLModule's values [B], or [B, T] if it is recurrent, of the batch's observations."""
         return self._find().unwrapped().compute_values(dict(batch))
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return the state at an episode's start. It is empty if the module is not recurrent."""
+        """Return the RLModule's recurrent state at an episode's start. It is empty if there is none."""
         module = self._find().unwrapped()  # with several learners, the module is wrapped for them
         return module.get_initial_state() if module.is_stateful() else {}

@@ -1,4 +1,4 @@
-"""Pipelines of this library as connectors of RLlib."""
+"""Connectors of RLlib that contain the pipelines of this library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class PipelineInRLlib(ConnectorV2):
-    """Pipeline of this library as a connector, for RLlib's spaces, states, checkpoints and merging of filters.
+    """RLlib connector that contains a pipeline of this library, for its spaces, state and checkpoints.
 
     RLlib does not call it: env runners sample with `pipeline`.
 
@@ -75,7 +75,7 @@ class PipelineInRLlib(ConnectorV2):
 
 
 class EnvToModuleInRLlib(PipelineInRLlib):
-    """Env-to-module pipeline of this library as a connector of RLlib."""
+    """RLlib connector that contains an env-to-module pipeline of this library."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
         spaces = self.replaced.input_observation_space, self.replaced.input_action_space
@@ -83,7 +83,7 @@ class EnvToModuleInRLlib(PipelineInRLlib):
 
 
 class ModuleToEnvInRLlib(PipelineInRLlib):
-    """Module-to-env pipeline of this library as a connector of RLlib."""
+    """RLlib connector that contains a module-to-env pipeline of this library."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
         spaces = self.replaced.input_observation_space, self.replaced.input_action_space
@@ -91,19 +91,19 @@ class ModuleToEnvInRLlib(PipelineInRLlib):
 
 
 class MultiAgentPipelineInRLlib(PipelineInRLlib):
-    """Pipelines of all modules as one connector of RLlib. A module's pipeline is made when it is first needed."""
+    """RLlib connector that contains one pipeline of this library per module, made when it is first needed."""
 
     def _make_module_pipeline(self) -> Any:
         raise NotImplementedError
 
     def add_modules(self, module_ids: Iterable[Any]) -> None:
-        """Make the pipelines of modules that have none."""
+        """Create the pipelines of those modules that have none."""
         for module_id in module_ids:
             if module_id not in self.pipeline.modules and module_id != "__joint__":
                 self.pipeline.modules[module_id] = self._make_module_pipeline()
 
     def set_state(self, state: dict[Any, Any]) -> None:
-        """Restore a state. Modules without a state in `state` keep theirs."""
+        """Restore the pipelines' states. Modules that are missing in `state` keep theirs."""
         self.add_modules(state)
         self.pipeline.set_state({**self.pipeline.get_state(), **state})
 
@@ -114,7 +114,7 @@ class MultiAgentPipelineInRLlib(PipelineInRLlib):
 
 
 class MultiAgentEnvToModuleInRLlib(MultiAgentPipelineInRLlib):
-    """Env-to-module pipelines of all modules as one connector of RLlib."""
+    """RLlib connector that contains an env-to-module pipeline of this library per module."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
         return MultiAgentEnvToModule({}, joint=joint_pieces(connectors))
@@ -125,7 +125,7 @@ class MultiAgentEnvToModuleInRLlib(MultiAgentPipelineInRLlib):
 
 
 class MultiAgentModuleToEnvInRLlib(MultiAgentPipelineInRLlib):
-    """Module-to-env pipelines of all modules as one connector of RLlib."""
+    """RLlib connector that contains a module-to-env pipeline of this library per module."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
         return MultiAgentModuleToEnv({})
@@ -135,7 +135,7 @@ class MultiAgentModuleToEnvInRLlib(MultiAgentPipelineInRLlib):
 
 
 def connector_in(connectors: Any) -> Any:
-    """Return the `PipelineInRLlib` that RLlib's pipeline `connectors` contains.
+    """Return the `PipelineInRLlib` among the connectors of an RLlib pipeline.
 
     Raises:
         StateMismatch: there is none.

@@ -1,4 +1,4 @@
-"""Checks of configs: which algorithms, settings and versions of Ray are supported."""
+"""Checks that this library supports the algorithm, settings and Ray version of an RLlib config."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALGORITHMS = (PPO, APPO, IMPALA, DQN, SAC)
 
 
 def check_support(config: Any) -> None:
-    """Raise `InvalidArgument` if the config has a setting that is not supported. Warn if Ray has an untested version.
+    """Raise `InvalidArgument` if an RLlib config has an unsupported setting. Warn if Ray's version is untested.
 
     Args:
         config: a config without this library's classes.
@@ -47,7 +47,7 @@ def check_support(config: Any) -> None:
 
 
 def _check_algorithm(algorithm: type[Any] | None) -> None:
-    """Raise `InvalidArgument` unless the algorithm is supported, or is the user's and derives from one that is."""
+    """Raise `InvalidArgument` unless the algorithm is supported or is the user's subclass of one."""
     if algorithm in ALGORITHMS:
         return
     is_rllibs = algorithm is None or algorithm.__module__.startswith("ray.rllib.algorithms")

@@ -1,4 +1,4 @@
-"""Episodes of language agents: recording turns of tokens, and batches of token sequences."""
+"""Episodes of language agents: recording conversations turn by turn, and batches of token sequences for losses."""
 
 from episodes.tokens.batch import token_batch
 from episodes.tokens.checking import TokenCheck, check_token_batch

@@ -1,4 +1,4 @@
-"""`token_batch`: columns of a loss over tokens, packed or padded."""
+"""`token_batch`: train batches for losses over the tokens of language models, packed or padded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def token_batch(
     pad_to: int | None = None,
     pad_id: int = 0,
 ) -> Batch:
-    """Return the columns of a loss over tokens, with one sequence per episode (and per branch of an episode).
+    """Return a train batch for a loss over tokens: one sequence per episode, or one per branch of a conversation.
 
     All columns are aligned with the position that **predicts** a token, so `logits[i]` belongs to `labels[i]`,
     `action_logp[i]`, `advantages[i]` and `loss_mask[i]`. Nothing is left to shift.
@@ -92,7 +92,7 @@ def token_batch(
 def _columns(
     sequences: TokenSequences, advantages: Any, episode_advantages: Any, outputs: Iterable[str] | None, pad_id: int
 ) -> dict[str, np.ndarray]:
-    """Return the columns with one value per position, [N]."""
+    """Return the batch columns that have one value per token position, [N] each."""
     pack = sequences.pack
     extra = pack.extra_model_outputs
     if outputs is None:
@@ -126,5 +126,5 @@ def _columns(
 
 
 def _signed(dtype: np.dtype) -> np.dtype:
-    """Return a signed dtype for labels, which holds the tokens and -100."""
+    """Return a signed integer dtype for labels that can represent all token ids and -100."""
     return dtype if dtype.kind == "i" and dtype.itemsize > 1 else np.dtype(np.int64)

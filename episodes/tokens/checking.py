@@ -1,4 +1,4 @@
-"""`check_token_batch`: finds shifted masks, drifted tokens and wrong templates, by comparing log-probabilities."""
+"""`check_token_batch`: finds shifted masks, changed tokens and wrong templates by comparing log-probabilities."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TokenCheck:
         return not self.problems
 
     def raise_if_wrong(self) -> TokenCheck:
-        """Return this result. `ContractViolation` if there are problems."""
+        """Return this result, or raise `ContractViolation` if it contains problems."""
         if self.problems:
             raise ContractViolation(str(self))
         return self
@@ -57,7 +57,7 @@ class TokenCheck:
 
 
 class _Comparison(NamedTuple):
-    """Values of all positions, sequence after sequence, [N]."""
+    """Tokens, labels, masks and both log-probabilities at all N positions of a batch, sequence after sequence."""
 
     tokens: np.ndarray
     labels: np.ndarray
@@ -68,9 +68,7 @@ class _Comparison(NamedTuple):
     positions: np.ndarray  # position in the sequence
 
     def differences(self, shift: int) -> np.ndarray:
-        """Return the absolute differences between the recorded values at learned positions and the model's values
-        `shift` positions later; infinite if that is outside the sequence.
-        """
+        """Return |recorded - model| of log-probabilities, the model's taken `shift` positions later; inf outside."""
         learned = np.flatnonzero(self.mask)
         others = (learned + shift).clip(0, max(len(self.mask) - 1, 0))
         differences = np.abs(self.recorded[learned] - self.model[others])
@@ -78,14 +76,14 @@ class _Comparison(NamedTuple):
         return np.where(is_inside & ~np.isnan(differences), differences, np.inf)
 
     def place(self, position: int) -> str:
-        """Return text with the sequence and the position in it."""
+        """Return text for an error that names the sequence and the position in it."""
         return f"sequence {self.sequences[position]}, position {self.positions[position]}"
 
 
 def check_token_batch(
     model: Callable[[Any], Any], batch: Mapping[str, Any] | Batch, *, tolerance: float = 1e-3
 ) -> TokenCheck:
-    """Compare recorded log-probabilities with those of the model that sampled, and return the problems.
+    """Return the problems found by comparing recorded log-probabilities with those of the model that sampled.
 
     The batch may come from `token_batch` or from any other pipeline. Run the check before the first update, with the
     weights that sampled. Besides differences, it finds their usual causes:
@@ -158,7 +156,7 @@ def _log_probs(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def _label_problems(compared: _Comparison) -> list[str]:
-    """Return the problem of labels that are not the next token."""
+    """Return a list with the problem that labels are not the next tokens, or an empty list."""
     learned = np.flatnonzero(compared.mask)
     labels, has_next = compared.labels[learned], ~np.isnan(compared.model[learned])
     following = np.append(compared.tokens, -1)[1:][learned]
@@ -175,7 +173,7 @@ def _label_problems(compared: _Comparison) -> list[str]:
 
 
 def _difference_problems(compared: _Comparison, differences: np.ndarray, tolerance: float) -> list[str]:
-    """Return the problem of log-probabilities that differ, with its probable cause."""
+    """Return a list with the problem that log-probabilities differ, and its probable cause, or an empty list."""
     learned = np.flatnonzero(compared.mask)
     differs = differences > tolerance
     if not differs.any():
@@ -210,7 +208,7 @@ def _difference_problems(compared: _Comparison, differences: np.ndarray, toleran
 
 
 def _as_numpy(column: Any) -> np.ndarray:
-    """Return an array, or a tensor of any device as an array."""
+    """Return an array, or a tensor on any device, as a numpy array."""
     if hasattr(column, "detach"):
         column = column.detach().cpu()
         column = column.float() if column.is_floating_point() else column  # numpy has no bfloat16

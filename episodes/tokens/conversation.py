@@ -20,8 +20,7 @@ _NONE = ()
 
 
 class Conversation:
-    """Recorder of one trajectory of turns. A turn is a step: its action is the tokens that the model sampled, and the
-    observation after it is the part of the next prompt that is new.
+    """Recorder of one conversation of a language agent. Actions are sampled tokens, observations the new prompt tokens.
 
         prompt | sampled, reply | sampled, reply | sampled      tokens, each stored once
         obs 0    act 0    obs 1   act 1    obs 2   act 2, obs 3 (empty)
@@ -71,7 +70,7 @@ class Conversation:
 
     @property
     def context(self) -> np.ndarray:
-        """The tokens so far, [L]: what the model reads next. A copy."""
+        """All tokens so far, [L], as a copy: what the model reads next."""
         return self._tokens().copy()
 
     def _tokens(self) -> np.ndarray:
@@ -85,7 +84,7 @@ class Conversation:
         return self.episode.is_done
 
     def begin(self, prompt: Any, infos: dict[str, Any] | None = None) -> None:
-        """Start the conversation with its first prompt.
+        """Start the conversation with the tokens of its first prompt.
 
         Args:
             prompt: token ids [L], at least one.
@@ -168,7 +167,7 @@ class Conversation:
     def _split(
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
-        """Return the number of kept tokens (-1: all), the new tokens of the prompt, and the info."""
+        """Return how many earlier tokens `prompt` repeats (-1: all), its remaining tokens, and the info to record."""
         before = self._tokens()
         total = len(before) + len(tokens)
         keep = common_prefix(before, prompt)
@@ -179,7 +178,7 @@ class Conversation:
         return keep, prompt[keep:], {**(infos or {}), KEPT_TOKENS: keep}
 
     def cut(self) -> SingleAgentEpisode:
-        """End the current chunk, and return it, so that a learner can use it before the conversation ends.
+        """Return the turns since the last cut as an episode chunk to learn from. The conversation continues.
 
         `episode` is then the next chunk, with all earlier turns as its lookback, which are context for the model.
 
@@ -198,7 +197,7 @@ class Conversation:
         return as_ragged_item(ids, self._kind, lambda: f"episode {self.episode.id_}: {name}")
 
     def _fill_buffer(self) -> None:
-        """Append the pending tokens to the buffer."""
+        """Append newly recorded tokens to the array of all tokens so far."""
         num = self._num + sum(map(len, self._pending))
         if num > len(self._buffer):
             buffer = np.empty(max(num, 2 * len(self._buffer), 256), self._kind.dtype)
@@ -220,7 +219,7 @@ _EMPTY: dict[np.dtype, np.ndarray] = {}  # an empty array by dtype
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """Return the number of items that two arrays have in common from the start.
+    """Return the number of items at the start of two arrays that are equal.
 
     >>> common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4, 5]))
     2

@@ -1,4 +1,4 @@
-"""Whole sequences of a token batch: selections, and minibatches under a budget of tokens."""
+"""Selection of sequences from a token batch, and minibatches with a limited number of tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
 
 
 def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
-    """Return a token batch of some sequences, in the order of `indices`.
+    """Return a token batch with only the sequences at `indices`, in this order.
 
     Padded rows are cut to the longest of them. Columns are arrays or tensors.
 
@@ -78,7 +78,7 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
 def token_minibatches(
     batch: Mapping[str, Any] | Batch, max_tokens: int, *, rng: np.random.Generator | None = None
 ) -> Iterator[Batch]:
-    """Yield the sequences of a token batch in minibatches of at most `max_tokens` tokens each, padding included.
+    """Yield minibatches of whole sequences, with at most `max_tokens` tokens each, padding included.
 
     Args:
         batch: a packed or padded token batch, of arrays or tensors.
@@ -97,7 +97,7 @@ def token_minibatches(
 def sequence_groups(
     lengths: np.ndarray, max_tokens: int, *, is_padded: bool, rng: np.random.Generator | None = None
 ) -> list[np.ndarray]:
-    """Return the indices of the sequences of each minibatch, each index once.
+    """Return a list of index arrays: the sequences of each minibatch. Each sequence occurs once.
 
     Args:
         lengths: number of tokens of each sequence, int [S].
@@ -132,10 +132,10 @@ def sequence_groups(
 
 
 def _as_numpy(column: Any) -> np.ndarray:
-    """Return an array, or a tensor of any device as an array."""
+    """Return an array, or a tensor on any device, as a numpy array."""
     return np.asarray(column.cpu() if hasattr(column, "cpu") else column)
 
 
 def _like(column: Any, values: np.ndarray) -> Any:
-    """Return the values as an array, or as a tensor if `column` is one."""
+    """Return values in the type of `column`: as an array, or as a tensor."""
     return values if isinstance(column, np.ndarray) else column.new_tensor(values)

@@ -1,4 +1,4 @@
-"""`TokenRecorder`: records many conversations at once, and returns complete groups as packs."""
+"""`TokenRecorder`: records many conversations at once, and returns complete groups, such as answers to one prompt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["TokenRecorder"]
 
 
 class TokenRecorder:
-    """Recorder of conversations that run at the same time and end in any order.
+    """Recorder of many simultaneous conversations, which returns them in groups, such as the answers to one prompt.
 
     Conversations of a group, such as several answers to one prompt, are returned together: `take()` returns a pack of
     complete groups, in the order of their completion. A conversation that fails or is cancelled is dropped. It does
@@ -79,7 +79,7 @@ class TokenRecorder:
         return talk
 
     def end(self, talk: Conversation) -> None:
-        """Add a conversation that has ended to its group. Of a conversation that was cut, this is the last chunk.
+        """Add an ended conversation (its last chunk, if it was cut) to its group.
 
         Raises:
             EpisodeStateError: it has not ended, or is not open in this recorder.
@@ -103,7 +103,7 @@ class TokenRecorder:
                 waiter.set_result(None)
 
     def drop(self, talk: Conversation) -> None:
-        """Forget a conversation, for example because its tool failed. Its group then needs another one.
+        """Forget a conversation, for example because its tool failed. Its group waits for another one.
 
         Raises:
             EpisodeStateError: it is not an open conversation of this recorder.
@@ -115,7 +115,7 @@ class TokenRecorder:
     async def conversation(
         self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
     ) -> AsyncIterator[Conversation]:
-        """Context manager of a conversation: `end` if its block completes, `drop` if it raises or is cancelled.
+        """Return a context manager of a new conversation. It calls `end`, or `drop` if its block raises.
 
         Args:
             prompt: token ids [L].
@@ -135,7 +135,7 @@ class TokenRecorder:
             raise
 
     def drop_group(self, group: Hashable) -> int:
-        """Forget the ended conversations of an incomplete group, and return their number. Open ones continue."""
+        """Forget the ended conversations of an incomplete group, and return how many these were."""
         return len(self._incomplete.pop(group, ()))
 
     def _check_open(self, talk: Conversation) -> None:
@@ -157,14 +157,14 @@ class TokenRecorder:
         return len(self._complete)
 
     def missing(self) -> dict[Hashable, int]:
-        """Return, for each group with an ended conversation, the number of conversations that it lacks.
+        """Return how many conversations each incomplete group still needs, by group. Running ones count as missing.
 
         Open conversations count as lacking.
         """
         return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
 
     def take(self, num_groups: int | None = None) -> EpisodePack | None:
-        """Return complete groups as a pack, the earliest first, or None if there is none. Groups are side by side.
+        """Return complete groups as one pack, group after group, the earliest first. None if there is none.
 
         Args:
             num_groups: the largest number of groups; None for all.
@@ -180,7 +180,7 @@ class TokenRecorder:
         return pack
 
     async def wait_for(self, num_groups: int) -> EpisodePack:
-        """Return a pack of `num_groups` complete groups as soon as there are as many."""
+        """Wait until `num_groups` groups are complete, and return them as one pack."""
         checked_count("num_groups", num_groups)
         while len(self._complete) < num_groups:
             waiter = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Index arithmetic of token sequences: from turns to the segments that a sequence consists of.
+"""Index arithmetic: which observations and actions of a conversation a token sequence consists of.
 
 The tokens of a pack are a stream of segments: observations and actions in turn, episode after episode.
 
@@ -20,7 +20,7 @@ import numpy as np
 
 
 class Stream(NamedTuple):
-    """The segments of a pack in order.
+    """The token segments of all episodes in order: each segment is one observation or one action.
 
     Attributes:
         lengths: number of tokens of each segment, int64 [M].
@@ -36,7 +36,7 @@ class Stream(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """The segments of all sequences, sequence after sequence.
+    """Which segments (observations and actions, as tokens) each of S token sequences consists of.
 
     Attributes:
         indices: index of each segment in the stream, int64 [K], or None for all segments of the stream in order.
@@ -56,7 +56,7 @@ class Segments(NamedTuple):
 def stream_of(
     step_offsets: np.ndarray, lookbacks: np.ndarray, observation_lengths: np.ndarray, action_lengths: np.ndarray
 ) -> Stream:
-    """Return the stream of a pack.
+    """Return the token segments of a pack: its observations and actions in turn, with their numbers of tokens.
 
     Args:
         step_offsets: index of each episode's first step, lookbacks included, int64 [n + 1].
@@ -80,7 +80,7 @@ def stream_of(
 
 
 def whole_episodes(stream: Stream, num_steps: np.ndarray, with_last: bool) -> Segments:
-    """Return one sequence per episode, without branches. Episodes that have only a lookback have none.
+    """Return one token sequence per episode that has steps, for conversations without branches.
 
     Args:
         stream: the stream.
@@ -102,7 +102,7 @@ def whole_episodes(stream: Stream, num_steps: np.ndarray, with_last: bool) -> Se
 def with_branches(
     stream: Stream, kept: np.ndarray, with_last: bool, error: Callable[[int, int, int], Exception]
 ) -> Segments:
-    """Return the sequences of episodes in which observations may follow a prefix of the tokens before them.
+    """Return the token sequences of conversations in which prompts may change earlier tokens, one per branch.
 
     Sequences without a learned segment are left out.
 
@@ -142,7 +142,7 @@ def with_branches(
 
 
 class _Branch(NamedTuple):
-    """One sequence of an episode: segments by stream index, of which the first `num_context` repeat earlier tokens."""
+    """One token sequence: indices of its segments, of which the first `num_context` repeat an earlier sequence."""
 
     indices: list[int]
     lengths: list[int]
@@ -156,7 +156,7 @@ class _TooManyKept(Exception):
 
 
 def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Iterator[_Branch]:
-    """Yield the sequences of one episode, whose segments have the stream indices from `start` to `stop`."""
+    """Yield the token sequences of one episode, which has the segments from index `start` to `stop`."""
     branch, num_tokens = _Branch([], [], 0), 0
     for index in range(start, stop):
         keep = kept[index]
@@ -172,7 +172,7 @@ def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Ite
 
 
 def _prefix(branch: _Branch, num_tokens: int) -> _Branch:
-    """Return the first `num_tokens` tokens of a sequence as the context of the next one."""
+    """Return the first `num_tokens` tokens of a sequence, as the context that the next one begins with."""
     lengths = []
     for length in branch.lengths:
         if not num_tokens:

@@ -1,4 +1,4 @@
-"""`TokenSequences`: the token sequences of a pack, which a language model reads. Labels are shifted here, once."""
+"""`TokenSequences`: episodes as the token sequences that a language model reads, with labels shifted once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TokenSequences"]
 
 
 class TokenSequences:
-    """The token sequences of the episodes of a pack: one per episode, and one more per branch of a conversation.
+    """Token sequences of the episodes of a pack: one per episode, and one more per branch of a conversation.
 
     A sequence is the first prompt, the sampled tokens, the next part of the prompt, and so on. Each sampled token of a
     step is learned from exactly once. Steps of the lookback and the tokens that a branch shares with an earlier
@@ -85,9 +85,7 @@ class TokenSequences:
         return with_branches(self._stream, kept, with_last, error)
 
     def _kept_tokens(self) -> np.ndarray | None:
-        """Return `infos["kept_tokens"]` of each segment of the stream, -1 without one, int64 [M]; None if no
-        observation has it.
-        """
+        """Return how many earlier tokens each observation or action keeps, -1 for all, int64 [M]; None if all do."""
         rows, values = info_values(self.pack, KEPT_TOKENS)
         if not len(rows):
             return None
@@ -123,7 +121,7 @@ class TokenSequences:
         return int(row_length)
 
     def _padded_segments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of positions of each segment, and whether it is learned from.
+        """Return the number of tokens of each segment, padding included, and whether it is learned from.
 
         The padding of a sequence is its last segment. The very last segment has one position more than there are: what
         is repeated per segment and read from position 1 on is shifted left by one.
@@ -146,26 +144,26 @@ class TokenSequences:
 
     @property
     def episodes(self) -> np.ndarray:
-        """Index in the pack of the episode of each sequence, int64 [S]."""
+        """Index of the episode in the pack that each sequence belongs to, int64 [S]."""
         return self._segments.episodes
 
     @property
     def cu_seqlens(self) -> np.ndarray:
-        """Position of the first token of each sequence among all tokens without padding, int32 [S + 1]."""
+        """Offset of each sequence's first token among all tokens without padding, int32 [S + 1]."""
         bounds = np.zeros(len(self) + 1, np.int32)
         np.cumsum(self.lengths, out=bounds[1:])
         return bounds
 
     @cached_property
     def attention_mask(self) -> np.ndarray:
-        """Which positions of padded rows are tokens, bool [S, L]."""
+        """Which positions of the padded sequences are tokens, bool [S, L]."""
         return np.arange(self.row_length or 0) < self.lengths[:, None]
 
     # --- positions [N] -----------------------------------------------------------------------------------------------
 
     @property
     def num_positions(self) -> int:
-        """Number N of positions of all sequences, padding included."""
+        """Number N of token positions in all sequences, padding included."""
         return int(self.lengths.sum()) if self.row_length is None else self.row_length * len(self)
 
     def tokens(self, pad_id: int = 0) -> np.ndarray:
@@ -187,12 +185,14 @@ class TokenSequences:
 
     @cached_property
     def learned(self) -> np.ndarray:
-        """Which tokens are learned from, bool [N]: the A sampled tokens of steps, in the order of the pack."""
+        """Which positions are tokens to learn from, bool [N]: the tokens that the model sampled in steps of the
+        pack.
+        """
         return self._is_learned.repeat(self._spans)[:-1]
 
     @cached_property
     def predicts(self) -> np.ndarray:
-        """Which positions predict a learned token, bool [N]: `learned`, shifted left by one."""
+        """Which positions predict a token to learn from, bool [N]: `learned`, shifted left by one."""
         return self._is_learned.repeat(self._spans)[1:]
 
     @property
@@ -212,11 +212,11 @@ class TokenSequences:
 
     @cached_property
     def sampled_tokens(self) -> np.ndarray:
-        """The sampled tokens of all steps, [A]."""
+        """All tokens that the model sampled in steps of the pack, [A]."""
         return self.of_sampled(self.pack.actions)
 
     def of_sampled(self, track: Any) -> np.ndarray:
-        """Return the values [A] of a ragged track with one value per sampled token.
+        """Return one value per sampled token, [A], from an output recorded in this form, such as log-probabilities.
 
         Raises:
             TrackMismatch: the track is not ragged, or has values for other tokens.
@@ -227,14 +227,14 @@ class TokenSequences:
         return track.flat if type(rows) is slice else track.take(rows).flat
 
     def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
-        """Return values [A] of sampled tokens at the positions that predict the tokens, [N], and `fill` elsewhere."""
+        """Return one value per position, [N]: `values` [A] where the sampled tokens are predicted, else `fill`."""
         num = self.num_positions
         placed = np.full(num, fill, values.dtype) if fill else np.zeros(num, values.dtype)
         placed[self.predicts] = values
         return placed
 
     def place_per_turn(self, values: Any) -> np.ndarray:
-        """Return values [num_steps] of turns at the positions that predict the turn's tokens, [N], and 0 elsewhere."""
+        """Return one value per position, [N]: a turn's value where its tokens are predicted, else 0."""
         values = np.asarray(values)
         if values.shape != (self.pack.num_steps,):
             raise ShapeMismatch(
@@ -245,7 +245,7 @@ class TokenSequences:
         return of_segments.repeat(self._spans)[1:]
 
     def place_per_episode(self, values: Any) -> np.ndarray:
-        """Return values [n] of episodes at the positions that predict sampled tokens, [N], and 0 elsewhere."""
+        """Return one value per position, [N]: the episode's value where sampled tokens are predicted, else 0."""
         values = np.asarray(values)
         if values.shape != (len(self.pack),):
             raise ShapeMismatch(f"values of shape {list(values.shape)}; give one for each of {len(self.pack)} episodes")
@@ -253,7 +253,7 @@ class TokenSequences:
 
 
 def info_values(pack: EpisodePack, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the observation rows of a pack that have an info `key`, int64 [k], and the values there, int64 [k].
+    """Return the indices in the pack of observations with an info `key`, and the values there, int64 [k] each.
 
     Raises:
         InvalidArgument: a value is not an int of at least 0.
