@@ -40,7 +40,12 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Any:
-        """Return random actions `[..., *action shape]` in the structure of the action space."""
+        """Return random actions `[..., *action shape]` in the structure of the action space.
+
+        Args:
+            inputs: rows of inputs `[..., num_inputs]`.
+            generator: source of the random numbers. None: torch's default generator of the device.
+        """
 
     @abstractmethod
     def mode(self, inputs: Tensor) -> Any:

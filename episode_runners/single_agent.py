@@ -348,8 +348,8 @@ class SingleAgentEnvRunner(EnvRunner):
         It also works if the runner is closed or its environments died. Steps are returned once.
 
         Raises:
-            EpisodeStateError: nothing was ever recorded, not even a reset; or the runner is sampling (a hook called
-                this).
+            EpisodeStateError: `sample` was never called, or failed before its first reset; or the runner is sampling (a
+                hook called this).
         """
         self._check_not_sampling("take")
         self._store_interrupted()

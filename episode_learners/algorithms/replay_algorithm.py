@@ -140,7 +140,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return metrics
 
     def _on_device(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return columns of arrays as tensors on the policy's device."""
+        """Return a `TrainBatch` with the columns as tensors on the policy's device, and the origin of its rows."""
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors = NumpyToTensor(device=device)

@@ -193,8 +193,10 @@ def translated(connector: Any, by_agent: bool = False) -> Connector:
 
 
 def is_joint(connector: Any) -> bool:
-    """Return True if the connector sees the observations of all agents: a preprocessor, a filter per agent, or one of
-    some agents.
+    """Return True if the connector sees the observations of all agents at once.
+
+    These are `MultiAgentObservationPreprocessor`s, and RLlib's `MeanStdFilter` with `multi_agent` and
+    `FlattenObservations` with `agent_ids`.
     """
     arguments = connector.get_ctor_args_and_kwargs()[1] if _is_rllibs(connector) else {}
     name = type(connector).__name__

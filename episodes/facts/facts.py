@@ -243,7 +243,7 @@ class PackFacts(NamedTuple):
         )
 
     def changed(self, **facts: Any) -> PackFacts:
-        """Return a copy with other values for the named fields. Raise `TypeError` for an unknown name."""
+        """Return a copy with other values for the named fields. An unknown name raises an error."""
         made = {name: _COLUMNS[name](values) for name, values in facts.items() if name in _COLUMNS}
         return self._replace(**facts | made)
 
@@ -329,7 +329,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def in_band(column: Any) -> Any:
-    """Return the pickled form of a metadata array: (dtype, bytes), or a list of objects."""
+    """Return the pickled form of a metadata array: (dtype, bytes), or a list of objects. None stays None."""
     if column is None:
         return None
     if isinstance(column, VersionColumn):

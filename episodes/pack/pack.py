@@ -333,7 +333,13 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(picked, steps, observed_rows)
 
     def replace(self, **changed: Any) -> EpisodePack:
-        """Return a pack with some arrays or metadata replaced. Keyword arguments are those of the constructor."""
+        """Return a pack with some arrays or metadata replaced. Keyword arguments are those of the constructor.
+
+        Raises:
+            TrackMismatch: a column does not fit the episodes, or an extra model output has a reserved name.
+            ShapeMismatch: rewards are not one number per step.
+            WrongType: a column holds objects.
+        """
         columns, facts = self.columns, self.facts
         for name in ("observations", "actions", "rewards"):
             if name in changed:

@@ -33,7 +33,7 @@ _known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # ids of spac
 
 
 def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[Any, ...]:
-    """Return a pack's arrays and metadata as a tuple of bytes, strings, tuples and buffers, for pickling."""
+    """Return the arguments of `from_pickle_parts` for a pack: arrays, infos, metadata, spaces, custom data."""
     observations, infos, actions, rewards = (track.data for track in columns[:4])
     extra = {key: track.data for key, track in columns.extra.items()}
     arrays = [map_leaves(_to_parts, data) for data in (observations, actions, rewards)]

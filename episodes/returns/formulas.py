@@ -1,7 +1,7 @@
 """Formulas of GAE, n-step returns and V-trace, which work for numpy arrays and for tensors.
 
-A writable copy of either is `numbers * 1.0`. No loop runs over the steps of an episode: recurrences are solved by
-doubling, in log2(longest episode) passes.
+A writable copy of either is `numbers * 1.0`. Recurrences are solved by doubling, in log2(longest
+episode) passes, or by a loop over rows if `AlignedSteps.swept`, which is faster for many columns on a CPU.
 """
 
 from __future__ import annotations

@@ -201,7 +201,8 @@ class Commit:
 
     Attributes:
         made: the new shards by name, with `order`, `episodes`, and `data_set` if it was merged from that data set.
-        replaces: for each replaced shard the new shard and the row where its rows begin, or None if they are dropped.
+        replaces: for each replaced shard the new shard and the row where its rows begin; None if they are dropped
+            or, after a repair, at other rows.
         aside: replaced shards whose files are kept under another name, since they are damaged.
     """
 

@@ -159,7 +159,7 @@ def _options() -> Any:
 
 
 def _place(name: str, batch: int) -> bytes:
-    """Return "file name:batch number" as bytes, which the batch's checksum covers to detect misplaced batches."""
+    """Return "shard name:batch number" as bytes, which the batch's checksum covers to detect misplaced batches."""
     return f"{name}:{batch}".encode()
 
 

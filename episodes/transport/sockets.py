@@ -51,8 +51,8 @@ def keep_freed_memory() -> None:
 
     Each message of many packs is one block of memory, which the socket frees when it was sent. glibc returns such
     blocks to the system and requests them again page by page, which takes longer than writing the message. It stops
-    doing so once the process has freed a block of 32 MiB, which is what this function does; it takes 30 us. Joined
-    packs then need three quarters of the CPU time. Other allocators are not affected.
+    doing so once the process has freed a block of almost 32 MiB, which is what this function does; it takes 30 us.
+    Joined packs then need three quarters of the CPU time. Other allocators are not affected.
     """
     np.empty(_KEPT, np.uint8)
 

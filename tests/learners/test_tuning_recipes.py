@@ -48,7 +48,6 @@ def test_optuna_recipe_finds_the_best_of_its_trials(names: dict[str, Any]):
 
 def test_wandb_recipe_stores_a_run_for_each_setting(names: dict[str, Any], tmp_path: Path, monkeypatch):
     pytest.importorskip("wandb")
-    monkeypatch.chdir(tmp_path)
     for name, value in {
         "WANDB_SILENT": "true",
         "WANDB_CONSOLE": "off",
@@ -58,7 +57,9 @@ def test_wandb_recipe_stores_a_run_for_each_setting(names: dict[str, Any], tmp_p
     }.items():
         monkeypatch.setenv(name, value)
     recipe(names, "import wandb")
-    recipe(names, "import itertools", fewer=("[3e-4, 1e-3, 3e-3], [2, 8]", "[1e-3, 3e-3], [2]"))
+    # wandb remembers the directory of its first run in this process, so `dir` names another one.
+    folder = ('mode="offline"', f'mode="offline", dir={str(tmp_path)!r}')
+    recipe(names, "import itertools", fewer=("[3e-4, 1e-3, 3e-3], [2, 8]", "[1e-3, 3e-3], [2]"), folder=folder)
     runs = list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
     assert len(runs) == 2
     assert all(path.stat().st_size > 0 for path in runs)

@@ -33,7 +33,7 @@ Key = tuple[tuple[str, ...], str | None]  # keys of the dicts around a value, an
 
 @dataclass(slots=True, eq=False)
 class TypedColumn:
-    """Read-only array of the values of one info key, one for each info dict, with a common dtype."""
+    """Values of one info key, one per info dict, as a read-only array; of dtype object if they have no common dtype."""
 
     values: np.ndarray  # [n, ...]; zero or None in rows without a value
     mask: np.ndarray | None  # [n] bool, True for rows with a value; None if all rows have one
