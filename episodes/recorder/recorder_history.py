@@ -47,7 +47,7 @@ class RecorderHistory(History):
         return self.last(track, k)
 
     def last(self, track: str, k: int) -> Any:
-        """Return the last k items of a time series, [N, k, ...], zeros before the start, or None if there are none."""
+        """Return the last k items of a time series, [N, k, ...], zeros before the start. None if never recorded."""
         rows, _ = self.episodes.recent(track, k)  # [k, N, ...]
         if rows is None:
             return None

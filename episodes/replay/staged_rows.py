@@ -128,7 +128,7 @@ class StagedRows:
         return True
 
     def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
-        """Return observations and arrays of steps, without flags, of the first `count` vector steps, [count * N, ...]."""
+        """Return observations and step arrays, without flags, of the first `count` vector steps, [count * N, ...]."""
         if count > 1 or not self._views:
             return flatten_rows(self.observations, count), self.steps(count)
         return self._first
