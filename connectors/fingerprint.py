@@ -240,7 +240,7 @@ def check_views(policy: Any, views: list[Any]) -> None:
 
 
 def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
-    """Return [name, settings] of the connectors that determine the policy's observations, as plain values."""
+    """Return the settings of the rewriters and views, which determine the policy's observations, as plain values."""
     rewriters = getattr(env_to_module, "rewriters", {})
     return {
         "rewriters": [[name, piece.settings] for name, piece in rewriters.items()],

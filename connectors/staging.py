@@ -72,7 +72,7 @@ def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape
 
 
 def _source(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares the memory of an array, even of a read-only one. Never write to it."""
+    """Return a tensor on an array's memory, even if read-only; a copy if a stride is negative. Never write to it."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))

@@ -43,7 +43,7 @@ class ColumnSummary:
 
 
 def fingerprints(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a number per array of a batch, by path: a checksum in host memory, else the object's id."""
+    """Return a number per value of a batch, by path: a checksum of a CPU array, or else the object's id."""
     return {path: _fingerprint(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 

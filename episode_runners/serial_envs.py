@@ -26,7 +26,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._acts_plain = isinstance(self.single_action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
 
     def step(self, actions: Any) -> Any:
-        """Step each environment with its action. Those whose episode ended in the last call are reset instead.
+        """Step each environment. In next-step autoreset mode, reset those that ended in the last call instead.
 
         Raises:
             WrongType: a reward is None. Gymnasium's own vector environments turn it into NaN.

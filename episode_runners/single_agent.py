@@ -368,7 +368,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._interrupted.append(self._recorder.take())
 
     def _record_into_packs(self) -> None:
-        """Record the next steps into packs instead of a replay buffer. Ongoing episodes continue."""
+        """Record the next steps into packs, not a buffer. Episodes continue if the buffer still has them."""
         if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
             if self._sink.is_reset:
                 self._sink.hand_over_to(self._recorder)

@@ -82,7 +82,7 @@ class EpisodesToRolloutBuffer(Connector):
         return self._edge.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the ongoing episodes that `get_state` returned."""
+        """Restore the ids and numbers of steps of unfinished episodes that `get_state` returned."""
         self.reset_state()
         self._edge.set_state(state)
 

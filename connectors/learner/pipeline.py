@@ -98,7 +98,7 @@ class LearnerPipeline(SectionedPipeline):
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
     def _views_for(self, pack: EpisodePack) -> Views:
-        """Return the views with their spaces set to those of the pack's observations."""
+        """Return the views. An unknown observation space is derived from the pack's observations."""
         return self.views_of(lambda: Seen(pack).history(slice(None)))
 
 

@@ -40,7 +40,7 @@ class ObservationRewriter(Connector):
         """Raise `InvalidArgument` if this connector can only be used for all agents together (`joint=`)."""
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        """Rewrite the last observation of each episode in place, unless the batch already has observations."""
+        """Rewrite each episode's last observation, unless given a pack or a batch with observations."""
         if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
             self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))
         return batch
@@ -67,7 +67,7 @@ class ObservationRewriter(Connector):
 
 
 def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, original: Any) -> None:
-    """Raise `ShapeMismatch` if rewritten observations are not in the space that the connector declares."""
+    """Raise `ShapeMismatch` if rewritten observations differ in structure, shape or dtype from the declared space."""
     misfit = describe_mismatch(rows, piece.observation_space, len(nested.first_leaf(original)))
     if misfit:
         raise ShapeMismatch(

@@ -176,5 +176,5 @@ def _joined(column: Tensor) -> Tensor:
 
 
 def _filled(column: Tensor, mask: Tensor) -> Tensor:
-    """Return a column of padded sequences [B, T, ...] with padding replaced by the first item, which is valid."""
+    """Return a column [B, T, ...] with padding replaced by the first item of the first sequence."""
     return torch.where(mask.reshape(*mask.shape, *[1] * (column.ndim - 2)), column, column[:1, :1])

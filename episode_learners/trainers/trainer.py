@@ -167,7 +167,7 @@ class Trainer(ABC, Generic[Config]):
         self.is_stopped = True
 
     def step(self) -> int:
-        """Sample and update once, and return the number of sampled steps."""
+        """Collect data, update once (never in warmup), test if due, and return how much `num_steps` grew."""
         before = self.num_steps
         if not self._has_started:
             self._has_started = True

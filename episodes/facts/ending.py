@@ -30,7 +30,7 @@ class Ending(Enum):
 
     @staticmethod
     def of(terminated: Any, truncated: Any) -> Ending:
-        """Return the ending for the flags terminated and truncated. Raise `WrongType` unless both are bools."""
+        """Return the ending for two flags. Raise `WrongType` unless both are bools or scalars 0 or 1."""
         if terminated is False and truncated is False:
             return ENDINGS[0]
         return ENDINGS[_flag(terminated) + 2 * _flag(truncated)]

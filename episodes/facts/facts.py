@@ -258,7 +258,7 @@ class PackFacts(NamedTuple):
 
     @staticmethod
     def concat(parts: Sequence[PackFacts]) -> PackFacts:
-        """Concatenate the metadata of several packs. Raise `TrackMismatch` if their spaces differ."""
+        """Concatenate the metadata of several packs. Raise `TrackMismatch` if two known spaces differ."""
         sizes = [len(part.ids) for part in parts]
         *columns, observation_spaces, action_spaces, customs = zip(*parts, strict=True)
         values = [_joined(column, sizes) for column in columns]

@@ -12,7 +12,7 @@ MOST_OF_ID = 200  # characters of an id on a page and in its address
 
 
 def number(value: Any) -> str:
-    """Return a number as text with at most four digits, or two if it is very small or large.
+    """Return a number as text: integers below 1e6 in full, others to four digits, or two if tiny or huge.
 
     >>> number(1234.5), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
     ('1234', '0.1235', 'NaN', '7', '-1.2e-05')

@@ -196,7 +196,7 @@ class Series:
         return downsample(self.numbers, max_cells, present=self._present, columns=columns)
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the items at the indices `places`, or the nearest ones if only a sample is held."""
+        """Return the items at the indices `places`. If only a sample is held, take the next one in it."""
         if self.places is None:
             return self.array[places]
         return self.array[np.searchsorted(self.places, places).clip(0, len(self.places) - 1)]

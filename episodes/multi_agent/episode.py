@@ -422,7 +422,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._stop_clock()
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:
-        """Return the error for a step or cut of an episode that cannot grow: ended, cut or finalized."""
+        """Return the error for a call on an episode that cannot grow: not reset, ended, cut or finalized."""
         if not self.is_reset:
             problem, advice = "before the reset", "call add_env_reset(observations=...) first"
         elif self.is_done:

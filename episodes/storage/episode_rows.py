@@ -30,7 +30,7 @@ _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _
 
 @cache
 def row_fields() -> list[Any]:
-    """Return the Arrow fields (name and type) of all metadata columns, in order: ids, length, return, ..."""
+    """Return the Arrow fields (name and type) of all metadata columns, in order: facts, length, ..."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
     types |= {Kind.VERSIONS: pa.large_list(pa.int64()), Kind.TEXT: pa.string()}

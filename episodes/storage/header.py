@@ -70,7 +70,7 @@ class Header:
         }
 
     def check_given(self, header: Header) -> None:
-        """Raise `InvalidArgument` if another writer's spaces, `env_spec` or metadata differ from this header's."""
+        """Raise `InvalidArgument` if `header` has spaces, `env_spec` or metadata unlike this one's."""
         for name in ("observation_space", "action_space", "env_spec"):
             stored, value = getattr(self, name), getattr(header, name)
             if value is not None and stored != value and not (name == "env_spec" and _have_equal_json(stored, value)):

@@ -39,7 +39,7 @@ def writer_name() -> str:
 
 
 class ShardWriter:
-    """Writer of one Arrow file (shard), which has the suffix `.arrow.partial` until it is finished.
+    """Writer of one Arrow file (shard), by default with the suffix `.arrow.partial` until it is finished.
 
     After a failed write (a full disk) it takes no more batches. Its complete batches stay readable, also for processes
     that have mapped the file, since nothing is ever cut off.

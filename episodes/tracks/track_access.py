@@ -321,7 +321,7 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
 
 
 def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
-    """Return an advice for an error message if one item too many was given, RLlib's artificial last step."""
+    """Return advice for an error if one item too many was given (RLlib's extra last step), else no text."""
     if field.more or num_given != num_allowed + 1:
         return ""
     return ". If the last item is for RLlib's artificial extra step, leave it out: episodes have only real steps"

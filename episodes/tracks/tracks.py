@@ -325,7 +325,7 @@ class Tracks(NamedTuple):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> Any:
-        """Return the arguments for unpickling: the lists or arrays in a fixed order, without names."""
+        """Return a function and its arguments for unpickling: the lists or arrays in a fixed order, without names."""
         extra = {key: track.data for key, track in self.extra.items()}
         lists = (*(track.data for track in self[:4]), extra, self.lookback)
         if self.is_finished:
@@ -436,7 +436,7 @@ def _empty_infos(num: int, lookback: int) -> InfoTrack:
 def _common_extra(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> Mapping[str, Track]:
-    """Return the extra outputs of one episode. Raise `TrackMismatch` unless all with steps have the same keys."""
+    """Return the extra outputs of an episode with steps. Raise `TrackMismatch` if another's keys differ."""
     first = next((extra for extra, has_step in zip(extras, has_steps, strict=True) if has_step), extras[0])
     for id_, extra, has_step in zip(ids, extras, has_steps, strict=True):
         if has_step and extra.keys() != first.keys():

@@ -106,7 +106,7 @@ class SendQueue:
         return self._joined
 
     def halve(self) -> bool:
-        """Move half of the next message's episodes back, as it is too large. Return False if it has only one."""
+        """Move half of the next, too large message back to the queue. Return False if it has one episode."""
         packs = self._joined if len(self._joined) > 1 else [half for pack in self._joined for half in _halves(pack)]
         half = len(packs) // 2
         if half:

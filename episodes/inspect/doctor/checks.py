@@ -53,7 +53,7 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
 
 
 def _like(item: Any) -> Any:
-    """Return an unbounded space whose items have the structure, shapes and dtypes of `item`."""
+    """Return a space like `item`: unbounded Boxes for floats and integer arrays, else any value."""
     if isinstance(item, dict):
         return spaces.Dict({str(key): _like(value) for key, value in item.items()})
     if isinstance(item, tuple):
@@ -199,7 +199,7 @@ def _observes_time(trials: Trials) -> bool:
 
 
 def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
-    """Find tasks in which every episode is truncated though it looks as if the task itself ended."""
+    """Find an agent whose finished episodes are all truncated, though it looks as if the task ended."""
     for group in _by_agent([trial for trial in trials if trial.is_done]):
         lengths = Counter(len(trial) for trial in group)
         most = max(lengths.values())
@@ -235,7 +235,7 @@ def _ends_are_special(trials: Trials) -> bool:
 
 
 def both_flags(trials: Trials) -> Iterator[Finding]:
-    """Find environments in which terminated always equals truncated, as after conversion of one done flag."""
+    """Find that all ended episodes (at least 5) are terminated and truncated, as from one done flag."""
     done = [trial for trial in trials if trial.is_done and len(trial)]
     if len(done) >= 5 and all(trial.terminated and trial.truncated for trial in done):
         text = f"all {len(done)} episodes are terminated and truncated at once"

@@ -63,7 +63,7 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
 
 
 def checked_numbers(numbers: dict[str, Any]) -> dict[str, int]:
-    """Return the step and observation counters of a saved ring. Raise `ValueError` if they are inconsistent."""
+    """Return the sizes and counters of a saved ring. Raise `ValueError` if they are inconsistent."""
     capacity, num_rows, tail, head, skipped, rows_head, lost_rows, window, _ = (numbers[name] for name in NUMBERS)
     is_sound = (
         all(isinstance(number, int) for number in numbers.values())

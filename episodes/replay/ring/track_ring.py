@@ -76,7 +76,7 @@ class Allocator:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialized array whose memory begins at the start of a CPU cache line."""
+    """Return an uninitialized array that begins at the start of a CPU cache line, unless it holds objects."""
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize

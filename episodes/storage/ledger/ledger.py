@@ -35,7 +35,7 @@ _MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since t
 
 
 def schema() -> Any:
-    """Return the Arrow schema of ledger files: one row per training update."""
+    """Return the Arrow schema of ledger files: one row per training update and module."""
     pa = pyarrow()
     numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
     lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}

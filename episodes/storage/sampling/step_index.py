@@ -186,7 +186,7 @@ class LocatedSteps:
         return values
 
     def units(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the memory offset of each step's item in array number `place`, or of the item after it, int64 [n]."""
+        """Return the offset, in units of array `place`, of each step's item or the next item, int64 [n]."""
         if self._whole is not None:
             return self._whole.units(place, after=after)[self._own]
         units = self._units.get((place, after))
