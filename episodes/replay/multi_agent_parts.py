@@ -1,4 +1,4 @@
-"""Parts of multi-agent episodes for the replay buffers of the modules (policies) that acted in these episodes."""
+"""Parts of multi-agent episodes for the replay buffers of the modules (policies) that acted in these parts."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Let `propose` fill a commit with file replacements, and write this commit. Repeat if another commit is first."""
+    """Write a commit that `propose` fills with file replacements. Repeat if another process commits first."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = finish_commits(directory), Commit()

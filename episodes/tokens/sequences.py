@@ -190,7 +190,7 @@ class TokenSequences:
 
     @cached_property
     def predicts(self) -> np.ndarray:
-        """Mask of the positions that predict a token to learn from, bool [N]: `learned`, shifted left by one position."""
+        """Mask of positions that predict a token to learn from, bool [N]: `learned`, shifted left by one place."""
         return self._is_learned.repeat(self._spans)[1:]
 
     @property

@@ -472,7 +472,7 @@ class LinkedRing:
                 flags[(start + steps) % self.capacity] = True
 
     def copy_observations_into_records(self) -> None:
-        """Copy each step's two observations into its record, for fast sampling, if the records have enough space."""
+        """Copy each step's two observations into its record, for fast sampling, if the records store observations."""
         if self.beside is not None:
             slots = positions(self.tail, len(self), self.capacity)
             for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):

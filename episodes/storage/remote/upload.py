@@ -108,7 +108,7 @@ def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int 
 
 
 def _manifests(catalog: Catalog) -> dict[str, bytes]:
-    """Return the manifests to upload as bytes by file name. They list only the finished Arrow files."""
+    """Return the manifests to upload as bytes by file name, limited to the finished Arrow files."""
     sealed = {file.name for file in catalog.shards if file.sealed} | catalog.replaced.keys()
     return {
         manifest.path(catalog.directory).name: manifest.of_shards(sealed)

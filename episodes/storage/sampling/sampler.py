@@ -389,7 +389,7 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state_dict`, so that the next batches are the same as without the interruption.
+        """Restore a state from `state_dict`, so that the next batches continue from the saved state.
 
         If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 
