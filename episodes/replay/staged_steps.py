@@ -135,7 +135,7 @@ class StagedSteps:
         return addition, Continuation(after, newest, unstarted)
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:
-        """Return True if all vector steps contain the same environments, and only the last vector step ends episodes."""
+        """Return True if all vector steps contain the same environments, and only the last of these ends episodes."""
         if count == 1:
             return self.rows[0].finals is None
         waiting, finals = self.tails.boundaries.waiting, self.rows[-1].finals
