@@ -356,7 +356,7 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         max_age: int | None = None,
     ) -> Sequence[str]:
-        """Validate the arguments of `sample`, and return the names of the columns that the batch will have."""
+        """Validate the arguments of `sample`, and return the names of the batch's columns."""
         check_sample(n, n_step, gamma, max_age)
         return checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
 
@@ -793,10 +793,10 @@ def checked_capacity(capacity: Any) -> int:
 
 
 def _known(before: Any, now: Any) -> Any:
-    """Return the new space `now`, or the space `before` if `now` is None."""
+    """Return the new space `now` if given, else the space `before`."""
     return before if now is None else now
 
 
 def _place(path: Path | str) -> str:
-    """Return a string that identifies a data set's directory or URL, to notice when it is another one."""
+    """Return a string that identifies a data set's directory or URL, to notice a change to another data set."""
     return str(path.absolute() if isinstance(path, Path) else path)

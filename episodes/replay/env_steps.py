@@ -14,7 +14,7 @@ Seat = tuple[Hashable, Hashable]  # an agent and the module that acted for it
 
 
 class EnvSteps:
-    """Index of the newest `capacity` env steps: for each agent that acted at an env step, the index of its own step.
+    """Index of the newest `capacity` env steps: for each agent that acted at an env step, the index of its step.
 
     An agent whose module differs from episode to episode has a column for each of its modules.
 

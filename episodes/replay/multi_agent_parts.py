@@ -1,4 +1,4 @@
-"""Prepare parts of multi-agent episodes for the replay buffers of the modules (policies) that acted in them."""
+"""Parts of multi-agent episodes for the replay buffers of the modules (policies) that acted in these parts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class EpisodePart:
 
 
 def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[EpisodePart]) -> None:
-    """Split a pack of one module's agent chunks, and store in each of `pieces` the pack of its own chunks."""
+    """Split a pack of one module's agent chunks, and store in each of `pieces` the pack of the piece's chunks."""
     start = 0
     for piece in pieces:
         stop = start + len(piece.agents.get(module_id, ()))

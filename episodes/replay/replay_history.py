@@ -91,7 +91,7 @@ class ReplayHistory(History):
         return np.concatenate([links.row[steps], links.next_row[steps]]), np.concatenate([steps, steps])
 
     def _step(self, j: int) -> np.ndarray:
-        """Return the ring position of the step that lies j + 1 steps before each observation, int64 [B]."""
+        """Return the ring position of the step that is j + 1 steps before each observation, int64 [B]."""
         if not self._path:
             self._path.append(np.concatenate([_before(self.ring, self._steps), self._steps]))
         while len(self._path) <= j:

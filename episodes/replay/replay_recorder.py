@@ -160,7 +160,7 @@ class ReplayRecorder:
 
     @property
     def _can_write_directly(self) -> bool:
-        """Whether nobody else has written to the buffer since this recorder's last step, so that no check is needed."""
+        """Whether only this recorder has written to the buffer since its last step, so that no check is needed."""
         ring, tails = self._ring, self._staged.tails
         if ring.staged is not None or self._staged.rows or ring.head != tails.head or ring.rows_head != tails.rows_head:
             return False
@@ -327,7 +327,7 @@ class ReplayRecorder:
         return StagedRow(staged.infos.add(infos), staged.infos.add(last_infos), finals)
 
     def _recent_rows(self) -> RecentRows:
-        """Return the store of the newest vector steps from which views read, and start to keep earlier steps for them.
+        """Return the store of the newest vector steps from which views read, and start to keep earlier steps for views.
 
         From now on each row may have to be kept.
         """
@@ -345,7 +345,7 @@ class ReplayRecorder:
 
     @property
     def newest(self) -> Row:
-        """Which environments took a step, ended an episode and began one in the newest vector step."""
+        """Environments that took a step, ended an episode or began an episode in the newest vector step."""
         with self._ring.lock:
             self._staged.classify()
             newest = self._staged.classified.newest
@@ -403,7 +403,7 @@ class ReplayRecorder:
         return episode
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """Return the episodes that ended with the newest vector step, as far as the buffer stores them.
+        """Return the episodes that ended with the newest vector step, as far as the buffer stores these episodes.
 
         Changes of their `custom_data` are stored in the buffer.
         """

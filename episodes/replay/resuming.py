@@ -126,7 +126,7 @@ def _names(arrays: list[np.ndarray]) -> list[str]:
 
 
 def _empty(track: TrackRing) -> Any:
-    """Return empty arrays [0, ...] with the dtypes and item shapes of a ring array, nested like it."""
+    """Return empty arrays [0, ...] with the dtypes, item shapes and nesting of a ring array."""
     return nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape[1:]), leaf.dtype), track.data)
 
 

@@ -81,7 +81,7 @@ class LinkedRun:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps after them.
+        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps afterwards.
 
         Args:
             reservation: where the steps and rows are written.
@@ -216,7 +216,7 @@ class LinkedRows:
 
     @property
     def step_rows(self) -> np.ndarray | None:
-        """Indices k * N + n of the vector step and environment pairs that are steps, or None if all are."""
+        """Indices k * N + n of the vector step and environment pairs that are steps, or None if all are steps."""
         return None if self.everyone else self.live
 
     @property
@@ -250,7 +250,7 @@ class LinkedRows:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps after them.
+        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps afterwards.
 
         See `LinkedRun.links`.
         """
@@ -300,7 +300,7 @@ def _grid(count: int, num_envs: int) -> _Grid:
 
 
 def _positions(offsets: np.ndarray, number: int, size: int, bound: int, into: np.ndarray) -> np.ndarray:
-    """Write the ring positions of the items with numbers `number + offsets` into the array `into`, and return it.
+    """Write the ring positions of the items with numbers `number + offsets` into the array `into`, and return `into`.
 
     The modulo is skipped if no position wraps around.
     """

@@ -25,7 +25,7 @@ class SequenceGrid:
         self._generation = -1  # of the ring
 
     def stored_starts(self, ring: LinkedRing) -> np.ndarray:
-        """Return the indices [k] of the stored steps with `t` divisible by `period`, without copying them."""
+        """Return the indices [k] of the stored steps with `t` divisible by `period`, without copying the indices."""
         if self._generation != ring.generation:
             self._first = self._stop = self._seen = 0
             self._generation = ring.generation

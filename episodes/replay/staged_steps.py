@@ -38,7 +38,7 @@ class StagedRow(NamedTuple):
 
 
 class ClassifiedRows(NamedTuple):
-    """Which of the first `num_rows` recorded vector steps are steps, resets and episode ends."""
+    """Classification of the first `num_rows` recorded vector steps into steps, resets and episode ends."""
 
     num_rows: int
     boundaries: Boundaries  # after these rows
@@ -83,7 +83,7 @@ class StagedSteps:
         self.facts = NO_FACTS
 
     def classify(self) -> Boundaries:
-        """Classify all recorded vector steps into steps and resets, and return each environment's state after them."""
+        """Classify all recorded vector steps into steps and resets, and return each environment's state afterwards."""
         classified, stage, stop = self.classified, self.stage, len(self.rows)
         if stage is not None and classified.num_rows < stop:
             boundaries, last = classified.boundaries.copy(), stop - 1
@@ -101,14 +101,14 @@ class StagedSteps:
         return self.classified.boundaries
 
     def proceed(self, continuation: Continuation) -> None:
-        """Forget the steps that were just written to the ring, and take over the state after them. May be repeated."""
+        """Forget the steps that were just written to the ring, and take over the state afterwards. May be repeated."""
         self.tails, newest, self.unstarted = continuation
         self.classified = ClassifiedRows(0, self.tails.boundaries, newest)
         self.rows = []
         self.infos.keep(_NO_SLOTS)
 
     def build_addition(self, ring: LinkedRing) -> tuple[Addition, Continuation]:
-        """Plan the writes of all recorded steps, and return the plan and the recorder's state after it."""
+        """Plan the writes of all recorded steps, and return the plan and the recorder's state after these writes."""
         stage: Any = self.stage
         tails, count = self.tails, len(self.rows)
         boundaries, newest, rows = self.classify(), self.classified.newest, self.classified.rows
@@ -135,7 +135,7 @@ class StagedSteps:
         return addition, Continuation(after, newest, unstarted)
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:
-        """Return True if all vector steps contain the same environments, and episodes end only in the last of them."""
+        """Return True if all vector steps contain the same environments, and only the last of these ends episodes."""
         if count == 1:
             return self.rows[0].finals is None
         waiting, finals = self.tails.boundaries.waiting, self.rows[-1].finals

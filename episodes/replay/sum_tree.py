@@ -24,7 +24,7 @@ _TOP_BYTE = np.uint64(56)
 
 
 class SumTree:
-    """Sum tree over `size` values >= 0 (leaves), initially 0, that samples indices in proportion to them.
+    """Sum tree over `size` values >= 0 (leaves), initially 0, that samples indices in proportion to these values.
 
     >>> tree = SumTree(5)
     >>> tree.set(np.array([1, 3]), np.array([1.0, 2.0]))

@@ -49,7 +49,7 @@ def _checked_count(value: Any, source: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One Arrow file (shard) of a data set: name, sort key, path and number of episodes.
+    """Arrow file (shard) of a data set: name, sort key, path and number of episodes.
 
     Attributes:
         name: of the shard.
@@ -229,7 +229,7 @@ class Commit:
         return commit
 
     def put(self, directory: Path, number: int) -> None:
-        """Write the commit file with this number, from which on the new Arrow files count instead of the old ones.
+        """Write the commit file with this number. From then on the new Arrow files count, not the old Arrow files.
 
         Raises:
             FileExistsError: another process wrote a commit with this number.
@@ -240,7 +240,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Catalog:
-    """Which Arrow files of a data set directory are current, and which are lost, replaced or useless.
+    """Current Arrow files of a data set directory, and the lost, replaced and useless files.
 
     A commit may only make shards with new names, and every replaced shard points to one that the same commit made. So
     a chain of replacements ends, whatever the files contain.

@@ -156,7 +156,7 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Let `propose` fill a commit with file replacements, and write it. Repeat if another process commits first."""
+    """Write a commit that `propose` fills with file replacements. Repeat if another process commits first."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = finish_commits(directory), Commit()
@@ -226,7 +226,7 @@ def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
 
 
 def intact_batches(read: ShardRead) -> Iterator[list[Any]]:
-    """Yield each record batch of an Arrow file whose checksums are correct, in a list of its own."""
+    """Yield each record batch of an Arrow file whose checksums are correct, in a list with one item."""
     return ([(read, stored)] for stored in read.batches if not stored.damaged())
 
 

@@ -101,7 +101,7 @@ class _Named(NamedTuple):
     columns: dict[str, str]
 
     def column(self, name: str) -> np.ndarray:
-        """Return the column to which a name in the condition refers. Raise `InvalidArgument` if there is none."""
+        """Return the column to which a name in the condition refers. Raise `InvalidArgument` if it is missing."""
         column = self.columns.get(name, name)
         if column not in self.table:
             raise InvalidArgument(f"there is no column {column!r}; there are {', '.join(self.table)}")

@@ -106,7 +106,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read all Arrow files of the data set, or only those that now contain the episodes of the shards `known`."""
+        """Read all Arrow files of the data set, or only the files with the current episodes of the shards `known`."""
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -190,7 +190,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return batch.episode(row, slice(start, stop))
 
     def _place(self, index: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores the episode number `index`, and the episode's row in it."""
+        """Return the record batch that stores the episode number `index`, and the episode's row in the batch."""
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -250,7 +250,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return list(self._shards if self._known is None else self._known)
 
     def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
-        """Return the data set as it was when `snapshot` was taken, or if None as it is now.
+        """Return the data set as it was when `snapshot` was taken, or the current data set if None.
 
         Args:
             snapshot: the value of `snapshot()`; None for the present state. Compactions since then do not matter.
@@ -399,7 +399,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return parts
 
     def load_selection(self, path: str | Path) -> Selection[Self]:
-        """Load a file that `Selection.save` wrote, and find its steps in the data set, which may have grown since then.
+        """Load a file that `Selection.save` wrote, and find its steps in the data set, which may have grown since.
 
         Raises:
             UnreadableData: the file is damaged.
@@ -578,7 +578,7 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read all Arrow files of a data set, or only those that now contain the episodes of the shards `known`.
+    """Read all Arrow files of a data set, or only the files that now contain the episodes of the shards `known`.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing or was missing in the listing before too.

@@ -40,7 +40,7 @@ class Files(Protocol):
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read the given Arrow files. The result is None for files that another process has renamed or replaced."""
+        """Read the given Arrow files. Return None for files that another process has renamed or replaced."""
         ...
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:

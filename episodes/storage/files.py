@@ -124,7 +124,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @cache
 def _libc() -> Any:
-    """Return the C library with the functions `mmap` and `munmap`, or None if the system lacks them."""
+    """Return the C library with the functions `mmap` and `munmap`, or None if the system lacks these functions."""
     if not hasattr(mmap, "MAP_PRIVATE"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -237,7 +237,7 @@ def reserve(descriptor: int, start: int, size: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """Return the C function `fallocate64`, which reserves disk space, or None if the system lacks it.
+    """Return the C function `fallocate64`, which reserves disk space, or None if the system lacks this function.
 
     Python's `posix_fallocate` writes to each block if a file system lacks the call.
     """
@@ -271,7 +271,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_beside(target: Path) -> Iterator[Path]:
-    """Context manager that yields a temporary directory next to `target`, and finally removes it.
+    """Yield a temporary directory next to `target` in a context, and finally remove the directory.
 
     Temporary directories of killed processes are removed first.
     """

@@ -27,7 +27,7 @@ FORMAT, VERSION = "rl-episodes", 2  # the newest version; only data sets with a 
 
 
 class TrackKnowledge(IntEnum):
-    """How much of the schema of a data set's arrays is known: nothing, only the observations, or all."""
+    """Known part of the schema of a data set's arrays: nothing, only the observations, or all."""
 
     NOTHING = 0  # no episode was written
     OBSERVATIONS = 1  # no episode has a step
@@ -93,7 +93,7 @@ class Header:
 
     @property
     def known(self) -> TrackKnowledge:
-        """How much of the array schema is known so far: nothing, only the observations, or all."""
+        """Part of the array schema that is known so far: nothing, only the observations, or all."""
         return (
             TrackKnowledge.ALL
             if self.knows_steps

@@ -48,7 +48,7 @@ LENGTHS = np.dtype(np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns an Arrow file of episodes has: dtype and shape of each array, and how arrays are nested.
+    """Columns of an Arrow file of episodes: dtype and shape of each array, and how arrays are nested.
 
     Attributes:
         structure: how tracks are nested, see `structure_of`.
@@ -62,7 +62,7 @@ class Layout:
 
     @property
     def is_flat(self) -> bool:
-        """Whether observations, actions and each extra output are plain arrays, not nested ones."""
+        """Whether observations, actions and each extra output are plain arrays, not nested arrays."""
         parts = dict(self.structure["dict"]) if self.structure else {}
         extra = [part for _, part in parts.pop("extra_model_outputs", {"dict": []})["dict"]]
         return all(isinstance(part, str) for part in (*parts.values(), *extra))

@@ -34,7 +34,7 @@ _NAME, _SUM, _DATA_SET = b"rl-episodes.shard", b"rl-episodes.sum", b"rl-episodes
 
 
 def writer_name() -> str:
-    """Return a unique name for a writer of a data set. Names of later writers sort after those of earlier ones."""
+    """Return a unique name for a writer of a data set. Names of later writers sort after names of earlier writers."""
     return f"{time.time_ns():016x}-{os.getpid():x}-{os.urandom(4).hex()}"
 
 
@@ -179,7 +179,7 @@ def _sum(metadata: dict[bytes, bytes], sum_name: str) -> str:
 
 @dataclass(slots=True)
 class ShardBatch:
-    """Batch of episodes read from an Arrow file, with the checksums stored with it."""
+    """Batch of episodes read from an Arrow file, with its stored checksums."""
 
     batch: Any
     place: bytes  # see `_place`
@@ -202,7 +202,7 @@ class ShardBatch:
 
 @dataclass(slots=True)
 class ShardRead:
-    """What could be read of an Arrow file, and why the rest could not.
+    """Readable part of an Arrow file, and the reason why the rest is unreadable.
 
     Attributes:
         file: of the shard.
@@ -234,7 +234,7 @@ class ShardRead:
 
     @property
     def damage(self) -> str:
-        """Text that says how the file is damaged, or "" if it is intact.
+        """Text about the damage of the file, or "" if it is intact.
 
         A shard that ends with its last complete batch is intact.
         """
@@ -318,7 +318,7 @@ def checked_name(schema: Any) -> str:
 
 
 def data_set_of(schema: Any) -> str | None:
-    """Return the data set id stored in an Arrow schema, or None if there is none."""
+    """Return the data set id stored in an Arrow schema, or None if it is missing."""
     data_set = (schema.metadata or {}).get(_DATA_SET)
     return None if data_set is None else data_set.decode(errors="replace")
 

@@ -55,7 +55,7 @@ class SmallEpisodes:
         return True
 
     def accept_like(self, episodes: Sequence[Any]) -> None:
-        """Define which episodes may be queued from now on: those with the dtypes, shapes and spaces of `episodes[0]`.
+        """Accept from now on only episodes with the dtypes, shapes and spaces of `episodes[0]` into the queue.
 
         If that episode has nested arrays, custom data or Python objects, no episode is accepted.
         """
@@ -68,7 +68,7 @@ class SmallEpisodes:
         return len(self._queue)
 
     def pack(self) -> EpisodePack | None:
-        """Return the queued episodes as one pack, or None if there are none."""
+        """Return the queued episodes as one pack, or None if the queue is empty."""
         return EpisodePack.from_episodes([_episode(*item) for item in self._queue]) if self._queue else None
 
     def clear(self) -> None:
@@ -96,5 +96,5 @@ def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _episode(facts: EpisodeFacts, tracks: Tracks, arrays: dict[str, np.ndarray]) -> SingleAgentEpisode:
-    """Return an episode with these metadata, whose arrays are those in `arrays`, by path."""
+    """Return an episode with these metadata and the arrays in `arrays`, by path."""
     return SingleAgentEpisode.of(facts, tracks.map_arrays(lambda path, _: arrays[path]), {})

@@ -275,7 +275,7 @@ class EpisodeWriter:
         return EpisodePack.from_episodes(episodes)
 
     def _fitted(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
-        """Return header, pack and array schemas as they will be after writing, or raise an error if the pack misfits.
+        """Return header, pack and array schemas as they will be after writing. Raise an error if the pack does not fit.
 
         Raises:
             TrackMismatch, InvalidArgument: the pack does not fit into the data set.
@@ -331,7 +331,7 @@ class EpisodeWriter:
             self._manifest.data_set = self._header.id
 
     def _begin_if_other(self, addition: _Addition) -> None:
-        """Finish the current file if the new record batch has another schema, since a file has only one."""
+        """Finish the current file if the new record batch has another schema, since a file has only one schema."""
         if addition.layout != self._layout:
             self._commit()
             self._seal()
@@ -348,7 +348,7 @@ class EpisodeWriter:
             self._take(addition)
 
     def _take(self, addition: _Addition) -> None:
-        """Queue a small record batch, or write a large one at once, after the queued ones."""
+        """Add a small record batch to the queue, or write a large batch at once, after the queued batches."""
         self._begin_if_other(addition)
         if not addition.is_small:
             self._commit()
@@ -360,7 +360,7 @@ class EpisodeWriter:
             self._commit()
 
     def _commit(self) -> None:
-        """Write all queued record batches as a single one. After an error they stay queued."""
+        """Write all queued record batches as a single batch. After an error they stay queued."""
         if not self._waiting:
             return
         if len(self._waiting) == 1:

@@ -76,14 +76,14 @@ class _Comparison(NamedTuple):
         return np.where(is_inside & ~np.isnan(differences), differences, np.inf)
 
     def place(self, position: int) -> str:
-        """Return text for an error that names the sequence and the position in it."""
+        """Return text for an error that names the sequence and the position in the sequence."""
         return f"sequence {self.sequences[position]}, position {self.positions[position]}"
 
 
 def check_token_batch(
     model: Callable[[Any], Any], batch: Mapping[str, Any] | Batch, *, tolerance: float = 1e-3
 ) -> TokenCheck:
-    """Return the problems found by comparing recorded log-probabilities with those of the model that sampled.
+    """Return problems found by comparing recorded log-probabilities with log-probabilities of the model that sampled.
 
     The batch may come from `token_batch` or from any other pipeline. Run the check before the first update, with the
     weights that sampled. Besides differences, it finds their usual causes:

@@ -135,7 +135,7 @@ class TokenRecorder:
             raise
 
     def drop_group(self, group: Hashable) -> int:
-        """Forget the ended conversations of an incomplete group, and return how many these were."""
+        """Forget the ended conversations of an incomplete group, and return the number of these conversations."""
         return len(self._incomplete.pop(group, ()))
 
     def _check_open(self, talk: Conversation) -> None:
@@ -164,7 +164,7 @@ class TokenRecorder:
         return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
 
     def take(self, num_groups: int | None = None) -> EpisodePack | None:
-        """Return complete groups as one pack, group after group, the earliest first. None if there is none.
+        """Return complete groups as one pack, group after group, the earliest first. None if no group is complete.
 
         Args:
             num_groups: the largest number of groups; None for all.

@@ -36,7 +36,7 @@ class Stream(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Which segments (observations and actions, as tokens) each of S token sequences consists of.
+    """Segments (observations and actions, as tokens) of which each of S token sequences consists.
 
     Attributes:
         indices: index of each segment in the stream, int64 [K], or None for all segments of the stream in order.
@@ -142,7 +142,7 @@ def with_branches(
 
 
 class _Branch(NamedTuple):
-    """One token sequence: indices of its segments, of which the first `num_context` repeat an earlier sequence."""
+    """Token sequence: indices of its segments, of which the first `num_context` repeat an earlier sequence."""
 
     indices: list[int]
     lengths: list[int]

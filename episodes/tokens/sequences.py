@@ -156,7 +156,7 @@ class TokenSequences:
 
     @cached_property
     def attention_mask(self) -> np.ndarray:
-        """Which positions of the padded sequences are tokens, bool [S, L]."""
+        """Mask of the positions of the padded sequences that are tokens, bool [S, L]."""
         return np.arange(self.row_length or 0) < self.lengths[:, None]
 
     # --- positions [N] -----------------------------------------------------------------------------------------------
@@ -185,14 +185,12 @@ class TokenSequences:
 
     @cached_property
     def learned(self) -> np.ndarray:
-        """Which positions are tokens to learn from, bool [N]: the tokens that the model sampled in steps of the
-        pack.
-        """
+        """Mask of the tokens to learn from, bool [N]: tokens that the model sampled in steps of the pack."""
         return self._is_learned.repeat(self._spans)[:-1]
 
     @cached_property
     def predicts(self) -> np.ndarray:
-        """Which positions predict a token to learn from, bool [N]: `learned`, shifted left by one."""
+        """Mask of positions that predict a token to learn from, bool [N]: `learned`, shifted left by one place."""
         return self._is_learned.repeat(self._spans)[1:]
 
     @property

@@ -128,7 +128,7 @@ class TrajectoryAccumulator:
 
 
 class _Timescale:
-    """Arrays of one timescale (such as steps) with room for `capacity` items, and cached plans for checking items.
+    """Arrays of one timescale (such as steps) with space for `capacity` items, and cached plans for checking items.
 
     A plan reads an item into a list of leaves, which are then written.
     """
@@ -206,7 +206,7 @@ class _Timescale:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """Convert an item to arrays of the expected shapes and dtypes. Raise an error for the first misfit."""
+        """Convert an item to arrays of the expected shapes and dtypes. Raise an error for the first mismatch."""
         leaves: list[Any] = []
         self._collect(self.buffers, data, (), leaves)
         fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
@@ -281,7 +281,7 @@ def _keys(node: Any, of_leaves: bool) -> list[Any]:
 
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-    """Return all arrays of a nested value with their paths, in the order in which `_reader` lists them."""
+    """Return all arrays of a nested value with their paths, in the order in which `_reader` lists the arrays."""
     if isinstance(node, np.ndarray):
         return [(path, node)]
     keys = (*_keys(node, of_leaves=True), *_keys(node, of_leaves=False))

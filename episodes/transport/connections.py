@@ -26,7 +26,7 @@ _SO_COOKIE = 57  # Linux: a number that no other socket has had
 
 
 class Connection:
-    """One TCP connection of a receiver, with counts of the bytes that it has received and processed."""
+    """TCP connection of a receiver, with counts of the bytes that it has received and processed."""
 
     __slots__ = ("cookie", "descriptor", "done", "is_closed", "is_counted", "offset", "waiting")
 
@@ -100,7 +100,7 @@ class ConnectionWatch:
 
 
 def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
-    """Track connections by ZeroMQ's events until monitoring stops, and close those that exceed the byte limit."""
+    """Track connections by ZeroMQ's events until monitoring stops, and close connections that exceed the byte limit."""
     connections, next_check = watch.connections, 0.0
     failures = (
         zmq.EVENT_HANDSHAKE_FAILED_AUTH,

@@ -1,4 +1,4 @@
-"""Encode the metadata of episodes (ids, lengths, endings, policy versions) compactly for messages, and decode it."""
+"""Compact encoding of the metadata of episodes (ids, lengths, endings, policy versions) for messages, and decoding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDINGS = bytes(range(4))  # valid codes
 
 
 def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
-    """Decode the lengths of `num` episodes, int64 [num], and return their sum too. Invalid lengths raise an error."""
+    """Decode the lengths of `num` episodes, int64 [num], and also return their sum. Invalid lengths raise an error."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
         largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
@@ -210,7 +210,7 @@ _NOT_SENT = [None] * len(FACTS)
 
 
 def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
-    """Decode the metadata columns of `num` episodes. Columns that the sender left out are None."""
+    """Decode the metadata columns of `num` episodes. Columns that the sender left out become None."""
     if len(columns) < _ALWAYS or None in columns[:_ALWAYS]:
         raise UnreadableData(f"facts without {[*FACTS][:_ALWAYS]}")
     metadata = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905

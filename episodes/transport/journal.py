@@ -34,14 +34,14 @@ _MOST_MESSAGES = 1 << 62  # of one sender
 
 
 class Progress(NamedTuple):
-    """How many messages a receiver has taken from a sender, and how many of them its user has finished."""
+    """Numbers of messages that a receiver has taken from a sender, and that the receiver's user has finished."""
 
     num_taken: int  # messages that were taken; the number of the next message
     num_done: int  # messages that the receiver's user was done with
 
 
 class _Slot:
-    """Where the journal file stores one sender's counts, and their newest values."""
+    """Location of one sender's counts in the journal file, and their newest values."""
 
     __slots__ = ("index", "num_writes", "progress", "time")
 

@@ -12,7 +12,7 @@ _IPC = "ipc://"
 
 
 def lock_of_path(address: str) -> list[Callable[[], None]]:
-    """Lock the path of an `ipc://` address with a lock file, and return functions that unlock it.
+    """Lock the path of an `ipc://` address with a lock file, and return functions that unlock the path.
 
     Returns:
         A function that removes the lock, and may be called twice; nothing for other addresses.

@@ -1,4 +1,4 @@
-"""What a receiver stores about each sender: address, number of the next message, and unacknowledged messages."""
+"""Data of a receiver about each sender: address, number of the next message, and unacknowledged messages."""
 
 from __future__ import annotations
 

@@ -324,11 +324,11 @@ class EpisodeReceiver(Endpoint):
                 self._decode_and_take(index, into_batch=True)
 
     def _index_of(self, peer: Peer | None) -> int | None:
-        """Return the queue index of the first message (from `peer`, unless None), or None if there is none."""
+        """Return the queue index of the first message (from `peer`, unless None), or None without such a message."""
         return next((i for i, arrived in enumerate(self._queue) if peer is None or arrived.peer is peer), None)
 
     def _forget_gone(self, peers: list[Peer]) -> None:
-        """Let `sample` no longer wait for newer policy versions from those of `peers` that have disconnected."""
+        """Let `sample` no longer wait for newer policy versions from the senders in `peers` that have disconnected."""
         for peer in peers:
             if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # senders ignore it
                 peer.lowest_version = UNKNOWN
@@ -353,7 +353,7 @@ class EpisodeReceiver(Endpoint):
             self._handle_message(message)
 
     def _recv_message(self) -> Incoming | None:
-        """Return the next message that has arrived, or None if there is none.
+        """Return the next message that has arrived, or None if no message has arrived.
 
         Catching pyzmq's exception is cheaper than polling.
         """

@@ -54,7 +54,7 @@ class SenderStats:
 
 
 class _Outgoing(NamedTuple):
-    """Encoded message that is about to be sent, with the packs in it."""
+    """Encoded message that is about to be sent, with the message's packs."""
 
     kind: Kind
     packs: list[EpisodePack]
@@ -201,7 +201,7 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
-        """Send all queued episodes, and wait until the receiver has acknowledged all of them.
+        """Send all queued episodes, and wait until the receiver has acknowledged all these episodes.
 
         Args:
             timeout: seconds to wait; None waits without a limit.

@@ -92,7 +92,7 @@ class OpenSockets:
 
 
 def _release_dropped(sockets: OpenSockets, name: str) -> None:
-    """Close the sockets of a sender or receiver that was garbage-collected without `close`, and warn about it."""
+    """Close the sockets of a sender or receiver that was garbage-collected without `close`, and issue a warning."""
     if sockets.is_released or sockets.process != _own_process:
         return
     if sockets.socket is not None:
@@ -160,7 +160,7 @@ class Endpoint:
     # --- sockets ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
-        """Create a ZeroMQ socket of the given kind, store it as `socket` in place of the old one, and return it."""
+        """Create and return a ZeroMQ socket of the given kind, and store it as `socket` in place of the old socket."""
         zmq = self.zmq
         socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0

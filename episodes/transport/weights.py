@@ -1,4 +1,4 @@
-"""Encode network weights (nested arrays) as the message that a receiver sends to its senders, and decode it."""
+"""Encoding of network weights (nested arrays) as the message that a receiver sends to its senders, and decoding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def encoded_weights(values: Any) -> list[Buffer]:
 
 
 def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> Weights:
-    """Decode the network weights in a message, whose first part has `start` bytes before them.
+    """Decode the network weights in a message, whose first part has `start` bytes before the weights.
 
     Raises:
         UnreadableData: the message is damaged.

@@ -1,4 +1,4 @@
-"""Encode packs of episodes as multipart ZeroMQ messages, and decode them. Nothing is pickled.
+"""Encoding of packs of episodes as multipart ZeroMQ messages, and decoding. Nothing is pickled.
 
     schema    msgpack, sent once per connection: for each pack its tracks (path, dtype, item shape), how they are
               nested, and its spaces

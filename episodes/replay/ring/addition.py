@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Plan of where new steps go in the replay ring, and which episodes lose steps by it.
+    """Plan of where new steps go in the replay ring, and which episodes lose steps as a result.
 
     Attributes:
         head: index of the first new step.
@@ -90,9 +90,9 @@ class StagedSource(Protocol):
     """Interface of a recorder whose newest steps are kept in memory and not yet written to the replay ring."""
 
     def build_addition(self, ring: Any) -> tuple[Addition, Any]:
-        """Return the planned writes of all steps not yet in the ring, and the argument for `proceed` after them."""
+        """Return the planned writes of all steps not yet in the ring, and the argument for `proceed` afterwards."""
         ...
 
     def proceed(self, continuation: Any) -> None:
-        """Forget the steps that were just written to the ring, and take over the state after them. May be repeated."""
+        """Forget the steps that were just written to the ring, and take over the state afterwards. May be repeated."""
         ...

@@ -1,4 +1,4 @@
-"""Generate episode ids from a random prefix and serial numbers, so that a buffer need not store them.
+"""Episode ids generated from a random prefix and serial numbers, so that a buffer need not store the ids.
 
     id      5f0c2ab9d31e47c8806b | 00000000002a       prefix, serial number
 

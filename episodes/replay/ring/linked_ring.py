@@ -137,7 +137,7 @@ class LinkedRing:
         raise EpisodeStateError("the replay buffer is closed; make another one, with resume=True if it has files")
 
     def replace_contents(self, source: LinkedRing) -> None:
-        """Replace this ring's contents by those of the ring `source`, which must not be used afterwards."""
+        """Replace this ring's contents by the contents of the ring `source`, which must not be used afterwards."""
         stays = ("lock", "allocator", "resume_point", "log")
         contents = {name: value for name, value in vars(source).items() if name not in stays}
         self.__dict__.update(
@@ -157,7 +157,7 @@ class LinkedRing:
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all arrays, including those that link steps."""
+        """Memory size in bytes of all arrays, including the arrays that link steps."""
         observations = self.observations.nbytes if self.has_observations else 0
         return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
 
@@ -403,7 +403,7 @@ class LinkedRing:
             self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
-        """Replace the observation ring by a larger one, and the steps' links to observations by those in `rows`."""
+        """Replace the observation ring by a larger ring, and the steps' links to observations by the links `rows`."""
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations
@@ -472,7 +472,7 @@ class LinkedRing:
                 flags[(start + steps) % self.capacity] = True
 
     def copy_observations_into_records(self) -> None:
-        """Copy each step's two observations into its record, for fast sampling, if the records have space for them."""
+        """Copy each step's two observations into its record, for fast sampling, if the records store observations."""
         if self.beside is not None:
             slots = positions(self.tail, len(self), self.capacity)
             for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):

@@ -1,4 +1,4 @@
-"""Directory with the memory-mapped array files of a replay buffer, locked while the buffer uses them.
+"""Directory with the memory-mapped array files of a replay buffer, locked while the buffer uses these files.
 
 lock            held (flock) by the buffer that uses the directory
 ring_1.npy ...  the arrays, of full size from the beginning
@@ -136,7 +136,7 @@ class MappedFiles:
             self.remove(set(self.names).difference(names))
 
     def remove_unused(self) -> None:
-        """Delete array files in the directory that this buffer does not use, such as those of a killed process."""
+        """Delete array files in the directory that this buffer does not use, such as files of a killed process."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
                 file.unlink(missing_ok=True)

@@ -72,7 +72,7 @@ class ResumePoint:
         self._tail = None
 
     def load(self, restore: Callable[[dict[str, Any], int], None]) -> bool:
-        """Read the saved state and call `restore` with it. Return False if no state was saved.
+        """Read the saved state and call `restore` with this state. Return False if no state was saved.
 
         Raises:
             UnreadableData: a file is damaged, or `restore` failed because of its content.

@@ -148,7 +148,7 @@ class TrackRing:
             )
 
     def write(self, number: int, items: Any, rows: Any = None) -> None:
-        """Write `items[rows]` (all if `rows` is None) as consecutive items with the numbers `number`, ..."""
+        """Write `items[rows]` (all items if no `rows` are given) as consecutive items with the numbers `number`, ..."""
         start = number % self.size
         if self.plain:
             if rows is not None:
@@ -202,7 +202,7 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
 
 
 def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
-    """Return `items[rows]` [k, ...], or all `items` if `rows` is None."""
+    """Return `items[rows]` [k, ...]. Return all `items` if no `rows` are given."""
     if rows is None:
         return items
     if isinstance(rows, slice) or type(items) is Ragged:

@@ -43,7 +43,7 @@ def schema() -> Any:
 
 
 class _Note(NamedTuple):
-    """Record of one training update with its batch, as a ledger file stores it."""
+    """Record of one training update with its batch, in the form stored in a ledger file."""
 
     update: int
     module: str
@@ -201,7 +201,7 @@ def _text(value: Any) -> str:
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
-    """Return the step index of each batch row [B]. For sequences [B, W] it is that of the first real step."""
+    """Return the step index of each batch row [B]. For sequences [B, W] it is the index of the first real step."""
     if numbers.ndim == 1 or not numbers.size:
         return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]

@@ -130,7 +130,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
 
 
 def _folder(path: Path) -> Path:
-    """Return the directory of the ledger at `path`, which may also be a run's folder that contains one."""
+    """Return the directory of the ledger at `path`, which may also be a run's folder that contains a ledger."""
     return path / "ledger" if (path / "ledger").is_dir() else path
 
 

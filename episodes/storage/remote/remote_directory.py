@@ -66,7 +66,7 @@ class RemoteDirectory:
         object.__setattr__(self, "root", root.rstrip("/"))
 
     def path(self, name: str) -> str:
-        """Return the path of the file `name` as the remote file system needs it."""
+        """Return the path of the file `name` in the form that the remote file system needs."""
         return f"{self.root}/{name}"
 
     def sizes(self) -> dict[str, int | None]:

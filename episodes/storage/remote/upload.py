@@ -1,4 +1,4 @@
-"""Upload a data set to remote storage, or only what is new in it.
+"""Upload of a data set to remote storage, or only of its new parts.
 
 Files are sent in an order that keeps the remote data set complete at any time: shards, commits, manifests, and the
 header of a new data set last. An upload that was killed can be repeated, and sends only missing files.
@@ -65,7 +65,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
 
 
 def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | None:
-    """Return the remote data set's header, or None if there is none. Raise an error if it is another data set's."""
+    """Return the remote data set's header, or None if it is missing. Raise an error for another data set's header."""
     try:
         remote_header = header_of(place.read(NAME), place.path(NAME))
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str,
 
 
 def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> int:
-    """Upload the finished Arrow files that the remote directory lacks, and return how many these are.
+    """Upload the finished Arrow files that the remote directory lacks, and return the number of these files.
 
     A commit's shards get names that count only after the commit.
     """
@@ -108,7 +108,7 @@ def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int 
 
 
 def _manifests(catalog: Catalog) -> dict[str, bytes]:
-    """Return the manifests to upload as bytes by file name, with only the finished Arrow files in them."""
+    """Return the manifests to upload as bytes by file name, limited to the finished Arrow files."""
     sealed = {file.name for file in catalog.shards if file.sealed} | catalog.replaced.keys()
     return {
         manifest.path(catalog.directory).name: manifest.of_shards(sealed)

@@ -34,7 +34,7 @@ class _Memory:
 
 
 class MappedColumn:
-    """One array of a data set, spread over the memory-mapped files of all record batches, but read like one array.
+    """Array of a data set, spread over the memory-mapped files of all record batches, but read like one array.
 
     Args:
         arrays: of each batch [rows, *shape], C-contiguous; None for a batch without the track.

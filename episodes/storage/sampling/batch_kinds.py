@@ -1,4 +1,4 @@
-"""Options that say what is in a batch sampled from disk: steps, windows of steps, chunks or whole episodes."""
+"""Options for the contents of a batch sampled from disk: steps, windows of steps, chunks or whole episodes."""
 
 from __future__ import annotations
 

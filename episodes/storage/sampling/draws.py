@@ -49,7 +49,7 @@ class _Draw:
 
 
 class StepDraw(_Draw):
-    """Sampled steps [n]. With n-step returns, the next observation and ending are those of the last of n steps."""
+    """Sampled steps [n]. With n-step returns, the next observation and ending belong to the last of n steps."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps, last: np.ndarray | None = None) -> None:
         super().__init__(tracks, steps)
@@ -60,7 +60,7 @@ class StepDraw(_Draw):
         return self.numbers.shape
 
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the items [n, ...] of array number `place` at the sampled steps, or with `after` what follows them."""
+        """Return the items [n, ...] of array number `place` at the sampled steps, or with `after` the next items."""
         if after and self.last is not self.numbers:
             return self.at(place, self.last + 1)
         return self._items(place, self.steps.units(place, after=after))

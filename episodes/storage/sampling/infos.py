@@ -14,7 +14,7 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 
 
 class StoredInfos:
-    """Infos of all observations of a data set, loaded at once, from which those of sampled steps are picked."""
+    """Infos of all observations of a data set, loaded at once, from which the infos of sampled steps are picked."""
 
     def __init__(self, tracks: StoredTracks) -> None:
         packs = [batch.whole for batch in tracks.batches]

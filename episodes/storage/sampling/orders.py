@@ -40,7 +40,7 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """Order in which each step or episode comes once per epoch, shuffled anew each time, in constant memory."""
+    """Order in which each step or episode comes once per epoch, shuffled again for each epoch, in constant memory."""
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:
         self.num, self.seed, self._small = num, seed, small

@@ -159,7 +159,7 @@ class Sampler:
         return ShuffledOrder(num, self.seed) if self.order == "shuffled" else UniformOrder(num, self.seed)
 
     def _blocks(self) -> Order:
-        """Return the order "blocks": only so many compressed blocks are mixed at a time as fit into the memory pool."""
+        """Return the order "blocks", which mixes only as many compressed blocks at a time as the memory pool holds."""
         if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
@@ -185,7 +185,7 @@ class Sampler:
 
     @property
     def num_left(self) -> int:
-        """Number of batches left in this epoch. At an epoch's end, that of a whole epoch."""
+        """Number of batches left in this epoch. At an epoch's end, the number of batches of a whole epoch."""
         return -(-self._ahead.left // self.what.size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -227,7 +227,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Skip batches, for example those that other data loading workers return."""
+        """Skip batches, for example the batches that other data loading workers return."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)
@@ -256,7 +256,7 @@ class Sampler:
     def _checked_keys(
         self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
     ) -> Sequence[str]:
-        """Validate the arguments of `sample` and `at`, and return the names of the columns that the batch will have."""
+        """Validate the arguments of `sample` and `at`, and return the names of the batch's columns."""
         check_n_step(n_step)
         check_fraction("gamma", gamma)
         return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
@@ -389,7 +389,7 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state_dict`, so that the next batches are those that would have followed it.
+        """Restore a state from `state_dict`, so that the next batches continue from the saved state.
 
         If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 

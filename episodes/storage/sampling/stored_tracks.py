@@ -1,4 +1,4 @@
-"""Arrays of a data set, joined over all its files, and where in memory the item of each step is."""
+"""Arrays of a data set, joined over all its files, and the memory location of each step's item."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RaggedColumn:
 
 
 class StoredTracks:
-    """All arrays of a data set, joined over all files, and an index of where each step's items are.
+    """All arrays of a data set, joined over all files, and an index of the locations of each step's items.
 
     Args:
         batches: of the data set.
@@ -161,7 +161,7 @@ class StoredTracks:
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return which chunks lack the array at `path`, bool [n], and their default item, or None if none does."""
+        """Return which chunks lack the array at `path`, bool [n], and their default item. None without such chunks."""
         lacks = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacks):
             return None

@@ -1,4 +1,4 @@
-"""Which steps of sampled windows exist, and which are padding before or after the episode."""
+"""Steps of sampled windows that exist, and padding before or after the episode."""
 
 from __future__ import annotations
 

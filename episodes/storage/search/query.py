@@ -82,7 +82,7 @@ def _parse(connection: Any, query: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """Yield a JSON value and all values nested in it."""
+    """Yield a JSON value and all values nested in this value."""
     yield tree
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _nodes(part)
@@ -109,7 +109,7 @@ def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
 
 
 def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
-    """Return column names without those that SQL would confuse with a name in the query, as only their case differs.
+    """Return column names without the names that SQL would confuse with a name in the query, as only the case differs.
 
     Raises:
         InvalidArgument: the query matches several of these names, or none of them exactly.

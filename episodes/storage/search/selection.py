@@ -190,7 +190,7 @@ class SavedSelection:
     def found_in(
         self, dataset: Searchable, place_of: Callable[[str], Place | None]
     ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-        """Return episode numbers and times of the saved steps in a data set, and texts about data changed since then.
+        """Return episode numbers and times of the saved steps in a data set, and texts about data changed since.
 
         Args:
             dataset: to search.

@@ -42,7 +42,7 @@ MOST_KEPT = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class ColumnLocation:
-    """What a SQL column contains: an array or info key, an index into its items, and before or after the step.
+    """Contents of a SQL column: an array or info key, an index into its items, and before or after the step.
 
     Attributes:
         path: of a track or info.
