@@ -13,7 +13,7 @@ ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that
 
 
 def checked_device(device: Any) -> torch.device:
-    """Return `device` as a torch device, or raise `InvalidArgument` if torch does not know it."""
+    """Return `device` as a torch device, or raise `InvalidArgument` if torch does not know this device."""
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -72,7 +72,7 @@ def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape
 
 
 def _source(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares the memory of an array, even of a read-only one. Never write to it."""
+    """Return a tensor that shares the memory of an array, even of a read-only array. Never write to it."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))

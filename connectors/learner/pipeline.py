@@ -98,7 +98,7 @@ class LearnerPipeline(SectionedPipeline):
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
     def _views_for(self, pack: EpisodePack) -> Views:
-        """Return the views with their spaces set to those of the pack's observations."""
+        """Return the views with their spaces set to the spaces of the pack's observations."""
         return self.views_of(lambda: Seen(pack).history(slice(None)))
 
 
@@ -176,7 +176,7 @@ def learner_pipeline(
     max_seq_len: int | None = None,
     device: str | torch.device | None = None,
 ) -> LearnerPipeline:
-    """Return the default pipeline from recorded episodes to a train batch, with your connectors and views in it.
+    """Return the default pipeline from recorded episodes to a train batch, including your connectors and views.
 
     Args:
         observation_space: space of the stored observations.
