@@ -86,7 +86,7 @@ class Module:
         self.policy = policy
 
     def initial_state(self) -> dict[str, Any]:
-        """Return the recurrent state at an episode's start, without a batch axis. Empty if the policy has no such state."""
+        """Return the recurrent state at an episode's start, without a batch axis. Empty if the policy has no state."""
         get = getattr(self.policy, "get_initial_state", None)
         return {} if get is None else get() or {}
 

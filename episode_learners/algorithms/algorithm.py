@@ -353,7 +353,7 @@ def _are_finite(measured: Mapping[str, Any]) -> bool:
 
 
 def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
-    """Return the error text for a loss or gradient that is NaN or infinite, with batch rows of such values."""
+    """Return the error text for a NaN or infinite loss or gradient, with the batch rows that contain such values."""
     message = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
     origin, places = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape
