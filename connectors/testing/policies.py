@@ -143,7 +143,7 @@ class _Trial:
     # What is checked
 
     def acting(self, batch_size: int) -> None:
-        """Check that two calls while acting return the same distribution (without one: actions) per row."""
+        """Check that two calls while acting return the same distribution (or else actions) per row."""
         columns = self.batch(batch_size, 1)
         for explore in (True, False):
             call = f"policy(batch, explore={explore})"
