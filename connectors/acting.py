@@ -94,7 +94,7 @@ class ModuleToEnv(Protocol):
 
     @property
     def records_env_actions(self) -> bool:
-        """Whether `act` returns the actions sent to the environment as the output "actions_for_env" too."""
+        """Whether `act` returns the actions sent to the environment also as the output "actions_for_env"."""
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
@@ -114,7 +114,7 @@ class ModuleToEnv(Protocol):
         ...
 
     def log_probs(self, policy: Any, outputs: dict[str, Any], actions: Any) -> np.ndarray | None:
-        """Return the log-probabilities [n] of recorded actions [n, ...] under the policy's outputs for them.
+        """Return the log-probabilities [n] of recorded actions [n, ...] under the policy's outputs for the same steps.
 
         Returns:
             None if `act` has returned them already, or if the outputs do not determine them.

@@ -149,7 +149,7 @@ class Actor:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Spaces and connector settings of both pipelines, as plain values, to compare with those of the training."""
+        """Spaces and connector settings of both pipelines, as plain values, to compare with the training's values."""
         return fingerprint_of(self.env_to_module, self.module_to_env)
 
     def check(self) -> None:

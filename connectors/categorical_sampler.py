@@ -43,7 +43,7 @@ class NumpyCategoricalSampler:
             self._stream.bit_generator.state = state["stream"]
 
     def sample(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
-        """Return random actions [N] for logits `inputs` [N, n], distributed as those of `distribution.sample`."""
+        """Return random actions [N] for logits `inputs` [N, n], distributed as the actions of `distribution.sample`."""
         choices = (inputs - self._log_exponential_noise(inputs.size).reshape(inputs.shape)).argmax(-1)
         return choices + distribution.start if distribution.start else choices
 
@@ -65,14 +65,14 @@ class NumpyCategoricalSampler:
         self._ahead = np.concatenate([self._ahead, np.log(times, out=times)])
 
     def log_prob(self, distribution: Categorical, inputs: torch.Tensor, actions: np.ndarray) -> np.ndarray:
-        """Return the log-probabilities [N] of actions [N], as `distribution.log_prob` does."""
+        """Return the log-probabilities [N] of actions [N], like `distribution.log_prob`."""
         if inputs.ndim != 2:
             return distribution.log_prob(inputs, torch.from_numpy(actions)).numpy()
         choices = actions - distribution.start if distribution.start else actions
         return log_probs_of(inputs).numpy()[np.arange(len(choices)), choices]
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
-        """Return the most likely actions [N], as `distribution.mode` does."""
+        """Return the most likely actions [N], like `distribution.mode`."""
         choices = inputs.argmax(-1)
         return choices + distribution.start if distribution.start else choices
 

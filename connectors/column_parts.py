@@ -26,7 +26,7 @@ class RowOwner(NamedTuple):
 
     @classmethod
     def of(cls, episode: Any) -> RowOwner:
-        """Return the ids of an episode as the owner of rows. All ids are None if `episode` is None."""
+        """Return the ids of an episode as the owner of rows. Without an episode, all ids are unknown (`None`)."""
         if episode is None:
             return cls()
         return cls(episode.multi_agent_episode_id or episode.id_, episode.agent_id, episode.module_id)

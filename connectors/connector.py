@@ -175,7 +175,7 @@ class Connector:
         """Reset what the connector has learned from data."""
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state that combines those of several copies of this connector. By default it is the first
+        """Return one state that combines the states of several copies of this connector. By default it is the first
         state.
         """
         return states[0] if states else {}

@@ -245,7 +245,7 @@ class SquashedGaussian(ActionDistribution):
 
 
 class JointDistribution(ActionDistribution):
-    """Distribution over a Dict or Tuple action space with independent components. Inputs: those of the components,
+    """Distribution over a Dict or Tuple action space with independent components. Inputs: the components' inputs,
     concatenated.
     """
 
@@ -365,7 +365,7 @@ def _pick(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def _as_mask(mask: Any, inputs: Tensor) -> Tensor:
-    """Return an action mask as bool tensor. Raise `ShapeMismatch` if its shape is not that of the inputs."""
+    """Return an action mask as bool tensor. Raise `ShapeMismatch` if its shape differs from the inputs' shape."""
     if not isinstance(mask, Tensor) or mask.shape != inputs.shape:
         shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise ShapeMismatch(f"an action mask {shape} for choices of {list(inputs.shape)}: it needs a number for each")

@@ -146,7 +146,7 @@ def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
 
 
 def stamped(policy: Any) -> dict[str, Any] | None:
-    """Return the pipeline fingerprint stored in a policy, or None if there is none."""
+    """Return the pipeline fingerprint stored in a policy, or None if it is missing."""
     return getattr(policy, ATTRIBUTE, None)
 
 
@@ -198,7 +198,7 @@ def _made(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any, action_space: Any) -> None:
-    """Raise `StateMismatch` if pipelines were made for other spaces than those of the environment.
+    """Raise `StateMismatch` if pipelines were made for other spaces than the environment's spaces.
 
     Bounds of observations may differ.
 
@@ -222,7 +222,7 @@ def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any,
 
 
 def check_views(policy: Any, views: list[Any]) -> None:
-    """Raise `StateMismatch` if the policy acted with other views (inputs computed from stored data) than these.
+    """Raise `StateMismatch` if the policy acted with other views (inputs computed from stored data) than `views`.
 
     Args:
         views: [name, settings] of each view of the learner.

@@ -139,7 +139,7 @@ class MultiAgentPipeline(Connector):
         return {_JOINT: self.joint, **self.modules} if len(self.joint) else self.modules
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
-        """Return the pipelines' states by module id; that of the preprocessors of all agents is "__joint__"."""
+        """Return the pipelines' states by module id, and the state of all agents' preprocessors as "__joint__"."""
         return {module_id: pipeline.get_state() for module_id, pipeline in self._parts.items()}
 
     def set_state(self, state: dict[Any, Any]) -> None:
@@ -160,7 +160,7 @@ class MultiAgentPipeline(Connector):
             pipeline.reset_state()
 
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
-        """Return one state that merges those of several copies of this pipeline, module by module."""
+        """Return one state that merges the states of several copies of this pipeline, module by module."""
         modules = dict.fromkeys(module_id for state in states for module_id in state)
         return {
             module_id: (self.joint if module_id == _JOINT else self[module_id]).merge_states(
@@ -292,7 +292,7 @@ def _episodes_at(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[SingleAg
 
 
 def _policy_of(policies: Any, module_id: Any) -> Any:
-    """Return the policy of a module, or None if `policies` is None.
+    """Return the policy of a module, or None for `policies=None`.
 
     Raises:
         UnknownKey: there is no policy of the module.

@@ -237,7 +237,7 @@ class ConnectorPipeline(Connector):
             self.set_input_spaces(observation_space, action_space)
 
     def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors to call for complete arrays, without leading ones that would not change them.
+        """Return the connectors to call for complete arrays, without leading connectors that do not change the arrays.
 
         All connectors after the first one that changes rows are called, because it may leave incomplete columns.
         """
@@ -282,7 +282,7 @@ class ConnectorPipeline(Connector):
             piece.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state that merges those of several copies of this pipeline, connector by connector."""
+        """Return one state that merges the states of several copies of this pipeline, connector by connector."""
         names = dict.fromkeys(name for state in states for name in state)
         return {
             name: self._pieces[self._key(name)].merge_states([state[name] for state in states if name in state])

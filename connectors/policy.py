@@ -86,7 +86,7 @@ class Module:
         self.policy = policy
 
     def initial_state(self) -> dict[str, Any]:
-        """Return the recurrent state at an episode's start, without a batch axis. It is empty if there is none."""
+        """Return the recurrent state at an episode's start, without a batch axis. Empty if the policy has no state."""
         get = getattr(self.policy, "get_initial_state", None)
         return {} if get is None else get() or {}
 
@@ -116,7 +116,7 @@ class Module:
 
     @property
     def device(self) -> torch.device:
-        """Device of batches for the policy: its `device`, that of its first parameter, or the CPU."""
+        """Device of batches for the policy: its `device`, the device of its first parameter, or the CPU."""
         device = getattr(self.policy, "device", None)
         if device is not None:
             return torch.device(device)
@@ -191,7 +191,7 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
 
 
 def _arguments_of(policy: Any) -> Signature | None:
-    """Return the parameters in the signature of a callable, or None if Python cannot determine it."""
+    """Return the parameters in the signature of a callable, or None if Python cannot determine the signature."""
     try:
         return signature(policy)
     except (TypeError, ValueError):

@@ -142,7 +142,7 @@ class _Mover:
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, batch: Batch) -> tuple[Batch, Callable[[Batch], None] | None]:
-        """Return the batch on the device, and a function to call before use; it is None on the CPU."""
+        """Return the batch on the device, and a function to call before use, or None on the CPU."""
         columns = dict(batch.items())
         indices = {name: columns.pop(name) for name in (_INDICES,) if name in columns}
         if self._stream is None:

@@ -118,7 +118,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def views(self) -> Views:
-        """Functions that compute the policy's inputs from stored observations, for a learner or replay to use too.
+        """Functions that compute the policy's inputs from stored observations, also for use by a learner or replay.
 
         Raises:
             InvalidArgument: the spaces are not known yet.
@@ -163,7 +163,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def other_pieces(self) -> dict[str, Connector]:
-        """Connectors by name that neither change stored observations nor compute policy inputs from them."""
+        """Connectors by name, except `ObservationRewriter`s and views."""
         return dict(self._sections.pieces)
 
     @property

@@ -53,7 +53,7 @@ class Sequences:
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """Which positions of the padded rows are steps, bool [R, max_seq_len]."""
+        """True for positions of the padded rows that are steps, bool [R, max_seq_len]."""
         return np.arange(self.max_seq_len) < self.lengths[:, None]
 
     @cached_property

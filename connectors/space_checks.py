@@ -13,7 +13,7 @@ from episodes.tracks import nested
 
 
 def describe_mismatch(rows: Any, space: gym.Space | None, num_rows: int) -> str | None:
-    """Return text that says how `rows` [N, ...] differ from a space in structure, shape or dtype.
+    """Return text that describes how `rows` [N, ...] differ from a space in structure, shape or dtype.
 
     Returns:
         text, or None if they match or the space cannot be checked.

@@ -13,7 +13,7 @@ ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that
 
 
 def checked_device(device: Any) -> torch.device:
-    """Return `device` as a torch device, or raise `InvalidArgument` if torch does not know it."""
+    """Return `device` as a torch device, or raise `InvalidArgument` if torch does not know this device."""
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -68,7 +68,7 @@ def _train(chosen: argparse.Namespace) -> int:
 
 
 def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> None:
-    """Continue a training run from its newest checkpoint, or start it if there is none."""
+    """Continue a training run from its newest checkpoint, or start it without a checkpoint."""
     if not trainer.resume(allow):
         trainer.logger.resume(-1)
     elif goal is not None:
@@ -103,21 +103,21 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
 
 
 def _check_without(chosen: argparse.Namespace, option: str, reason: str, *others: str) -> None:
-    """Raise `InvalidArgument` if `option` is given together with an option that contradicts it."""
+    """Raise `InvalidArgument` if `option` is given together with a contradicting option."""
     for other in others:
         if getattr(chosen, other) is not None:
             raise InvalidArgument(f"--{other} beside --{option}: {reason}; leave it out")
 
 
 def _with_max_epochs(run: Run, epochs: int | None) -> Run:
-    """Return the run limited to `epochs` epochs, or unchanged if `epochs` is None."""
+    """Return the run limited to `epochs` epochs, or unchanged for `epochs=None`."""
     if epochs is not None:
         run.trainer["max_epochs"] = epochs
     return run
 
 
 def _with_runners(run: Run, num_runners: int | None) -> Run:
-    """Return the run with `num_runners` parallel runners, or unchanged if `num_runners` is None."""
+    """Return the run with `num_runners` parallel runners, or unchanged for `num_runners=None`."""
     if num_runners is not None:
         run.num_runners = num_runners
     return run

@@ -27,7 +27,7 @@ class EpisodeHistory:
         self._kept: deque[list[SingleAgentEpisode]] = deque(maxlen=keep)
 
     def add(self, pack: EpisodePack) -> None:
-        """Add sampled episodes, and parts of episodes that continue earlier ones. Nothing is copied."""
+        """Add sampled episodes, and parts of episodes that continue earlier parts. Nothing is copied."""
         self.num_steps += pack.num_steps
         ended = pack.terminated | pack.truncated
         for chunk, has_ended in zip(pack, ended, strict=True):
@@ -42,7 +42,7 @@ class EpisodeHistory:
         self._kept.append(chunks)
 
     def mean_return(self, last: int = 50) -> float:
-        """Return the mean return of the last `last` complete episodes, NaN if there are none."""
+        """Return the mean return of the last `last` complete episodes, NaN without complete episodes."""
         return float(np.mean(self.returns[-last:])) if self.returns else float("nan")
 
     def episodes(self) -> list[SingleAgentEpisode]:

@@ -99,7 +99,7 @@ class League:
         return names, matrix
 
     def player_of(self, module_id: Hashable) -> str:
-        """Return the name of the player (learner or snapshot) whose weights a module has now."""
+        """Return the name of the player (learner or snapshot) whose weights are currently in a module."""
         return self.players.get(module_id, str(module_id))
 
     def on_collect(self, trainer: Any, episodes: Sequence[MultiAgentEpisode]) -> None:

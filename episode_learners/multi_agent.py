@@ -138,7 +138,7 @@ class MultiAgentAlgorithm(nn.Module):
         *,
         module_ids: Iterable[Hashable] | None = None,
     ) -> dict[Any, dict[str, float]]:
-        """Update all training modules from multi-agent episodes or those of single agents. Return metrics by module.
+        """Update all training modules from multi-agent or single-agent episodes. Return metrics by module.
 
         Args:
             module_ids: the modules that learn; by default `train_ids`. A module without a step is left out.

@@ -135,7 +135,7 @@ def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any
 
 
 def _spaces_of(env: MultiAgentEnv, players: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return (observation space, action space) by module id, those of its agent in `players`. Close the environment."""
+    """Return (observation space, action space) by module id, for its agent in `players`. Close the environment."""
     spaces = {
         module_id: (env.space("observation_space", agent), env.space("action_space", agent))
         for module_id, agent in players.items()

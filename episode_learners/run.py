@@ -163,8 +163,8 @@ class Run:
 
     @classmethod
     def of_preset(cls, algo: str, env: str) -> Run:
-        """Return the run with tested settings for this algorithm and environment, or with default settings if there
-        are none.
+        """Return the run with tested settings for this algorithm and environment, or else with default
+        settings.
         """
         path = presets().get((algo, env))
         return cls(algo=algo, env=env) if path is None else cls.of_file(path)
@@ -255,7 +255,7 @@ class Run:
         return GroupRunner(runner, group, is_asynchronous=is_asynchronous)
 
     def _data(self, algorithm: learners.Algorithm) -> Any:
-        """Return the recorded episodes as the algorithm needs them: as a data set, a sampler or a replay buffer."""
+        """Return the recorded episodes in the form for the algorithm: as a data set, a sampler or a replay buffer."""
         dataset = EpisodeDataset(str(self.data))
         stored, seen = dataset.observation_space, algorithm.policy.observation_space
         if stored is not None and stored != seen:

@@ -1,4 +1,4 @@
-"""Closes environments when their runner is garbage-collected and nobody has called `close`."""
+"""Closing of environments when their runner is garbage-collected without a call of `close`."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bo
 
 @contextmanager
 def _evaluation_mode(policies: Sequence[Any]) -> Iterator[None]:
-    """Set policies to evaluation mode in a `with` block, and restore their mode and torch's random state after it."""
+    """Set policies to evaluation mode in a `with` block, and then restore their mode and torch's random state."""
     modules = [part for policy in policies if isinstance(policy, torch.nn.Module) for part in policy.modules()]
     were_training = [module.training for module in modules]
     devices = {module_of(policy).device for policy in policies}

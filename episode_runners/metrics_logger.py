@@ -36,7 +36,7 @@ _WITH_ALL_VALUES = ("mean", "item_series", "percentiles")  # others need one num
 
 @dataclass(slots=True)
 class _Series:
-    """Values logged under one key, with the options for reducing them."""
+    """Values logged under one key, with the options for reducing these values."""
 
     reduction: str  # a key of `_REDUCTIONS`
     values: deque[Any]
@@ -100,7 +100,7 @@ class MetricsLogger:
         clear_on_reduce: bool | None = None,
         with_throughput: bool | None = None,
     ) -> None:
-        """Log a value under a key. The options of the key are those of its first call.
+        """Log a value under a key. The first call for a key sets the key's options.
 
         Args:
             key: a name, or a tuple of names that leads into nested dicts.
@@ -162,7 +162,7 @@ class MetricsLogger:
     def log_dict(
         self, value_dict: Mapping[str, Any], *, key: Key | None = None, reduce: str | None = "mean", **options: Any
     ) -> None:
-        """Log the values of nested dicts, each under the keys on the path to it.
+        """Log the values of nested dicts, each under the keys on the path to the value.
 
         Args:
             value_dict: values by name, or dicts of them.

@@ -287,7 +287,7 @@ class MultiAgentEnvRunner(EnvRunner):
             return chunk
 
     def _cut_all(self) -> None:
-        """Store the steps so far of all ongoing episodes as chunks, and continue the episodes in new ones."""
+        """Store the steps so far of all ongoing episodes as chunks, and continue the episodes in new chunks."""
         for i, episode in enumerate(self.episodes):
             if len(episode):
                 successor = episode.cut(self._lookback_of(episode))
@@ -357,7 +357,7 @@ class MultiAgentEnvRunner(EnvRunner):
         *,
         missing: list[int] | None = None,
     ) -> None:
-        """Take one env step in each of the environment copies `going`, and record it."""
+        """Take one env step in each of the environment copies `going`, and record the step."""
         if self._resuming:
             self._fit_outputs(actions, outputs)
         steps = [(i, self._step_copy(i, for_env[i])) for i in going]
@@ -388,7 +388,7 @@ class MultiAgentEnvRunner(EnvRunner):
             raise
 
     def _fit_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
-        """Give agents that act for the first time in a chunk the recorded outputs that their current policy has.
+        """Give agents that act for the first time in a chunk the recorded outputs of their current policy.
 
         Items of earlier steps without such an output are zeros, and for recurrent states the initial state: the policy
         starts with it, and a learner does too. Random actions have no outputs.

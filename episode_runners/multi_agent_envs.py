@@ -190,7 +190,7 @@ def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> A
 
 
 def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
-    """Return an agent's space, whichever of four usual methods or attributes the environment has for it."""
+    """Return an agent's space, from whichever of four usual methods or attributes the environment has for spaces."""
     member: Any = getattr(env, kind, None)
     if not isinstance(member, gym.Space) and callable(member):  # first: PettingZoo warns where its dict is asked for
         return cast(gym.Space, member(agent_id))

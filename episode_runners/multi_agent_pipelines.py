@@ -46,7 +46,7 @@ def split_actors(
     module_to_env: MultiAgentModuleToEnv | None,
     seed: int | None,
 ) -> tuple[Mapping[Any, Any] | None, MultiAgentEnvToModule | None, MultiAgentModuleToEnv | None]:
-    """Return the policies without their actors, and the runner's pipelines with those of the actors added.
+    """Return the policies without their actors, and the runner's pipelines with the actors' pipelines added.
 
     Raises:
         InvalidArgument: a module has both an actor and a pipeline.
@@ -242,7 +242,7 @@ class RunnerPipelines:
         return space
 
     def reseed_spaces(self, seed: int) -> None:
-        """Seed the action spaces, those of agents that appear later too, for random actions."""
+        """Seed the action spaces, also the spaces of agents that appear later, for random actions."""
         self.seed, self._num_seeded = seed, 0
         for space in self._agents.actions.values():
             self._num_seeded += 1
@@ -296,10 +296,10 @@ class RunnerPipelines:
 
 
 def _rewriting_modules(pipelines: MultiAgentEnvToModule) -> set[Any]:
-    """Return the ids of modules whose pipelines change observations before episodes store them."""
+    """Return the ids of modules whose pipelines change observations before they are stored in episodes."""
     return {module_id for module_id, pipeline in pipelines.modules.items() if pipeline.rewrites}
 
 
 def _are_alike(space: Any, known: Any) -> bool:
-    """Return True if two spaces have the same shape, or if `known` is None."""
+    """Return True if two spaces have the same shape, and for `known=None`."""
     return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

@@ -50,7 +50,7 @@ class MultiAgentCollectStats:
 
     @property
     def mean_return(self) -> float:
-        """Mean return, summed over agents, of the episodes that ended. NaN if there are none."""
+        """Mean return, summed over agents, of the episodes that ended. NaN without such episodes."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     def as_dict(self) -> dict[str, float]:

@@ -42,7 +42,7 @@ def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
 
 
 def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> None:
-    """Copy the policy versions of actions whose results are still pending from a chunk to the next one."""
+    """Copy the policy versions of actions whose results are still pending from a chunk to the next chunk."""
     for agent_id, line in successor.agents.timelines.items():
         before = chunk.agents.timelines[agent_id].episode
         runs = before.facts.policy_versions

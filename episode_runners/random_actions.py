@@ -11,7 +11,7 @@ MASK = "action_mask"  # key of the mask [N, n] in `Dict` observations: which of 
 
 
 class RandomActions:
-    """Sampler of random actions [N, ...]. Those of Discrete spaces respect the observations' "action_mask"."""
+    """Sampler of random actions [N, ...]. Actions of Discrete spaces respect the observations' "action_mask"."""
 
     def __init__(self, env: gym.vector.VectorEnv) -> None:
         self._space, self._single = env.action_space, env.single_action_space

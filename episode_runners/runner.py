@@ -103,7 +103,7 @@ class _AsStepped(Sequence[Any]):
 
 
 def hook_methods(hooks: Any, name: str) -> tuple[Any, ...]:
-    """Return the methods called `name` of those hooks that override it."""
+    """Return the methods called `name` of the hooks that override this method."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
     return tuple(method for method in methods if method and getattr(method, "__func__", method) is not empty)

@@ -1,4 +1,4 @@
-"""`SerialVectorEnv`: a faster `SyncVectorEnv` of Gymnasium, which rejects rewards that are None."""
+"""`SerialVectorEnv`: a faster `SyncVectorEnv` of Gymnasium, which rejects None as a reward."""
 
 from __future__ import annotations
 

@@ -501,7 +501,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return actions, to_env_actions(space, actions), {}  # so that the recorded actions are exactly those sent
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
-        """Take one step in all environments, and record it."""
+        """Take one step in all environments, and record the step."""
         self._row = self.env.step(actions_for_env)
         observations, rewards, terminateds, truncateds, infos = self._row
         last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
@@ -577,7 +577,7 @@ class SingleAgentEnvRunner(EnvRunner):
         rewards: Any = None,
         infos: dict[str, Any] | None = None,
     ) -> Any:
-        """Return observations [n, ...] of environments `envs` [n] as the env-to-module pipeline stores them.
+        """Return observations [n, ...] of environments `envs` [n] in the form that the env-to-module pipeline stores.
 
         Args:
             observations: as the environments returned them, [n, ...].

@@ -46,12 +46,12 @@ class CollectStats:
 
     @property
     def mean_return(self) -> float:
-        """Mean return of the episodes that ended, NaN if there are none."""
+        """Mean return of the episodes that ended, NaN without such episodes."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     @property
     def mean_length(self) -> float:
-        """Mean length of the episodes that ended, NaN if there are none."""
+        """Mean length of the episodes that ended, NaN without such episodes."""
         return float(self.lengths.mean()) if len(self.lengths) else float("nan")
 
     def as_dict(self) -> dict[str, float]:

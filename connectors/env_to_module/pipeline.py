@@ -147,7 +147,7 @@ def env_to_module_pipeline(
     policy: Any = None,
     device: str | torch.device | None = None,
 ) -> EnvToModulePipeline:
-    """Return the default pipeline from ongoing episodes to the policy's input batch, with your connectors in it.
+    """Return the default pipeline from ongoing episodes to the policy's input batch, including your connectors.
 
     Args:
         observation_space: space of one environment's observations.

@@ -21,7 +21,7 @@ _TEMPLATE = Path(__file__).with_name("serve.py")
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An exported .onnx file and what is known about it: see the attributes.
+    """An exported .onnx file, with its size, its inputs and outputs, and its comparison with the actor.
 
     Attributes:
         path: the file.

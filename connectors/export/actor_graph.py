@@ -61,7 +61,7 @@ def explained(part: str) -> Iterator[None]:
 
 
 def _place(traceback: TracebackType | None) -> str:
-    """Return " (at FILE:LINE)" of the deepest traceback frame that is not in a library, or "" if there is none."""
+    """Return " (at FILE:LINE)" of the deepest traceback frame that is not in a library, or "" without such a frame."""
     place = ""
     while traceback is not None:
         frame = traceback.tb_frame
@@ -129,7 +129,7 @@ class Noise(TorchFunctionMode):
 
 
 class _NoEpisodes:
-    """Placeholder passed to connectors as `episodes`, which an exported policy does not have. Reading it raises."""
+    """Placeholder passed to connectors as `episodes`, which an exported policy does not receive. Reading it raises."""
 
     def _raise(self, *args: Any) -> Any:
         raise NotTraceable("an exported policy has no episodes; use a view (a function of a history)")

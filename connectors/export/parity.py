@@ -86,7 +86,7 @@ def check_parity(
 
 
 class _Comparison:
-    """Comparison of an actor's outputs with those of its file. The first step that differs raises an error."""
+    """Comparison of an actor's outputs with its file's outputs. The first step that differs raises an error."""
 
     def __init__(self, actor: Actor, tolerance: float) -> None:
         self.actor, self.tolerance = actor, tolerance

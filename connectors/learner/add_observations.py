@@ -14,7 +14,7 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Connector that adds "obs" [B, ...], the policy's observation before each step, unless the batch has it."""
+    """Connector that adds "obs" [B, ...], the policy's observation before each step, unless it is in the batch."""
 
     writes = (Columns.OBS,)
     reads_tracks = True

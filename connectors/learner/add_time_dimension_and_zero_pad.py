@@ -59,12 +59,12 @@ def sequences_of(batch: ColumnDict, pack: EpisodePack) -> Sequences | None:
 
 
 def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
-    """Return a column [S, ...] of single steps as the batch needs it: unchanged, or padded to sequences."""
+    """Return a column [S, ...] of single steps in the form of the batch: unchanged, or padded to sequences."""
     return all_in_batch_form({"column": column}, batch, pack)["column"]
 
 
 def all_in_batch_form(columns: dict[str, Any], batch: ColumnDict, pack: EpisodePack) -> dict[str, Any]:
-    """Return columns [S, ...] of single steps as the batch needs them: unchanged, or padded to sequences."""
+    """Return columns [S, ...] of single steps in the form of the batch: unchanged, or padded to sequences."""
     mask = batch.get(Columns.LOSS_MASK)
     if mask is None:
         return columns

@@ -14,7 +14,7 @@ __all__ = ["DrawViews"]
 
 
 class DrawViews:
-    """Function for `buffer.sample(n, views=...)` that changes stored observations and then applies views to them.
+    """Function for `buffer.sample(n, views=...)` that changes stored observations before applying views.
 
     Rewriters learn no statistics from sampled batches.
 
@@ -33,7 +33,7 @@ class DrawViews:
         return self.views(_Rewritten(self, history))
 
     def rewritten(self, observations: Any) -> Any:
-        """Return the observations [n, ...] as all `ObservationRewriter`s of the pipeline change them."""
+        """Return the observations [n, ...], changed by all `ObservationRewriter`s of the pipeline."""
         for rewriter in self._rewriters:
             observations = rewriter.rewrite(observations, None, False)
         return observations

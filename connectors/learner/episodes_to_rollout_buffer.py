@@ -87,5 +87,5 @@ class EpisodesToRolloutBuffer(Connector):
         self._edge.set_state(state)
 
     def reset_state(self) -> None:
-        """Forget ongoing episodes, so that all environments continue with new ones."""
+        """Forget ongoing episodes, so that all environments continue with new episodes."""
         self._edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)

@@ -125,7 +125,7 @@ class HindsightRelabel(Connector):
 
 
 class _Relabelled(OtherObservations):
-    """History for views in which the goals of some steps are replaced, in all observations that are read for them.
+    """History for views in which the goals of some steps are replaced, in all observations read for these steps.
 
     Args:
         source: the history with the original goals.

@@ -176,7 +176,7 @@ def learner_pipeline(
     max_seq_len: int | None = None,
     device: str | torch.device | None = None,
 ) -> LearnerPipeline:
-    """Return the default pipeline from recorded episodes to a train batch, with your connectors and views in it.
+    """Return the default pipeline from recorded episodes to a train batch, including your connectors and views.
 
     Args:
         observation_space: space of the stored observations.

@@ -113,7 +113,7 @@ class GetActions(Connector):
         self._seed, self._generator, self._rows = None, None, NumpyCategoricalSampler()
 
     def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:
-        """Return this connector's random generator on the device of the inputs, or None for torch's global one."""
+        """Return this connector's random generator on the inputs' device, or None for torch's global generator."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
         return self._generator
@@ -185,7 +185,7 @@ class GetActions(Connector):
             return distribution.log_prob(inputs, actions).cpu().numpy()
 
     def distribution_of(self, policy: Any) -> ActionDistribution:
-        """Return the policy's distribution, or else that of the action space. Raise `UnknownKey` without either."""
+        """Return the distribution of the policy, or else of the action space. Raise `UnknownKey` without either."""
         distribution = distribution_of(policy)
         if distribution is not None:
             return distribution

@@ -93,7 +93,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             )
 
     def bind_policy(self, policy: Any) -> None:
-        """Add a connector that removes the time axis if the policy is recurrent, unless there is one."""
+        """Add a connector that removes the time axis if the policy is recurrent, unless one exists already."""
         if module_of(policy).is_recurrent and RemoveTimeDimension not in self:
             self.prepend(RemoveTimeDimension())
 
@@ -124,7 +124,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         return None if late is None else late.log_probs(outputs, actions, policy)
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """Return a pack with "action_logp" for all steps, if a `GetActions(log_probs=False)` has omitted them."""
+        """Return a pack with "action_logp" for all steps, if `GetActions(log_probs=False)` has omitted this column."""
         late = self._late()
         return pack if late is None else late.with_log_probs(pack, policy)
 
@@ -133,7 +133,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
 
     def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors to call for batches that are complete arrays: those that can change them."""
+        """Return the connectors that can change batches that are complete arrays, to call for such batches."""
         return tuple(piece for piece in self._pieces.values() if piece.changes_rows)
 
 
@@ -167,7 +167,7 @@ def module_to_env_pipeline(
     seed: int | None = None,
     log_probs: bool = True,
 ) -> ModuleToEnvPipeline:
-    """Return the default pipeline from the policy's outputs to actions, with your connectors in it.
+    """Return the default pipeline from the policy's outputs to actions, including your connectors.
 
     Its output has "actions" (the policy's), "actions_for_env" (the environment's), and all other outputs as numpy
     arrays [N, ...].

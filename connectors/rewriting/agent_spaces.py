@@ -1,4 +1,4 @@
-"""`AgentSpaces`: observation and action spaces of agents, including those that appear during a run."""
+"""`AgentSpaces`: observation and action spaces of agents, including agents that appear during a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
 
 
 def _changed_spaces(known: ByAgent, new: ByAgent | None) -> dict[Any, Any]:
-    """Return those of the spaces `new` that are missing in `known` or differ there, by agent id."""
+    """Return the spaces in `new` that are missing in `known` or differ from it, by agent id."""
     return {
         agent_id: space
         for agent_id, space in (new or {}).items()

@@ -60,7 +60,7 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(output_spaces)
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
-        """Return the observations by agent id. Those of the selected agents are rewritten."""
+        """Return the observations by agent id. The selected agents' observations are rewritten."""
         changed = dict(observations)
         for agent_id, observation in observations.items():
             if self.takes(agent_id):

@@ -12,7 +12,7 @@ __all__ = ["ObservationPreprocessor"]
 
 
 class ObservationPreprocessor(ObservationRewriter):
-    """Base class for changing observations before episodes store them. Override `preprocess` or `preprocess_rows`.
+    """Base class for changing observations before storage in episodes. Override `preprocess` or `preprocess_rows`.
 
     Also override `recompute_output_observation_space` if shape, dtype or bounds change.
 

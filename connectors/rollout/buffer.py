@@ -116,7 +116,7 @@ class FinalObservations:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Return a list of tensors as one tensor, and replace the contents of the list by it."""
+    """Return a list of tensors as one tensor, and replace the contents of the list by this tensor."""
     if len(parts) > 1:
         parts[:] = [torch.cat(parts)]
     return parts[0]
@@ -364,7 +364,7 @@ def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
 
 
 def final_observations(rollout: TensorDict) -> FinalObservations:
-    """Return the `FinalObservations` of a rollout: last observations that have no row of their own."""
+    """Return the `FinalObservations` of a rollout: last observations without a separate row."""
     final = rollout.get_non_tensor(FINAL, None)
     if not isinstance(final, FinalObservations):
         raise TrackMismatch(f"rollout[{FINAL!r}] is {final!r}; start_rollout puts FinalObservations there")

@@ -112,7 +112,7 @@ def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.nda
 def _finals_of(
     rollout: TensorDict, fragments: Fragments, observations: np.ndarray, values: np.ndarray
 ) -> FinalObservations:
-    """Return the last observations that have no row in the rollout, because the next episode begins there."""
+    """Return the last observations that have no row in the rollout, because the next episode begins in that row."""
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)

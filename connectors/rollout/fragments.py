@@ -119,7 +119,7 @@ class Fragments:
         return np.cumsum(self.lengths + 1) - 1
 
     def shares_last_slot(self) -> np.ndarray:
-        """Whether the next part of an episode begins in the row of this one's last observation, bool [F]."""
+        """True for parts of episodes whose last observation is in the row where the next part begins, bool [F]."""
         slots = self.starts + self.lengths
         shares_last_slot = np.zeros(len(self), bool)
         shares_last_slot[:-1] = slots[:-1] == self.starts[1:]

@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass
 class Bench(ABC):
-    """Test pipeline of one of three kinds (learner, env-to-module, module-to-env), with sample data for it."""
+    """Test pipeline of one of three kinds (learner, env-to-module, module-to-env), with its sample data."""
 
     observation_space: gym.Space
     action_space: gym.Space
@@ -63,7 +63,7 @@ class Bench(ABC):
         return ()
 
     def num_rows(self, samples: Samples) -> int:
-        """Return the number of rows that a batch made of these samples has."""
+        """Return the number of rows of a batch made of these samples."""
         return len(samples)
 
     def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:

@@ -143,7 +143,7 @@ class _Trial:
     # What is checked
 
     def acting(self, batch_size: int) -> None:
-        """Check that two calls while acting return the same distribution, or actions if there is none, per row."""
+        """Check that two calls while acting return the same distribution (or else actions) per row."""
         columns = self.batch(batch_size, 1)
         for explore in (True, False):
             call = f"policy(batch, explore={explore})"
@@ -266,7 +266,7 @@ def _says_actions(outputs: ColumnDict) -> bool:
 
 
 def _compared(outputs: ColumnDict) -> list[str]:
-    """Return the outputs to compare by name: those that do not depend on random numbers."""
+    """Return the outputs that do not depend on random numbers, to compare them by name."""
     return [name for name in outputs if name in _COMPARED or not _says_actions(outputs)]
 
 

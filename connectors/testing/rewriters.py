@@ -1,4 +1,4 @@
-"""Additional checks of `check_connector` for connectors that change observations before episodes store them."""
+"""Additional checks of `check_connector` for connectors that change observations before they are stored in episodes."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class _Comparison:
         self._views, self._mode = views, mode
 
     def of_chunk(self, acted: Columns, pack: EpisodePack) -> None:
-        """Compare the views while acting with those of the recorded pack: steps, values, sequences and replay."""
+        """Compare the views while acting with the views of the recorded pack: steps, values, sequences and replay."""
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
         learned = self._of(pack, observed)
         self._equal("learning", learned, acted)

@@ -22,7 +22,7 @@ __all__ = ["FlattenObservations"]
 
 
 class FlattenObservations(ViewPiece, ObservationRewriter):
-    """Connector that flattens each observation to one vector [D], as `gymnasium.spaces.flatten` does.
+    """Connector that flattens each observation to one vector [D], like `gymnasium.spaces.flatten`.
 
     Box and MultiBinary parts are raveled. Discrete and MultiDiscrete parts become one-hot. Dict and Tuple parts are
     concatenated.

@@ -71,7 +71,7 @@ class ViewPiece(Connector):
         return self._view.spaces(given) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:
-        """Set the spaces to those at index `place` of a sequence of views, or clear them if `views` is None."""
+        """Set the spaces to the spaces at index `place` of a sequence of views, or clear them for `views=None`."""
         given = HistorySpaces() if views is None else views.input_spaces_of(place)
         self._input_observation_space, self._input_action_space = given.observation_space, given.action_space
         self._observation_space = None if views is None else views.input_spaces_of(place + 1).observation_space
@@ -86,7 +86,7 @@ class ViewPiece(Connector):
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> Any:
-        """Return the view's columns for a history. As a connector: return the batch with those of the episodes."""
+        """Return the view's columns for a history. As a connector: return the batch with the episodes' columns."""
         if history is not None:
             return self.see(history)
         spaces = HistorySpaces(self.input_observation_space, self.input_action_space)

@@ -17,7 +17,7 @@ __all__ = ["check_recorded_alike"]
 def check_recorded_alike(
     episodes: Sequence[SingleAgentEpisode], algorithm: Algorithm, *, is_on_policy: bool = False
 ) -> None:
-    """Raise `StateMismatch` if observations were processed otherwise while acting than an algorithm does.
+    """Raise `StateMismatch` if observations were processed otherwise while acting than by an algorithm.
 
     The rewriters are compared if the algorithm has an actor: they change the stored observations. The views are
     compared if the algorithm is on-policy: its policy must see what the acting policy saw. Episodes that do not have

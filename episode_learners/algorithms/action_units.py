@@ -1,4 +1,4 @@
-"""Units of actions: those of the policy (such as -1..1) and those of the environment. Algorithms need the policy's."""
+"""Units of actions: the policy's units (such as -1..1) and the environment's units. Algorithms need the policy's."""
 
 from __future__ import annotations
 

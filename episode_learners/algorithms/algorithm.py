@@ -149,7 +149,7 @@ class Algorithm(nn.Module, ABC):
         return {"loss" if len(self.optimizers) == 1 else f"{optimizer}_loss": loss.detach(), **measured}
 
     def step(self, optimizer: str) -> Measured:
-        """Take a step of the optimizer named `optimizer` with its accumulated gradients, and reset these."""
+        """Take a step of the optimizer named `optimizer` with its accumulated gradients, and reset these gradients."""
         norm = self.optimizers[optimizer].step()
         return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
 
@@ -299,7 +299,7 @@ P = TypeVar("P", bound=Policy)
 
 
 def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
-    """Return the policy and the actor, given one of them. A plain policy's actor is None."""
+    """Return the policy and the actor for either of the two. For a plain policy, return None as the actor."""
     return (cast(P, policy.policy), policy) if isinstance(policy, Actor) else (policy, None)
 
 
@@ -353,7 +353,7 @@ def _are_finite(measured: Mapping[str, Any]) -> bool:
 
 
 def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
-    """Return the error text for a loss or gradient that is NaN or infinite, with batch rows that are so too."""
+    """Return the error text for a NaN or infinite loss or gradient, with the batch rows that contain such values."""
     message = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
     origin, places = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape

@@ -37,7 +37,7 @@ def _entries_of(doc: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig(Settings):
-    """Hyperparameters that all algorithms have.
+    """Hyperparameters of all algorithms.
 
     Attributes:
         learning_rate: Step size of the Adam optimizers.

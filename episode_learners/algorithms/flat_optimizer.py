@@ -65,7 +65,7 @@ class FlatOptimizer:
         self._move = self.optimizer.move if isinstance(self.optimizer, FlatAdam) else self.optimizer.step
 
     def _flatten_parameters(self) -> None:
-        """Copy all parameters into one vector, and make each parameter a view of a part of it."""
+        """Copy all parameters into one vector, and make each parameter a view of a part of this vector."""
         kinds = {(parameter.dtype, parameter.device) for parameter in self.parameters}
         if len(kinds) != 1:
             raise InvalidArgument(

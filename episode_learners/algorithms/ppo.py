@@ -1,4 +1,4 @@
-"""Proximal policy optimization (Schulman et al., 2017, https://arxiv.org/abs/1707.06347), recurrent policies too."""
+"""Proximal policy optimization (Schulman et al., 2017, https://arxiv.org/abs/1707.06347), also with recurrence."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield `batch_size` rows at a time: those of replay in order, those of episodes in random order."""
+        """Yield `batch_size` rows at a time: rows of replay in order, rows of episodes in random order."""
         columns = tensors_of(batch)
         num_rows, size = columns[Columns.REWARDS].shape[0], self.config.batch_size
         if not num_rows:

@@ -55,11 +55,11 @@ class TargetNetwork(nn.Module):
         self.vector.copy_(values)
 
     def copy(self, source: nn.Module) -> None:
-        """Set parameters and buffers to those of the network `source`."""
+        """Set parameters and buffers to the values of the network `source`."""
         self.polyak_update(source, 1.0)
 
     def polyak_update(self, source: nn.Module, share: float, values: Tensor | None = None) -> None:
-        """Move the parameters towards those of `source` by the fraction `share`, 0..1 (Polyak averaging).
+        """Move the parameters towards the parameters of `source` by the fraction `share`, 0..1 (Polyak averaging).
 
         Args:
             source: the network.

@@ -84,7 +84,7 @@ class MultiLogger(Logger):
         self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
     def _each(self, name: str, *arguments: Any) -> None:
-        """Call a method of all loggers. Those that fail are dropped with a warning."""
+        """Call a method of all loggers. Loggers that fail are dropped with a warning."""
         for logger in self.loggers[:]:
             try:
                 getattr(logger, name)(*arguments)

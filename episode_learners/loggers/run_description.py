@@ -1,4 +1,4 @@
-"""Description of a training run, with what is needed to reproduce it."""
+"""Description of a training run, with the data needed to reproduce the run."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class Autoregressive(nn.Module, ActionDistribution):
     def _walk(
         self, inputs: Tensor, choose: Callable[[ActionDistribution, Tensor, int], Any]
     ) -> Iterator[tuple[ActionDistribution, Tensor, Any]]:
-        """Yield each action part with its distribution inputs, given earlier parts, and the value `choose` returns
-        for it.
+        """Yield each action part with its distribution inputs, given earlier parts, and the value that
+        `choose` returns for this part.
         """
         known = [inputs]
         for i, part in enumerate(self._parts):

@@ -1,4 +1,4 @@
-"""Functions by which trainers handle a single algorithm and a `MultiAgentAlgorithm` alike."""
+"""Functions by which trainers handle a single algorithm and a `MultiAgentAlgorithm` in the same way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def learners_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Al
 
 
 def policies_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Policy]:
-    """Return the policy of each module. That of a single algorithm has the key `DEFAULT_MODULE_ID`."""
+    """Return the policy of each module. The policy of a single algorithm has the key `DEFAULT_MODULE_ID`."""
     return {module_id: learner.policy for module_id, learner in learners_of(algorithm).items()}
 
 
@@ -95,7 +95,7 @@ def fingerprints_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
 
 
 def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprints: Any, runner: Any) -> None:
-    """Set the pipeline fingerprint of each policy to that of a checkpoint.
+    """Set the pipeline fingerprint of each policy to the fingerprint in a checkpoint.
 
     Raises:
         StateMismatch: the runner has other pipelines. A `MultiAgentEnvRunner` checks its pipelines when agents come.

@@ -115,7 +115,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
 
 
 def keep_outputs(episodes: Sequence[MultiAgentEpisode], stored: Mapping[Any, Collection[str]]) -> None:
-    """Remove extra model outputs from the agents' episodes, except those that `stored` lists for their module."""
+    """Remove extra model outputs from the agents' episodes, except outputs that `stored` lists for their module."""
     for episode in episodes:
         for agent_episode in episode.agent_episodes.values():
             names = stored.get(agent_episode.module_id, ())

@@ -44,7 +44,7 @@ class OfflineConfig(TrainerConfig):
 
 
 class OfflineTrainer(Trainer[OfflineConfig]):
-    """Trainer that goes through recorded episodes many times, or takes samples of them.
+    """Trainer that goes through recorded episodes many times, or takes samples of these episodes.
 
     Args:
         data: a list of episodes (of one agent or of several), a pack or a data set; for an algorithm that learns from

@@ -95,7 +95,7 @@ class CallbackAlgorithm:
         new_agent_to_module_mapping_fn: Callable[..., Any] | None = None,
         new_should_module_be_updated: Callable[..., bool] | Collection[Any] | None = None,
     ) -> None:
-        """Remove a module. New episodes begin if agents have acted with it. Arguments are those of `add_module`."""
+        """Remove a module. New episodes begin if agents have acted with it. Arguments: see `add_module`."""
         self._modules().remove(module_id)
         self._change(new_agent_to_module_mapping_fn, new_should_module_be_updated)
 
@@ -129,7 +129,7 @@ class CallbackAlgorithm:
         return self.trainer.algorithm
 
     def _change(self, mapping_fn: Any, should_learn: Any) -> None:
-        """Change the mapping function and the modules that learn, unless they are None."""
+        """Change the mapping function and the modules that learn. None keeps the current value."""
         algorithm = self._modules()
         if mapping_fn is not None and isinstance(self.trainer.runner, MultiAgentEnvRunner):
             self.trainer.runner.agent_to_module_mapping_fn = mapping_fn
@@ -193,7 +193,7 @@ class CallbackTrainerHook:
         return {"algorithm": algorithm, "metrics_logger": algorithm.metrics}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the count of updates, and the state of the callback if it has one."""
+        """Return the count of updates, and the state of the callback if it has a state."""
         get_state = getattr(self.callback, "get_state", dict)
         return {"num_updates": self.num_updates, "callback": get_state()}
 

@@ -1,4 +1,4 @@
-"""Comparison of the settings of a resumed run with those of its checkpoint."""
+"""Comparison of the settings of a resumed run with its checkpoint's settings."""
 
 from __future__ import annotations
 

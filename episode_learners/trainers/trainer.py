@@ -183,7 +183,7 @@ class Trainer(ABC, Generic[Config]):
         return self.num_steps - before
 
     def _match_runner(self) -> None:
-        """Let the runner act with modules that were added to the algorithm or replaced, and not with removed ones."""
+        """Let the runner act with added and replaced modules of the algorithm, and no longer with removed modules."""
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return
         policies = policies_of(self.algorithm)
@@ -264,7 +264,7 @@ class Trainer(ABC, Generic[Config]):
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
     def save(self) -> Path:
-        """Write a checkpoint, and begin new episodes, as a resumed run does.
+        """Write a checkpoint, and begin new episodes, like a resumed run.
 
         A checkpoint in the middle of an epoch begins a new epoch, so that the run differs from one without it.
 
@@ -326,7 +326,7 @@ class Trainer(ABC, Generic[Config]):
         return newest is not None
 
     def load(self, path: str | Path, allow: Iterable[str] = ()) -> None:
-        """Continue from the checkpoint at `path`. Arguments and errors are those of `resume` and `load_checkpoint`."""
+        """Continue from the checkpoint at `path`. Arguments and errors: see `resume` and `load_checkpoint`."""
         self._continue_from(Path(path), load_checkpoint(Path(path)), allow)
 
     def _continue_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:

@@ -26,7 +26,7 @@ def fill_rollout(
     *,
     to_simulator: Callable[[Tensor], Tensor] | None = None,
 ) -> TensorDict:
-    """Fill a rollout [N, T + 1], from `RolloutBuffer.start_rollout`, with T steps of a policy, and return it.
+    """Fill a rollout [N, T + 1], from `RolloutBuffer.start_rollout`, with T steps of a policy, and return the rollout.
 
     Episodes continue from call to call. The first call resets the environments. Rows are copied on the device. The host
     waits for the device once per step, to see if episodes ended. Values of last observations are computed too.

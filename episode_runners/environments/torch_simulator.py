@@ -131,7 +131,7 @@ class TorchVectorEnv(VectorEnv):
         return self.observations, *columns  # type: ignore[return-value]
 
     def _as_five_values(self, row: Any) -> tuple[Any, ...]:
-        """Return a step result as observations, rewards, terminateds, truncateds and extras, whatever form it has."""
+        """Return a step result of any form as observations, rewards, terminateds, truncateds and extras."""
         if not isinstance(row, tuple) or len(row) not in (4, 5):
             raise WrongType(f"step of {type(self.simulator).__name__} must give a tuple of four or five: {_brief(row)}")
         if len(row) == 5:
@@ -216,7 +216,7 @@ def _copy_to_host(leaf: Tensor, devices: list[torch.device]) -> Any:
 
 
 def _infos(step_infos: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
-    """Return infos of a step in Gymnasium's vector form, with those of ended episodes as "final_info"."""
+    """Return infos of a step in Gymnasium's vector form, with the infos of ended episodes as "final_info"."""
     step_infos = nested.map_leaves(
         lambda leaf: leaf.item() if isinstance(leaf, np.ndarray) and not leaf.ndim else leaf, step_infos
     )

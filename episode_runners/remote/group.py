@@ -59,7 +59,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Worker:
-    """One remote runner, with its pending requests and the versions of the weights and statistics it has."""
+    """A remote runner, with its pending requests and the versions of its weights and statistics."""
 
     index: int
     generation: int
@@ -387,7 +387,7 @@ class RayRunnerGroup(Closeable):
         )
 
     def _schedule_merge(self, known: list[Any]) -> None:
-        """Send the statistics of all runners to each runner with its next request, to be merged there."""
+        """Send the statistics of all runners to each runner with its next request, to be merged by the runner."""
         self._merged = self._ray.put(known)
         self._num_merges += 1
         self._removed_statistics = []

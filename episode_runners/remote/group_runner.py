@@ -50,7 +50,7 @@ class GroupRunner(Closeable):
         self._counts: tuple[int | None, int | None] = (None, None)
 
     def sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None) -> EpisodePack:
-        """Return the episodes of all remote runners; if `is_asynchronous`, those of the runner that finishes next.
+        """Return the episodes of all remote runners or, if `is_asynchronous`, of the runner that finishes next.
 
         Args:
             num_timesteps, num_episodes: steps or episodes of the sample. Exactly one is given.

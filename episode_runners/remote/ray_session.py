@@ -30,7 +30,7 @@ class _Started:
 
 
 class RaySession:
-    """One group's use of Ray in this process. Ray is started if it does not run yet.
+    """Use of Ray by one group in this process. Ray is started if it does not run yet.
 
     After Ray was shut down, no call of Ray is made: such a call would start Ray again, with ports that other machines
     reach.

@@ -1,4 +1,4 @@
-"""Advantages that are normalized exactly as RLlib normalizes them."""
+"""Advantages with exactly RLlib's normalization."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RLlibAdvantages"]
 
 
 class RLlibAdvantages(GeneralizedAdvantageEstimation):
-    """Connector that adds advantages and value targets equal to those of RLlib's `GeneralAdvantageEstimation`.
+    """Connector that adds the same advantages and value targets as RLlib's `GeneralAdvantageEstimation`.
 
     Advantages and targets of the steps are the same with any pipeline. RLlib's mean and standard deviation of the
     advantages also include its artificial step after each episode, whose target belongs to the next episode in the

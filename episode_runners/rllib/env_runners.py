@@ -29,7 +29,7 @@ logger = logging.getLogger("ray.rllib")
 
 
 class EnvironmentFailed(Exception):
-    """Error that wraps an exception of an environment, so that RLlib can tell it from other errors."""
+    """Error that wraps an exception of an environment, so that RLlib can distinguish it from other errors."""
 
 
 class GuardedVectorEnv(gym.vector.VectorWrapper):

@@ -29,7 +29,7 @@ _VIEWS = ("FlattenObservations", "FrameStacking", "PrevActionsPrevRewards")  # t
 
 
 class AddWeightsSeqNo(Connector):
-    """Connector that adds RLlib's column of weight sequence numbers [B], which are policy versions here."""
+    """Connector that adds RLlib's column of weight sequence numbers [B], for which it uses policy versions."""
 
     reads_tracks = True
     writes = (WEIGHTS_SEQ_NO,)
@@ -145,7 +145,7 @@ class EpisodesLearner(Learner):
             self._learner_connector = connector
 
     def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
-        """Return those of the user's env-to-module connectors that the learner needs too, translated.
+        """Return the user's env-to-module connectors that the learner needs too, translated.
 
         It is called with an object that has the spaces of the stored observations in place of an environment.
         """

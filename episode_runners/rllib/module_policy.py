@@ -36,6 +36,6 @@ class ModulePolicy:
         return self._find().unwrapped().compute_values(dict(batch))
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return the RLModule's recurrent state at an episode's start. It is empty if there is none."""
+        """Return the RLModule's recurrent state at an episode's start. It is empty without a recurrent state."""
         module = self._find().unwrapped()  # with several learners, the module is wrapped for them
         return module.get_initial_state() if module.is_stateful() else {}

@@ -47,7 +47,7 @@ def check_support(config: Any) -> None:
 
 
 def _check_algorithm(algorithm: type[Any] | None) -> None:
-    """Raise `InvalidArgument` unless the algorithm is supported or is the user's subclass of one."""
+    """Raise `InvalidArgument` unless the algorithm is supported or is the user's subclass of a supported algorithm."""
     if algorithm in ALGORITHMS:
         return
     is_rllibs = algorithm is None or algorithm.__module__.startswith("ray.rllib.algorithms")

@@ -156,7 +156,7 @@ class ConnectorOfRLlib(Connector):
 
 
 def users_connectors(pipeline: Any) -> list[Any]:
-    """Return the connectors of RLlib's pipeline, except those that RLlib adds by itself."""
+    """Return the connectors of RLlib's pipeline, except connectors that RLlib adds automatically."""
     return [connector for connector in pipeline.connectors if not _is_default(connector)]
 
 

@@ -79,7 +79,7 @@ def columns_of(infos: Infos) -> dict[str, Column]:
 
 
 def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
-    """Return the info schema `known` extended so that `columns` also fit. Keys whose dtype changes become msgpack."""
+    """Return the schema `known` extended to fit `columns`. Keys of another type or shape become msgpack."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
     fields = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
     changed = {path: field for path, field in fields.items() if known.get(path) != field}

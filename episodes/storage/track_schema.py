@@ -125,7 +125,7 @@ def fields_of(pack: EpisodePack, compression: str) -> Fields:
 
 
 def has_bounds(path: str, field: TrackField) -> bool:
-    """Return True for arrays with items of variable length whose lengths equal the actions' lengths (extra outputs)."""
+    """Return whether a track is a ragged extra model output. Its lengths equal the lengths of ragged actions."""
     parts = path.split("/")
     return field.is_ragged and len(parts) == 2 and parts[0] == "extra_model_outputs"
 
