@@ -217,7 +217,7 @@ class History(ABC):
 
 @lru_cache(maxsize=64)
 def back(k: int) -> np.ndarray:
-    """Return the array k - 1, ..., 1, 0: how far each item of a window lies before the last one."""
+    """Return the array k - 1, ..., 1, 0: the distance of each item of a window from the last item."""
     return np.arange(k - 1, -1, -1)
 
 

@@ -130,7 +130,7 @@ class Batch:
         return _shown(self._columns[name]) if name in self._columns else default
 
     def update(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
-        """Add columns to this batch in place, or replace those with the same names."""
+        """Add columns to this batch in place. Columns with the same names are replaced."""
         self._columns.update(Batch(columns, **more)._columns)
 
     def _names(self) -> str:

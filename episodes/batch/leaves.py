@@ -1,4 +1,4 @@
-"""Operations of a batch on one of its arrays, which is a numpy array or a torch tensor (here: a leaf).
+"""Operations of a batch on one array of the batch: a numpy array or a torch tensor, called a leaf in this module.
 
 torch is not imported here: if there is a tensor, it has been imported already.
 """

@@ -36,7 +36,7 @@ class StepLocations(NamedTuple):
 
 
 class StepOrigin(NamedTuple):
-    """Where a step came from: its episode and time, and the part (chunk) of the episode that has it."""
+    """Origin of a step: its episode and time, and the part (chunk) of the episode that has the step."""
 
     id_: str  # id of the episode
     t: int  # time in the episode, 0 at the reset
@@ -197,7 +197,7 @@ def concat_origins(
 
 
 class _CombinedSource(NamedTuple):
-    """Several step storages as one: step `number` of storage i has the index `number * len(sources) + i`."""
+    """Several step storages as one storage: step `number` of storage i has the index `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
 

@@ -31,7 +31,7 @@ Flags = Annotated[Any, "booleans"]  # [B], one array or tensor
 
 
 class BatchView(Protocol):
-    """Methods that every batch Protocol in this module has."""
+    """Methods common to all batch Protocols in this module."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...

@@ -35,7 +35,7 @@ def merge(
         list[Path], typer.Argument(metavar="SOURCE...", help="Data sets to read; they are not changed.")
     ],
 ) -> None:
-    """Add the episodes of other data sets to one."""
+    """Add the episodes of other data sets to one data set."""
     from episodes import storage
 
     typer.echo(f"{storage.merge(target, *sources)} shards copied")

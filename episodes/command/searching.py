@@ -44,7 +44,7 @@ def split(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed that assigns ids to splits.")] = 0,
 ) -> None:
-    """Define splits of a data set and store them with it. Without names, list the splits."""
+    """Define splits of a data set and store the splits with the data set. Without names, list the splits."""
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)

@@ -20,7 +20,7 @@ Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack
 
 
 def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpisode]:
-    """Yield episodes one by one. A multi-agent episode yields one episode per agent.
+    """Yield single episodes. A multi-agent episode yields one episode per agent.
 
     Args:
         episodes: the episodes.

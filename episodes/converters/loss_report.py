@@ -58,7 +58,7 @@ class LossReport:
         count[2] = episode_id
 
     def join(self, report: LossReport) -> None:
-        """Add all losses of another report to this one."""
+        """Add all losses of another report to this report."""
         for key, (num, first, last) in report._where.items():
             known = self._where.setdefault(key, [0, first, None])
             known[0], known[2] = known[0] + num, last

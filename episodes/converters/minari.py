@@ -1,4 +1,4 @@
-"""Export of episodes to Minari data sets, and import from them."""
+"""Export of episodes to Minari data sets, and import of episodes from Minari data sets."""
 
 from __future__ import annotations
 

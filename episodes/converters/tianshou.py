@@ -102,7 +102,7 @@ def from_tianshou(
 
 
 def _dicts(data: Any) -> dict[str, Any]:
-    """Return Tianshou's batches as nested dicts of arrays, without empty ones."""
+    """Return Tianshou's batches as nested dicts of arrays, without empty dicts."""
     names = ("obs", "obs_next", "act", "rew", "terminated", "truncated", "info", "policy")
     items = data.items() if isinstance(data, Mapping) or hasattr(data, "items") else ()
     pairs = list(items) or [(name, getattr(data, name)) for name in names if hasattr(data, name)]

@@ -93,7 +93,7 @@ def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[d
 def from_messages(
     conversations: Iterable[Mapping[str, Any]], *, outputs: Mapping[str, Any] | None = None
 ) -> list[SingleAgentEpisode]:
-    """Return one episode per conversation, a list of chat messages as `to_messages` returns them.
+    """Return one episode per conversation, a list of chat messages in the form that `to_messages` returns.
 
     A turn is an assistant message and the messages before the next one. "content" is not read.
 

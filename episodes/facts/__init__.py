@@ -1,4 +1,4 @@
-"""Metadata of episodes and of parts (chunks) of them: ids, start times, endings, policy versions and spaces."""
+"""Metadata of episodes and of parts (chunks) of episodes: ids, start times, endings, policy versions and spaces."""
 
 from __future__ import annotations
 

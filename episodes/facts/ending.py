@@ -11,7 +11,7 @@ from episodes.errors import WrongType
 
 
 class Ending(Enum):
-    """How an episode ended: terminated, truncated, both or not yet. Stored as `code`: bit 0 terminated, 1 truncated.
+    """Ending of an episode: terminated, truncated, both or not yet. Stored as `code`: bit 0 terminated, 1 truncated.
 
     >>> Ending.of(True, False), Ending.TERMINATED.in_window(reaches_end=False)
     (Ending.TERMINATED, Ending.OPEN)

@@ -210,7 +210,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def concat(parts: Sequence[VersionColumn | None], sizes: Sequence[int]) -> VersionColumn | None:
-        """Concatenate the policy versions of several packs. None stands for a pack with unknown versions."""
+        """Concatenate the policy versions of several packs. None means a pack with unknown versions."""
         if all(part is None for part in parts):
             return None
         whole = [

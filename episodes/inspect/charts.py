@@ -69,7 +69,7 @@ def bar(part: float) -> Markup:
 
 
 def filled(size: int, capacity: int) -> Markup:
-    """Return an SVG bar that shows how full a buffer is."""
+    """Return an SVG bar that shows the filled share of a buffer."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
         f'<svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'

@@ -30,7 +30,7 @@ class TrackDifference:
 
 @dataclass(frozen=True)
 class EpisodeDifference:
-    """Differences between two episodes, those that begin earliest first.
+    """Differences between two episodes, in the order in which the differences begin.
 
     Attributes:
         a, b: the episodes; None if a data set has no such episode.

@@ -274,7 +274,7 @@ def _lanes(
     window: tuple[int, int] | None,
     marks: dict[int, list[tuple[int, str]]],
 ) -> list[dict[str, Any]]:
-    """Return the curves for the components `columns` of a time series, with `marks` on them.
+    """Return the curves, with `marks` on the curves, for the components `columns` of a time series.
 
     A lane has `values` if each item is in it. Otherwise it has `low` and `high` of cells of `every` items, the
     first of which is item `begin`. The entry `odd` has texts on cells with missing or non-finite numbers, and `at` the

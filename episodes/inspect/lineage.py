@@ -185,7 +185,7 @@ def _sequence(
 
 
 def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOrigin, is_sequence: bool) -> str:
-    """Return text on which rewards a row's return contains, and on the value after them."""
+    """Return text on which rewards a row's return contains, and on the value after these rewards."""
     num_steps = _value(batch, Columns.N_STEP, row)
     if num_steps is not None:  # of a sample from replay, whose columns describe the end of its window
         stop = first.t + int(num_steps)

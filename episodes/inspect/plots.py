@@ -31,7 +31,7 @@ COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#
 
 
 def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return `ax`, or if it is None the axes of a new figure of `width` x `height` inches."""
+    """Return `ax`, or without `ax` the axes of a new figure of `width` x `height` inches."""
     if ax is not None:
         return ax
     with needing("plot", "a plot needs matplotlib"):
@@ -40,7 +40,7 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
-    """Apply the common title, label and grid style to the axes, and return them."""
+    """Apply the common title, label and grid style to the axes, and return the axes."""
     ax.set_title(title, fontsize=10, loc="left", color=DARK)
     ax.set_xlabel(x, fontsize=9, color=DARK)
     ax.set_ylabel(y, fontsize=9, color=DARK)
@@ -265,7 +265,7 @@ def draw_returns(
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean [n] of the finite numbers among the last `window` values, or NaN if there are none.
+    """Return the mean [n] of the finite numbers among the last `window` values, or NaN without finite numbers.
 
     >>> running_mean(np.array([1.0, 3.0, 5.0, 7.0]), 2).tolist()
     [1.0, 2.0, 4.0, 6.0]

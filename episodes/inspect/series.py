@@ -44,7 +44,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """One array over time with its name and colour, for plots. Holds all items, or a sample at `places`.
+    """Array over time with its name and colour, for plots. Holds all items, or a sample at `places`.
 
     Args:
         label: the name in pictures and tables.
@@ -158,7 +158,7 @@ class Series:
 
     @cached_property
     def range(self) -> tuple[float, float, float]:
-        """Lowest, mean and highest finite value of the whole array, or NaN if there is none."""
+        """Lowest, mean and highest finite value of the whole array, or NaN if no value is finite."""
         if self.is_image:  # not pixel by pixel
             numbers = self.finite[~np.isnan(self.finite)] if any(self.counts) else self.finite
             return (

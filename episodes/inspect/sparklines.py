@@ -145,7 +145,7 @@ def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
 
 
 def _words(series: Series, cells: Cells) -> str:
-    """Return the tooltip of a picture: lowest, mean and highest number, and how many items a point stands for."""
+    """Return the tooltip of a picture: lowest, mean and highest number, and how many items a point represents."""
     return _range(series) + ("" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each")
 
 

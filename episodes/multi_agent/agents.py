@@ -39,7 +39,7 @@ Endings = dict[Any, Ending]  # agent -> its ending
 
 
 class DepartedAgent(NamedTuple):
-    """How and at which env step an agent ended before this part of the episode."""
+    """Ending of an agent that ended before this part of the episode, and the env step of the ending."""
 
     ending: Ending
     env_t: int
@@ -189,7 +189,7 @@ class Agents:
     def with_repeated_last_observations(
         self, observations: ByAgent, actions: ByAgent, endings: Endings, env_t: int, *, may_repeat: bool
     ) -> ByAgent:
-        """Return `observations`, with the last one repeated for agents that end without a new one.
+        """Return `observations`, with the last observation repeated for agents that end without a new observation.
 
         Args:
             may_repeat: if False, raise `InvalidArgument` if such an agent is truncated.
@@ -231,7 +231,7 @@ class Agents:
             self.loose_infos[env_t] = loose
 
     def keep_rewards(self, observations: ByAgent, rewards: ByAgent, env_t: int) -> None:
-        """Store the rewards of an env step for agents that got no observation in it."""
+        """Store the rewards of an env step for agents that got no observation in this step."""
         for agent_id, reward in rewards.items():
             if agent_id not in observations:
                 timeline = self.timelines.get(agent_id)

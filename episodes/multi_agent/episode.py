@@ -44,7 +44,7 @@ __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
 
 def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
-    """Return a pending action as sent to the environment, and the extra outputs that apply to it."""
+    """Return a pending action as sent to the environment, and the extra outputs that apply to the sent action."""
     outputs = outputs or {}
     if action is None or not (has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs):
         return action, outputs or None
@@ -60,7 +60,7 @@ def default_module(agent_id: Any, episode: Any) -> str:
 
 
 class MultiAgentEpisode(MultiAgentGetters):
-    """Episode of several agents in one environment, or a part (chunk) of it. Agents may come late and end early.
+    """Episode of several agents in an environment, or a part (chunk) of an episode. Agents may come late and end early.
 
     An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
     observation completes the step. The constructor takes lists of the arguments of `add_env_reset` and `add_env_step`,
@@ -202,7 +202,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 timeline.ended_at = int(timeline.observation_times[-1])
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
-        """Make the first `lookback` env steps of this episode its lookback, so that step 0 follows them."""
+        """Make the first `lookback` env steps of this episode its lookback, so that step 0 follows the lookback."""
         begin = self._facts.t_started + lookback
         self.agents = self.agents.window(Chunk(begin, self.env_t, lookback, True))
         self.facts, self.lookback = self._facts._replace(t_started=begin), lookback
@@ -466,7 +466,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this part of the episode at its newest env step, and return the next part, in which the episode goes on.
+        """End this part of the episode at its newest env step, and return the next part, which continues the episode.
 
         Pending steps move to the next chunk. A second cut of this chunk returns an equal next chunk. Before the reset,
         both chunks can still be reset.

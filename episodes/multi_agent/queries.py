@@ -168,7 +168,7 @@ def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
 
 
 def _own_rows(request: Request, agent_track: AgentTrack) -> int | range | list[int]:
-    """Return the positions of an agent's items for indices of its own steps, possibly outside with a fill."""
+    """Return the positions of an agent's items for indices of the agent's steps, possibly outside with a fill."""
     if request.indices is None:
         return range(agent_track.lookback, agent_track.lookback + agent_track.num_steps)
     rows = _positions(request, agent_track.lookback, agent_track.num_items - agent_track.lookback)

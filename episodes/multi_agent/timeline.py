@@ -65,7 +65,7 @@ class Pending(NamedTuple):
 
 
 class Timeline:
-    """One agent of a multi-agent episode: its steps, the env steps of its items, and its pending action."""
+    """Agent of a multi-agent episode: its steps, the env steps of its items, and its pending action."""
 
     __slots__ = (
         "action",
@@ -263,7 +263,7 @@ class Timeline:
         return Pending(self.phase, self.action, self.extra, self.reward, acted_at)
 
     def drop_pending(self) -> None:
-        """Remove the pending action, because the next part of the episode holds it."""
+        """Remove the pending action, because the next part of the episode holds this action."""
         action_times = self.action_times[:-1] if self.phase == WAITS else self.action_times
         self.action_times, self.phase, self.action, self.extra, self.reward = action_times, RESTS, None, None, None
 

@@ -333,7 +333,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(picked, steps, observed_rows)
 
     def replace(self, **changed: Any) -> EpisodePack:
-        """Return a pack with some arrays or metadata replaced. Keyword arguments are those of the constructor.
+        """Return a pack with some arrays or metadata replaced. Takes the keyword arguments of the constructor.
 
         Raises:
             TrackMismatch: a column does not fit the episodes, or an extra model output has a reserved name.

@@ -72,7 +72,7 @@ def _to_parts(array: Any, actions: Ragged | None = None) -> Any:
 
 
 def _named(dtype: np.dtype) -> str:
-    """Return the name of a dtype from a cache, because numpy builds the string anew at each call."""
+    """Return the name of a dtype from a cache, because numpy builds the string again at each call."""
     if len(_names) >= _MOST_NAMES:
         _names.clear()
     return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNNAMED)
@@ -116,7 +116,7 @@ def _infos_from_parts(value: Any) -> Any:
 
 
 def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
-    """Return True if all classes of a space, subspaces included, are Gymnasium's own, or if it is None."""
+    """Return True if Gymnasium defines all classes of a space, subspaces included, or for None instead of a space."""
     if space is None:
         return True
     parts = [part for held in vars(space).values() for part in seeds.spaces_in(held)]

@@ -100,7 +100,7 @@ class Boundaries:
         self._first_rows = first_rows
 
     def checked_mask(self, mask: Any) -> np.ndarray:
-        """Return `mask`, which says which environments were reset, as bool [N]. None means all.
+        """Return `mask` (which environments were reset) as bool [N]. None means all.
 
         Raises:
             InvalidArgument: the mask is no bool array [N].

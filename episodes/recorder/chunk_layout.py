@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Where n parts of episodes lie in the recording: environment, last row, length and lookback, int [n] each."""
+    """Positions of n parts of episodes in the recording: environment, last row, length and lookback, int [n] each."""
 
     envs: np.ndarray  # [n] int
     last_rows: np.ndarray  # [n] int, the row of the last step

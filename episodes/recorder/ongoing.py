@@ -72,7 +72,7 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
         return self._recorder.depths
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of those in the ongoing episode.
+        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode.
 
         Items from before the start of an ongoing episode are zeros and not valid. If an extra model output was never
         recorded, return None, and nothing is valid. As many rows as were read once are kept over every later take. If

@@ -35,7 +35,7 @@ class RecentRows:
 
     @property
     def keeps_earlier_rows(self) -> bool:
-        """Whether vector steps before the newest must be stored, because a connector has read them."""
+        """Whether vector steps before the newest must be stored, because a connector has read such steps."""
         return self._kept is not None
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ class RecentRows:
             self._kept = self.rows()
 
     def replace(self, observations: Any, info: dict[str, Any], envs: np.ndarray) -> None:
-        """Replace the newest observations of the reset environments `envs` [k] by those in `observations` [N, ...]."""
+        """Replace the newest observations of the reset environments `envs` [k] by rows of `observations` [N, ...]."""
         rows = nested.map_leaves(lambda leaf: leaf[envs], observations)
         self._observations = nested.with_rows(self._observations, envs, rows)
         self._resets.append((envs, info))
@@ -61,7 +61,7 @@ class RecentRows:
         earlier.write(earlier.num_rows, rows, extras, earlier.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
-        """Make the vector step that was written last the newest one."""
+        """Make the vector step that was written last the newest vector step."""
         self._observations, self._info = observations, info
         self._resets.clear()
         rows = self._kept
@@ -87,7 +87,7 @@ class RecentRows:
         return self._kept
 
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of those in the ongoing episode."""
+        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode."""
         if track == "observations" and num_items == 1:
             newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)
             return newest, np.ones((1, len(ages)), bool)

@@ -51,7 +51,7 @@ class ResetInfo:
 
 
 class _Started(NamedTuple):
-    """Arrays that were replaced when a vector step brought new columns, and that step's row, to undo it."""
+    """Arrays that were replaced when a vector step brought new columns, and that step's row, to undo the step."""
 
     row: int
     actions: Any
@@ -303,7 +303,7 @@ class RecordedRows:
         return gather(self.actions, index), gather(self.rewards, index), extras
 
     def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num` items of a time series, [num, N, ...], and a mask of those in the ongoing episode.
+        """Return the newest `num` items of a time series, [num, N, ...], and a mask of items in the ongoing episode.
 
         Invalid items are zeros.
         """

@@ -16,7 +16,7 @@ __all__ = ["RecorderHistory"]
 
 
 class RecorderHistory(History):
-    """Newest observation of each environment and the steps before it. Valid until the next step is recorded.
+    """Newest observation of each environment and the steps before that. Valid until the next step is recorded.
 
     It goes back as far as the lookback of the next chunk, so that learning can compute the same views later.
     """
@@ -67,7 +67,7 @@ class RecorderHistory(History):
 
 
 class _EarlierRows(History):
-    """Earlier observations of the ongoing episodes, a given number of steps before their newest ones."""
+    """Earlier observations of the ongoing episodes, a given number of steps before the newest observations."""
 
     def __init__(self, of: RecorderHistory, envs: np.ndarray, before: np.ndarray, lookback: int | None) -> None:
         super().__init__(of.spaces, lookback)

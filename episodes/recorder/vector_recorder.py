@@ -147,7 +147,7 @@ class VectorRecorder:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
 
     def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
-        """Replace observations by those of a reset. Last observations of ended episodes are kept apart.
+        """Replace observations by the observations of a reset. Last observations of ended episodes are kept apart.
 
         The order of the writes makes it safe to repeat a reset that was interrupted.
         """
@@ -250,7 +250,7 @@ class VectorRecorder:
         return slot
 
     def _classify(self) -> Boundaries:
-        """Find steps and resets among new vector steps, and return the tracker of the episodes after them."""
+        """Find steps and resets among new vector steps, and return the tracker of the episodes after these steps."""
         self._finish_take()
         rows, known = self._rows, self._classified
         first, last = known.num_rows, rows.num_rows - 1
@@ -287,7 +287,7 @@ class VectorRecorder:
 
     @property
     def newest(self) -> Row:
-        """Which environments stepped, ended and began an episode in the newest vector step."""
+        """Environments that stepped, ended and began an episode in the newest vector step."""
         boundaries = self._classify()
         newest = self._classified.newest
         if newest is None:
@@ -295,7 +295,7 @@ class VectorRecorder:
         return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of those in the ongoing episode."""
+        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode."""
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         self._history = max(self._history, num_items - 1)

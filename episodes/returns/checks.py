@@ -13,7 +13,7 @@ FINAL_VALUES_OF_PACKED = (
 
 
 def shape_of_values(rewards: tuple[int, ...], num_episodes: int | None) -> tuple[int, ...]:
-    """Return the shape that `values` must have. `num_episodes` is None in the layout [T, N]."""
+    """Return the required shape of `values`. `num_episodes=None` means the layout [T, N]."""
     if not rewards:
         raise ShapeMismatch("rewards are a single number; give one per step, [S] with offsets or [T, N]")
     return (rewards[0] + (1 if num_episodes is None else num_episodes), *rewards[1:])
@@ -94,7 +94,7 @@ def check_steps(n_step: int) -> int:
 
 
 def check_flags(terminateds: Any, truncateds: Any) -> None:
-    """Raise `WrongType` if the flags terminated or truncated are None."""
+    """Raise `WrongType` if the flags terminated or truncated are missing (None)."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         if flags is None:
             raise WrongType(f"{name} is None: give a flag per step, [T, N], or with offsets one per episode, [n]")

@@ -46,7 +46,7 @@ def masked_if_not_finite(
 
 
 def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
-    """Set `numbers` to 0 in place where `mask` is 0, and return them."""
+    """Set `numbers` to 0 in place where `mask` is 0, and return `numbers`."""
     if steps.masked:
         numbers[mask == 0] = 0
     else:
@@ -110,7 +110,7 @@ def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: Ali
     """
 
     def join(window: Any, length: int, later: Any) -> Any:
-        """Return sums over `length` steps, extended by the discounted sums `later` of the steps after these."""
+        """Return sums over `length` steps, extended by the discounted sums `later` of the following steps."""
         joined = window * 1.0
         joined[:-length] += zeroed(gamma**length * later[length:], remaining[:-length] > length, steps)
         return joined

@@ -568,7 +568,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.window(start, stop, min(max_lookback, own_lookback + start), stop == num_steps)
 
     def window(self, start: int, stop: int, lookback: int, reaches_end: bool) -> Self:
-        """Return the part with the steps [start, stop) and `lookback` steps before them. Arrays are not copied.
+        """Return the part with the steps [start, stop) and `lookback` steps before `start`. Arrays are not copied.
 
         Args:
             reaches_end: True if the part includes the chunk's last step, so that it keeps the ending.
@@ -626,11 +626,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
 
     def joined_tracks(self, later: SingleAgentEpisode) -> Tracks:
-        """Return this finalized episode's arrays, concatenated with those of the next chunk `later`."""
+        """Return this finalized episode's arrays, concatenated with the arrays of the next chunk `later`."""
         return self._tracks.joined(later.finalized_tracks())
 
     def extend(self, later: SingleAgentEpisode, tracks: Tracks | None = None) -> None:
-        """Append `later`, the next chunk, after `check_follows` has accepted it. Raises no error.
+        """Append `later`, the next chunk, after `check_follows` has accepted `later`. Raises no error.
 
         Args:
             tracks: `joined_tracks(later)` if this episode is finalized.
@@ -643,7 +643,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._is_cut = later._is_cut
 
     def check_follows(self, later: SingleAgentEpisode) -> None:
-        """Raise an error unless `later` is the next chunk of this episode, which can be appended to it."""
+        """Raise an error unless `later` is the next chunk of this episode, which can be appended to the episode."""
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
         if not isinstance(later, SingleAgentEpisode):

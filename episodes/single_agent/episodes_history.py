@@ -92,7 +92,7 @@ class EpisodesHistory(History):
         return _objects([episode.module_id for episode in self.episodes])
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return episode i, cut off after observation i if that is not the episode's newest one."""
+        """Return episode i, cut off after observation i if that is not the episode's newest observation."""
         episode, before = self.episodes[i], int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 

@@ -190,7 +190,7 @@ class _Watch:
         return self.after_endings(last, row, infos)
 
     def after_endings(self, last: _Row, row: _Row, infos: dict[str, Any]) -> _Row:
-        """Check the result of a step against the rules of the autoreset mode, and return it."""
+        """Check the result of a step against the rules of the autoreset mode, and return the result."""
         if self.mode is AutoresetMode.NEXT_STEP:
             self.check_reset_row(last, row)
         elif self.mode is AutoresetMode.SAME_STEP:

@@ -50,7 +50,7 @@ def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
-    """Return a dtype that represents both values of `dtype` and the array `values`, or None if there is none."""
+    """Return a dtype that represents both values of `dtype` and the array `values`, or None if no dtype fits both."""
     both = dtype.kind + values.dtype.kind
     if both[0] != both[1] and not _NUMBERS.issuperset(both):
         return None

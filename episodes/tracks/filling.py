@@ -160,7 +160,7 @@ def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np
 
 
 def ones(num: int, dtype: type) -> np.ndarray:
-    """Return a new array [num] of ones."""
+    """Return a new array [num] filled with 1."""
     return _ones(num, dtype).copy()
 
 

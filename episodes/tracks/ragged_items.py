@@ -51,7 +51,7 @@ def _declared(kind: Any) -> Kinds:
 
 
 def kinds_of(data: Any) -> Kinds | None:
-    """Return dtype and value shape of a `Ragged`, or those of each `Ragged` in nested data. None if there is none."""
+    """Return dtype and value shape of a `Ragged`, or of each `Ragged` in nested data. None without any `Ragged`."""
     if type(data) is Ragged:
         return data.kind
     if nested.is_leaf(data):

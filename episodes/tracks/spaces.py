@@ -81,7 +81,7 @@ def _objects(items: Sequence[Any]) -> np.ndarray:
 
 
 def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spaces.Space] | None:
-    """Return the first subspace whose items have varying shapes, and its path. None if there is none."""
+    """Return the first subspace whose items have varying shapes, and its path. None if no subspace has such items."""
     if isinstance(space, _IRREGULAR):
         return path, space
     if not isinstance(space, NESTED):

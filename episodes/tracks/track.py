@@ -1,4 +1,4 @@
-"""One time series of an episode: a growing list, read-only arrays, or the info dicts of a finished episode.
+"""Time series of an episode: a growing list, read-only arrays, or the info dicts of a finished episode.
 
 A `ListTrack` grows, an `ArrayTrack` is finished, and an `InfoTrack` is finished and holds dicts. All are read in the
 same way (`track[i]`, `track.get(...)`); the module `indexing` defines which items an index means. A track holds
@@ -55,7 +55,7 @@ class _Items:
         return self.data
 
     def state(self: Any) -> Any:
-        """Return all items as the episode's `get_state` returns them: a list, nested arrays, or a list of dicts."""
+        """Return all items in the form of the episode's `get_state`: a list, nested arrays, or a list of dicts."""
         return self.whole()
 
     def finalize(self: Any, space: Any = None) -> Any:
@@ -71,7 +71,7 @@ class _Items:
         return self
 
     def first_wrong_length(self: Any, total: int) -> tuple[str, int] | None:
-        """Return path and length of the first array that has not `total` items, or None if all have."""
+        """Return path and length of the first array that has not `total` items, or None if no array differs."""
         lengths = {path: len(array) for path, array in self.arrays().items()} or {self.field.path: self.total}
         return next(((path, length) for path, length in lengths.items() if length != total), None)
 
@@ -307,7 +307,7 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
     def joined(self, later: Track, skip: int = 0) -> ArrayTrack:
-        """Return these items followed by those of `later`, except its lookback and its first `skip` items."""
+        """Return these items followed by the items of `later`, except its lookback and its first `skip` items."""
         tail = later.finalize().whole()
         tail = nested.take(tail, slice(later.lookback + skip, None))
         try:
@@ -390,7 +390,7 @@ class InfoTrack(_Items):
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
 
     def joined(self, later: Track, skip: int = 0) -> InfoTrack:
-        """Return these infos followed by those of `later`, except its lookback and its first `skip` infos."""
+        """Return these infos followed by the infos of `later`, except its lookback and its first `skip` infos."""
         following = later.finalize().whole()
         return InfoTrack(
             joined_infos([self.data, following.view(later.lookback + skip, len(following))]), self.lookback

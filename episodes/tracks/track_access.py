@@ -24,7 +24,7 @@ from episodes.tracks.tracks import Tracks, wrong_length
 
 
 def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
-    """Return the shape of an item, or for a nested item the shapes of its arrays, nested alike.
+    """Return the shape of an item, or for a nested item the shapes of its arrays, nested in the same way.
 
     Args:
         label: function that returns the first words of an error message.
@@ -51,7 +51,7 @@ class _LeafShape(list):
 
 
 def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Return the observation, with lists as tuples. Raise `ShapeMismatch` unless its shape is that of earlier ones.
+    """Return the observation, with lists as tuples. Raise `ShapeMismatch` if its shape differs from earlier ones.
 
     Args:
         shape: `shape_of` the earlier observations.
@@ -75,7 +75,7 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
 
 
 def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Raise an error if an action's shape differs from earlier ones. Returns a shape or type known to be valid.
+    """Raise an error if an action's shape differs from earlier shapes. Returns a shape or type known to be valid.
 
     A later action that equals the result needs no validation. The result is None for other kinds of actions.
 

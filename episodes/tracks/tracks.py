@@ -235,7 +235,7 @@ class Tracks(NamedTuple):
         return self.map_tracks(lambda track: track.map_arrays(change))
 
     def replaced(self, *tracks: Track) -> Tracks:
-        """Return a copy in which the given time series replace those of the same names."""
+        """Return a copy in which the given time series replace the time series of the same names."""
         changed: list[Any] = list(self)
         for track in tracks:
             field = track.field

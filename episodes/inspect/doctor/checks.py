@@ -323,7 +323,7 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which last observations lie in the range of first ones, bool [n], and the share of inner ones."""
+    """Return which last observations are in the range of first ones, bool [n], and the share of inner observations."""
     firsts = np.array([trial.numbers[0] for trial in trials])
     if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
         return np.zeros(1), 1.0

@@ -171,13 +171,13 @@ class Findings(list[Finding]):
 
     @property
     def extent(self) -> str:
-        """Text that says how many steps were examined."""
+        """Text with the number of examined steps."""
         detail = "" if self.num_checked == self.num_steps else f", {self.num_checked:,} of them in detail"
         return f"{self.num_steps:,} steps{detail}"
 
 
 def gather_findings(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
-    """Yield one finding that stands for all `places`, or nothing if there are none."""
+    """Yield one finding that represents all `places`, or nothing if `places` is empty."""
     every = list(places)
     if every:
         episode, step, text = every[0]

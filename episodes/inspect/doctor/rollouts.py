@@ -64,7 +64,7 @@ class Play:
         self.places.setdefault(kind, []).append((trial.id_ if trial else latest, step, words))
 
     def begin(self, space: Any, observation: Any, info: Any, agent: Any = None, number: int = 0) -> Trial:
-        """Start a recorded episode of one agent with its reset observation, and return it."""
+        """Start a recorded episode of one agent with its reset observation, and return the episode."""
         if space is not None and not isinstance(space, spaces.Space):
             self.note("outside_space", f"the observation space is {space!r}, and none of Gymnasium"[:200])
             space = None
@@ -101,7 +101,7 @@ def _sample(space: Any, mask: Any) -> Any:
 
 
 def _mask(observation: Any, info: Any) -> Any:
-    """Return the mask of legal actions from an observation or info dict, or None if there is none."""
+    """Return the mask of legal actions from an observation or info dict, or None if the mask is missing."""
     for source in (observation, info):
         if isinstance(source, dict) and "action_mask" in source:
             return source["action_mask"]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that generate single-agent episodes, growing and finalized, and packs of them."""
+"""Hypothesis strategies that generate single-agent episodes, growing and finalized, and packs of such episodes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def episode_arguments(
     arrange: bool = True,
     ragged: bool | Mapping[str, Any] | None = False,
 ) -> dict[str, Any]:
-    """Generate keyword arguments of `SingleAgentEpisode`, to compare the episode with them.
+    """Generate keyword arguments of `SingleAgentEpisode`, to compare the episode with the arguments.
 
     See `episodes` for the arguments.
     """

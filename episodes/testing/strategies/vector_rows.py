@@ -37,7 +37,7 @@ class EnvEpisode:
 
 @dataclass(frozen=True)
 class VectorRow:
-    """Actions and generated result of one vector step, and in `DISABLED` mode the reset after it."""
+    """Actions and generated result of one vector step, and in `DISABLED` mode the reset after the step."""
 
     actions: Any  # nested arrays [N, ...]
     observations: Any  # nested arrays [N, ...]

@@ -94,7 +94,7 @@ def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[s
 
 
 def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
-    """Return a list of values as one array, or None if reading the array would not give back equal values."""
+    """Return a list of values as one array, or None if reading the array would not return equal values."""
     if len(types) > 1:
         return None
     (kind,) = types

@@ -38,7 +38,7 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
 
 
 def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
-    """Return the arrays shared by `parts` if all are slices of one sequence of infos, or None if they are not."""
+    """Return the arrays shared by `parts` if all are slices of one sequence of infos, otherwise None."""
     first = parts[0]
     if any(part.columns is not first.columns for part in parts):
         return None
