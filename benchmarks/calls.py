@@ -58,14 +58,17 @@ def preprocess(size: Size) -> Counted:
     return Counted(count_calls(lambda: ppo.preprocess(pack)))
 
 
-def replay_sample(size: Size) -> Counted:
-    from episodes.replay import EpisodeReplayBuffer
+def _replay(kind: str, draw: Callable[[Any], object]) -> Callable[[Size], Counted]:
+    def prepare(size: Size) -> Counted:
+        from episodes import replay
 
-    runner, _ = _runner(8)
-    buffer = EpisodeReplayBuffer(10_000, seed=0)
-    buffer.add(runner.sample(num_timesteps=2000))
-    buffer.sample(256)
-    return Counted(count_calls(lambda: buffer.sample(256)))
+        runner, _ = _runner(8)
+        buffer = getattr(replay, kind)(10_000, seed=0)
+        buffer.add(runner.sample(num_timesteps=2000))
+        draw(buffer)
+        return Counted(count_calls(lambda: draw(buffer)))
+
+    return prepare
 
 
 def writer_add(size: Size) -> Counted:
@@ -92,6 +95,14 @@ def _figure(name: str, prepare: Callable[[Size], Counted], limit: int) -> Figure
 FIGURES = (
     _figure("vector step", vector_step, 28),
     _figure("PPO.preprocess", preprocess, 90),
-    _figure("replay sample", replay_sample, 20),
+    *(
+        _figure(f"{prefix}replay {name}", _replay(kind, draw), 20)
+        for prefix, kind in (("", "EpisodeReplayBuffer"), ("prioritized ", "PrioritizedEpisodeReplayBuffer"))
+        for name, draw in (
+            ("sample", lambda buffer: buffer.sample(256)),
+            ("sample, n-step", lambda buffer: buffer.sample(256, n_step=3)),
+            ("sequences", lambda buffer: buffer.sample_sequences(8, 32, burn_in=4)),
+        )
+    ),
     _figure("writer.add, one episode", writer_add, 45),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from connectors.fingerprint import acting_parts, check_acting_pipelines
@@ -28,12 +28,11 @@ def check_recorded_alike(
         here["rewriters"] = acting_parts(algorithm.actor.env_to_module)["rewriters"]
     if is_on_policy and isinstance(algorithm.pipeline, LearnerPipeline):
         here["views"] = algorithm.pipeline.view_settings
-    if here:
-        check_acting_pipelines(_texts(episodes), here, type(algorithm).__name__)
-
-
-def _texts(episodes: Sequence[SingleAgentEpisode]) -> Iterable[str | None]:
+    if not here:
+        return
     if isinstance(episodes, EpisodePack):
         column = episodes.acting_pipelines
-        return () if column is None else column.tolist()
-    return [episode.acting_pipeline for episode in episodes]
+        texts = () if column is None else column.tolist()
+    else:
+        texts = [episode.acting_pipeline for episode in episodes]
+    check_acting_pipelines(texts, here, type(algorithm).__name__)

@@ -431,7 +431,7 @@ def _stored_steps(buffer: Any) -> list[Series]:
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
         slots = (ring.tail + places) % buffer.capacity
-        items = ring.observations.take(ring.links.row[slots]) if key == "obs" else ring.columns[key].take(slots)
+        items = ring.observations.take(ring.links.row[slots]) if key == "obs" else ring.columns[key](slots)
         columns = nested.flatten({key: items})
         return {path: leaf.lengths if type(leaf) is Ragged else leaf for path, leaf in columns.items()}
 

@@ -46,8 +46,7 @@ from episodes.tracks.track import Track
 
 def _data(name: str) -> Any:
     """Return a property for one array (or nested arrays) of a pack, such as `observations` of all episodes."""
-    column = attrgetter(f"columns.{name}")
-    return property(lambda pack: column(pack).whole())
+    return property(attrgetter(f"columns.{name}.data"))
 
 
 def _fact(name: str) -> Any:
@@ -201,7 +200,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @property
     def extra_model_outputs(self) -> dict[str, Any]:
         """Extra model outputs, such as log-probabilities, as a dict from key to nested arrays [sum(L_i + T_i), ...]."""
-        return {key: track.whole() for key, track in self.columns.extra.items()}
+        return {key: track.data for key, track in self.columns.extra.items()}
 
     @cached_property
     def terminated(self) -> np.ndarray:

@@ -29,7 +29,6 @@ from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, St
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, as_sequence, check_rows
-from episodes.replay.link_traversal import Windows
 from episodes.replay.locking import locked
 from episodes.replay.max_age import sample_recent_steps
 from episodes.replay.read_dataset import addable_packs
@@ -120,7 +119,8 @@ class EpisodeReplayBuffer(SampleCounts):
     """
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "replay")
-    period: int | None = None  # grid of all sequences of a prioritized buffer
+    unit = "transition"  # what a priority belongs to, and the grid of all sequences: of a prioritized buffer
+    period: int | None = None
 
     def __init__(
         self,
@@ -400,26 +400,30 @@ class EpisodeReplayBuffer(SampleCounts):
         batch[INDICES][indices == NONE] = NONE
         return batch
 
-    def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ring positions of `n` random steps, int64 [n], and importance weights of 1, float32 [n]."""
+    def _draw(self, n: int, period: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ring positions of `n` random steps, int64 [n], and importance weights of 1, float32 [n].
+
+        If `period` is given, only steps with `t` divisible by `period` are sampled.
+        """
         tail = self._ring.tail
         size = self._ring.head - tail
         if not size:
             raise self.empty_error()
+        if period is not None:
+            begins = self._grid(period).stored_starts(self._ring)
+            if not len(begins):
+                raise self._no_sequence()
+            picked = begins[(self.generator.random(n) * len(begins)).astype(_INDEX)]
+            return picked % self.capacity, ones(n, np.float32)
         slots = (self.generator.random(n) * float(size)).astype(_INDEX)
         if size < self.capacity and (first := tail % self.capacity):
             slots = (slots + first) % self.capacity  # steps were evicted although the ring is not full
         return slots, ones(n, np.float32)
 
-    def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return ring positions [n] of random sequence starts (steps with `t` divisible by `period`), and weights."""
-        if not len(self._ring):
-            raise self.empty_error()
-        begins = self._grids.setdefault(period, SequenceGrid(period)).stored_starts(self._ring)
-        if not len(begins):
-            raise self._no_sequence()
-        picked = begins[(self.generator.random(n) * len(begins)).astype(np.int64)]
-        return picked % self.capacity, ones(n, np.float32)
+    def _grid(self, period: int) -> SequenceGrid:
+        if period not in self._grids:
+            self._grids[period] = SequenceGrid(period)
+        return self._grids[period]
 
     def empty_error(self) -> EpisodeStateError:
         return EpisodeStateError("nothing is stored to sample from; add(episodes) first")
@@ -456,7 +460,6 @@ class EpisodeReplayBuffer(SampleCounts):
     def _random_steps(self, bounds: tuple[int, int], n: int) -> np.ndarray:
         return self.generator.integers(bounds[0], bounds[1], n, endpoint=True)
 
-    @locked
     def sample_sequences(
         self,
         batch_size: int,
@@ -506,41 +509,31 @@ class EpisodeReplayBuffer(SampleCounts):
             UnknownKey: no column has a name in `keys`.
             InvalidArgument: an argument is out of range.
         """
-        period = self.period if period is None else period
-        check_sequences(batch_size, length, burn_in, lookback, boundary, period)
-        keys = checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
-        begins, weights = self._draw(batch_size) if period is None else self._draw_from_grid(batch_size, period)
-        slots, extents = begins, link_traversal.extents(self._ring, begins)
-        if boundary == "stop":
-            slots, extents = link_traversal.shift_starts_back(self._ring.links, slots, extents, length)
-        sampled_windows = link_traversal.windows(self._ring.links, slots, extents, length, lookback + burn_in)
-        columns = self._sequences(sampled_windows, lookback, views, keys)
-        columns[Columns.IS_FIRST] = sampled_windows.first
-        columns[Columns.WEIGHTS] = weights
-        indices = columns[INDICES]
-        columns[INDICES] = self._sequence_indices(begins, indices)
-        self.num_sampled += int(np.count_nonzero(sampled_windows.learned))
-        return make_batch(columns, self._ring, indices)
-
-    def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """Return the `indices` column of sampled sequences: the index of each step, int64 [B, W]."""
-        return window
-
-    def _sequences(
-        self, sampled_windows: Windows, lookback: int, views: BoundViews | None, keys: Sequence[str]
-    ) -> dict[str, Any]:
-        ring, slots = self._ring, sampled_windows.slots
-        if ring.ragged:
-            check_rows(ring, keys)
-        columns = columns_of(ring, keys, slots, slots, views=views)
-        indices = ring.slot_numbers(slots)
-        np.copyto(indices, NONE, where=sampled_windows.padding)
-        columns[Columns.LOSS_MASK] = sampled_windows.learned
-        columns[Columns.SEQ_LENS] = sampled_windows.stops - lookback if lookback else sampled_windows.stops
-        columns[INDICES] = indices
-        if Columns.STATE_OUT in ring.tracks:
-            columns[Columns.STATE_IN] = states_before(ring, slots[:, lookback])
-        return columns
+        with self.lock:  # not by `@locked`, as in `sample`
+            period = self.period if period is None else period
+            check_sequences(batch_size, length, burn_in, lookback, boundary, period)
+            ring = self.get_ring()
+            keys = checked_keys(keys, include_infos, ring.tracks, KEYS_OF_STEPS)
+            begins, weights = self._draw(batch_size, period)
+            slots, extents = begins, link_traversal.extents(ring, begins)
+            if boundary == "stop":
+                slots, extents = link_traversal.shift_starts_back(ring.links, slots, extents, length)
+            windows = link_traversal.windows(ring.links, slots, extents, length, lookback + burn_in)
+            slots = windows.slots
+            if ring.ragged:
+                check_rows(ring, keys)
+            columns = columns_of(ring, keys, slots, slots, views=views)
+            indices = numbers_at(slots, ring.head, ring.capacity)
+            np.copyto(indices, NONE, where=windows.padding)
+            columns[Columns.LOSS_MASK] = windows.learned
+            columns[Columns.SEQ_LENS] = windows.stops - lookback if lookback else windows.stops
+            columns[Columns.IS_FIRST] = windows.first
+            columns[Columns.WEIGHTS] = weights
+            columns[INDICES] = indices if self.unit == "transition" else ring.slot_numbers(begins)
+            if Columns.STATE_OUT in ring.tracks:
+                columns[Columns.STATE_IN] = states_before(ring, slots[:, lookback])
+            self.num_sampled += int(np.count_nonzero(windows.learned))
+            return make_batch(columns, ring, indices)
 
     # --- whole episodes ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch, StepO
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.locking import locked
 from episodes.replay.max_priority import PrioritiesWithMax
+from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import positions
 from episodes.replay.samples_per_insert import SamplesPerInsert
 from episodes.replay.sum_tree import SumTree
@@ -91,9 +92,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Memory size in bytes of all stored arrays, priorities included."""
         return super().nbytes + self._tree.nbytes + self._given.nbytes
 
-    def _prioritize_new_steps(self) -> None:
+    def _prioritize_new_steps(self, ring: LinkedRing) -> None:
         """Give steps added since the last call the highest current priority (at least 1), and evicted steps 0."""
-        ring = self.get_ring()
         head, tail = ring.head, ring.tail
         if tail > max(self._num_gone, head - self.capacity):  # steps were evicted that no new step replaces
             for first, last in self._position_ranges(max(self._num_gone, head - self.capacity), tail):
@@ -127,33 +127,24 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
-    def _draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.period is not None:
-            raise InvalidArgument(
-                f"this buffer has priorities of sequences with period={self.period}; sample_sequences"
-            )
-        return self._draw_by_priority(n)
-
-    def _draw_from_grid(self, n: int, period: int) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, n: int, period: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         if period != self.period:
+            if period is None:
+                raise InvalidArgument(
+                    f"this buffer has priorities of sequences with period={self.period}; sample_sequences"
+                )
             raise InvalidArgument(
                 f"period={period} of a buffer that was made with period={self.period}: give unit='sequence' and the "
                 "period when it is made, for what has priorities depends on it"
             )
-        return self._draw_by_priority(n)
-
-    def _draw_by_priority(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        if not len(self._ring):
+        ring = self._ring
+        if ring.head == ring.tail:
             raise self.empty_error()
-        self._prioritize_new_steps()
+        self._prioritize_new_steps(ring)
         if not self._tree.total:
             raise self._no_sequence()
-        slots = self._tree.draw(n, self.generator)
-        drawn = self._tree.get(slots)
-        return slots, ((drawn / drawn.min()) ** -self.beta).astype(np.float32)
-
-    def _sequence_indices(self, begins: np.ndarray, window: np.ndarray) -> np.ndarray:
-        return window if self.unit == "transition" else self._ring.slot_numbers(begins)
+        slots, shares = self._tree.draw(n, self.generator)
+        return slots, ((shares / shares.min()) ** -self.beta).astype(np.float32)
 
     @locked
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
@@ -198,14 +189,15 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
         """Set priorities that `checked_priorities` has validated. Steps that are no longer stored are ignored."""
-        tail = self.get_ring().tail
+        ring = self.get_ring()
+        tail = ring.tail
         if numbers.size and numbers.min() < tail:
             is_stored = numbers >= tail
             self.num_stale += int(np.count_nonzero(~is_stored & (numbers >= 0)))
             numbers, values, shares = numbers[is_stored], values[is_stored], shares[is_stored]
         if not numbers.size:
             return
-        self._prioritize_new_steps()
+        self._prioritize_new_steps(ring)
         slots = numbers.ravel() % self.capacity
         self._given.set(slots, values.ravel())
         self._tree.set(slots, shares.ravel())
@@ -228,13 +220,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             StepOutOfRange: a step is not stored.
         """
         numbers = checked_step_indices(indices)
-        self._prioritize_new_steps()
-        if numbers.size and (numbers.min() < self.get_ring().tail or numbers.max() >= self.get_ring().head):
-            raise StepOutOfRange(f"the stored steps have numbers {self.get_ring().tail}..{self.get_ring().head - 1}")
+        ring = self.get_ring()
+        self._prioritize_new_steps(ring)
+        if numbers.size and (numbers.min() < ring.tail or numbers.max() >= ring.head):
+            raise StepOutOfRange(f"the stored steps have numbers {ring.tail}..{ring.head - 1}")
         return self._tree.get(numbers % self.capacity)
 
     def _rest_of_state(self) -> dict[str, Any]:
-        self._prioritize_new_steps()
+        self._prioritize_new_steps(self.get_ring())
         state = {name: getattr(self, name) for name in _STATE}
         return super()._rest_of_state() | {
             "priorities": {**state, "tree": self._tree.get_state(), "given": self._given.get_state()}

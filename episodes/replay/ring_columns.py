@@ -49,7 +49,7 @@ def n_step_columns(
         last = np.stack(path)[np.minimum(n_step, len(path)) - 1, np.arange(len(slots))]
     num_later = ring.links.t[last] - ring.links.t[slots]
     sums = link_traversal.discounted if ring.rewards_are_finite else link_traversal.discounted_infinite
-    returns = sums(ring.track(REWARDS), path, num_later, gamma)
+    returns = sums(ring.tracks[REWARDS].data, path, num_later, gamma)
     return last, {REWARDS: returns, Columns.N_STEP: _counts(len(path))[num_later]}
 
 
@@ -86,7 +86,7 @@ def columns_of(
         if known is not None and key in known:
             columns[key] = known[key]
         elif key in gathered:
-            columns[key] = gathered[key].take(last if key in _OF_LAST else slots)
+            columns[key] = gathered[key](last if key in _OF_LAST else slots)
         else:
             columns[key] = _column(ring, key, slots, last)
     if INFO_COLUMNS in columns:

@@ -26,6 +26,9 @@ _TOP_BYTE = np.uint64(56)
 class SumTree:
     """Sum tree over `size` values >= 0 (leaves), initially 0, that samples indices in proportion to these values.
 
+    Attributes:
+        total: sum of all values.
+
     >>> tree = SumTree(5)
     >>> tree.set(np.array([1, 3]), np.array([1.0, 2.0]))
     >>> tree.total, tree.find(np.array([0.0, 0.9, 1.0, 2.9])).tolist()
@@ -38,11 +41,7 @@ class SumTree:
         while len(self._levels[-1]) > _ROOT_WIDTH:
             self._levels.append(_zeros(len(self._levels[-1]) // _WIDTH))
         self._begins = np.zeros(len(self._levels[-1]) + 1)  # cumulative sums of the root's children
-
-    @property
-    def total(self) -> float:
-        """Sum of all leaf values."""
-        return float(self._begins[-1])
+        self.total = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -54,7 +53,7 @@ class SumTree:
         for level, above in zip(self._levels, self._levels[1:], strict=False):
             leaves = leaves >> _SHIFT
             above[leaves] = level.reshape(-1, _WIDTH).take(leaves, 0) @ _ONES
-        self._levels[-1].cumsum(out=self._begins[1:])
+        self._sum_root()
 
     def fill(self, start: int, stop: int, value: float) -> None:
         """Set the values of the leaves with indices [start, stop) to `value`."""
@@ -62,7 +61,11 @@ class SumTree:
         for level, above in zip(self._levels, self._levels[1:], strict=False):
             start, stop = start >> _SHIFT, ((stop - 1) >> _SHIFT) + 1
             above[start:stop] = level.reshape(-1, _WIDTH)[start:stop] @ _ONES
+        self._sum_root()
+
+    def _sum_root(self) -> None:
         self._levels[-1].cumsum(out=self._begins[1:])
+        self.total = float(self._begins[-1])
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
         """Return the values of the leaves with the given indices [n], float64 [n]."""
@@ -81,7 +84,7 @@ class SumTree:
         if [level.shape for level in state] != [level.shape for level in self._levels]:
             raise ValueError("a sum tree of another size")
         self._levels = [level.copy() for level in state]
-        self._levels[-1].cumsum(out=self._begins[1:])
+        self._sum_root()
 
     def find(self, amounts: np.ndarray) -> np.ndarray:
         """Return the indices [n] of the leaves at which the cumulative sum of values exceeds each amount [n]."""
@@ -90,25 +93,25 @@ class SumTree:
         firsts = np.arange(0, len(amounts) * _WIDTH, _WIDTH)
         for level in reversed(self._levels[:-1]):
             before = level.reshape(-1, _WIDTH).take(nodes, 0) @ _BEFORE
-            children = _count(before <= amounts[:, None]) - 1
+            words = (before <= amounts[:, None]).view(np.uint64)  # two words of 8 bools per sample; the first is True
+            children = (((words[:, 0] + words[:, 1]) * _EACH_BYTE) >> _TOP_BYTE).view(np.int64) - 1
             amounts -= before.take(firsts + children)
             nodes = (nodes << _SHIFT) + children
         return nodes
 
-    def draw(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Return the indices of `n` random leaves, sampled in proportion to their values, which must not all be 0."""
+    def draw(self, n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices and values of `n` random leaves, sampled in proportion to their values.
+
+        The values must not all be 0.
+        """
         leaves = self.find(generator.random(n) * self.total)
+        values = self.get(leaves)
         # Sums are rounded, so a sample can fall just past the last leaf of a node, though very rarely.
-        while len(missed := (self.get(leaves) == 0).nonzero()[0]):
+        while len(missed := (values == 0).nonzero()[0]):
             leaves[missed] = self.find(generator.random(len(missed)) * self.total)
-        return leaves
+            values = self.get(leaves)
+        return leaves, values
 
 
 def _zeros(size: int) -> np.ndarray:
     return np.zeros(-(-size // _WIDTH) * _WIDTH)
-
-
-def _count(flags: np.ndarray) -> np.ndarray:
-    """Return the number of True values in each row of `flags` [n, 16], int64 [n]. Each row's first is True."""
-    words = flags.view(np.uint64)
-    return (((words[:, 0] + words[:, 1]) * _EACH_BYTE) >> _TOP_BYTE).view(np.int64)

@@ -323,7 +323,7 @@ def test_bc_from_disk_equals_bc_from_memory(tmp_path: Path):
     buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
     drawn = dataset.sampler(steps=1, order="drawn", seed=0)
     numbers = drawn.sample(128).indices
-    buffer._draw = lambda n: (numbers, np.ones(n, np.float32))  # type: ignore[method-assign]
+    buffer._draw = lambda n, period=None: (numbers, np.ones(n, np.float32))  # type: ignore[method-assign]
     vectors = []
     for draws in (buffer, dataset.sampler(steps=1, order="drawn", seed=0)):
         policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))

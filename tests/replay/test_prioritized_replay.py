@@ -61,7 +61,9 @@ def test_sum_tree_find_equals_search_in_sums(size: int, seed: int) -> None:
     if tree.total:
         amounts = rng.random(50) * tree.total
         assert tree.find(amounts).tolist() == np.cumsum(values).searchsorted(amounts, "right").tolist()
-        assert (tree.get(tree.draw(50, rng)) > 0).all()
+        drawn, shares = tree.draw(50, rng)
+        assert np.array_equal(shares, values[drawn])
+        assert (shares > 0).all()
 
 
 def test_sum_tree_find_at_edges_returns_nonzero_leaves() -> None:
@@ -77,7 +79,7 @@ def test_sum_tree_set_state_restores_bit_for_bit() -> None:
     for _ in range(30):
         tree.set(rng.integers(0, 20_000, 100), rng.random(100))
     restored.set_state(tree.get_state())
-    first, second = (t.draw(1000, np.random.default_rng(1)) for t in (tree, restored))
+    first, second = (t.draw(1000, np.random.default_rng(1))[0] for t in (tree, restored))
     assert np.array_equal(first, second)
 
 

@@ -202,7 +202,7 @@ def test_sequences_from_ring_and_disk_are_equal(program: Any, options: dict[str,
         if options.get("keys") is None and num % 2:
             options = options | {"keys": KEYS}
         starts = np.random.default_rng(num).integers(0, len(buffer), num)
-        buffer._draw = lambda n: (starts % buffer.capacity, np.ones(n, np.float32))  # type: ignore[method-assign]
+        buffer._draw = lambda n, period=None: (starts % buffer.capacity, np.ones(n, np.float32))  # type: ignore[method-assign]
         sampler._ahead = OrderCursor(Fixed(starts), sampler._tracks.table.located)
         disk, ring = sampler.sample_sequences(num, **options), buffer.sample_sequences(num, **options)
         assert_equal(disk, ring, "sequences")

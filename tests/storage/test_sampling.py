@@ -174,7 +174,7 @@ def test_views_and_infos_equal_those_of_a_buffer(options: dict[str, Any]) -> Non
         assert result.keys() == expected.keys()
         assert same(result, expected)
         drawn = dataset.sampler(windows=WindowBatches(50, 4, burn_in=2, **options), seed=0).draw()
-        buffer._draw = lambda n: (drawn.indices[:, 2], np.ones(n, np.float32))  # type: ignore[method-assign]
+        buffer._draw = lambda n, period=None: (drawn.indices[:, 2], np.ones(n, np.float32))  # type: ignore[method-assign]
         expected = buffer.sample_sequences(50, 4, burn_in=2, **options).to_dict()
         assert same(drawn.to_dict(), expected)
 

@@ -52,7 +52,7 @@ class LinkedRing:
         rows_head: number of the next observation row.
         window: how many rows before a step's `next_row` its `row` may be. `widen` makes it larger.
         beside: copies of the observations before and after each step, in its record, or None if they are not small.
-        columns: rings of the columns that can be gathered directly, by name.
+        columns: functions that return a column's items at ring positions, by name.
         lost_rows: observation rows with smaller numbers were dropped when the ring was enlarged or cleared.
         skipped: how many step numbers belong to no step, since a cleared ring continues at position 0.
         versions: policy versions of the steps.
@@ -72,7 +72,7 @@ class LinkedRing:
     lost_rows: int
     kept_from: int
     beside: tuple[TrackRing, ...] | None
-    columns: dict[str, TrackRing]
+    columns: dict[str, Callable[[np.ndarray], Any]]
     links: StepLinks
     table: EpisodeTable
     _records: StepRecords
@@ -259,7 +259,8 @@ class LinkedRing:
             for name, items in tracks.items()
         }
         unrecorded = [ring for name, ring in rings.items() if name not in small]
-        return created | {"_own_tracks": unrecorded, "tracks": rings, "columns": created["columns"] | rings}
+        columns = {name: ring.gather_function() for name, ring in rings.items()}
+        return created | {"_own_tracks": unrecorded, "tracks": rings, "columns": created["columns"] | columns}
 
     def _created_records(self, small: Fields, observations: TrackRing | None, allocator: Allocator) -> dict[str, Any]:
         ends: dict[str, np.ndarray] = {}
@@ -283,7 +284,7 @@ class LinkedRing:
             "_word": rewards_and_flags,
             "beside": beside,
             "links": links,
-            "columns": dict(zip(OBSERVED, beside or (), strict=False)),
+            "columns": {name: ring.gather_function() for name, ring in zip(OBSERVED, beside or (), strict=False)},
         }
 
     # --- writing what was decided --------------------------------------------------------------------------------

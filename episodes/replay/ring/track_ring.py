@@ -11,7 +11,7 @@ The row of zeros at the end is used for padding.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -169,6 +169,10 @@ class TrackRing:
         if self.plain:
             return gather_copy(self.data, positions)
         return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
+
+    def gather_function(self) -> Callable[[np.ndarray], Any]:
+        """Return a function that does what `take` does. For an array of numbers [size] it is the array's own."""
+        return self.take if self.items is None or self.item is not None else self.items.__getitem__
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
         """Return a ring array with another size that contains copies of the items with numbers [first, stop)."""
