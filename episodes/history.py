@@ -105,7 +105,10 @@ class History(ABC):
 
     @abstractmethod
     def window(self, k: int) -> History:
-        """Return a history of B * k observations: the last k up to each of the B, with the oldest one repeated."""
+        """Return a history of B * k observations: the last k up to each of the B.
+
+        If an observation has fewer before it, the oldest one is repeated.
+        """
 
     @property
     @abstractmethod
@@ -268,7 +271,10 @@ class OtherObservations(History):
 
 
 def zeroed(items: Any, missing: np.ndarray) -> Any:
-    """Return nested arrays [B, k, ...], zero where `missing` [B, k] is True. Owned arrays are changed in place."""
+    """Return the nested arrays `items` [B, k, ...] with zeros where `missing` [B, k] is True.
+
+    Writable arrays that own their memory are changed in place.
+    """
 
     def blank(leaf: np.ndarray) -> np.ndarray:
         if type(missing) is not np.ndarray:  # traced arrays are not written in place

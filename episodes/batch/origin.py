@@ -177,7 +177,7 @@ class _Taken(NamedTuple):
 def concat_origins(
     cames: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]], np.ndarray]
 ) -> LazyOrigin | None:
-    """Return the origin of joined batches, or None if a batch has no origin."""
+    """Return the origin of joined batches, or None if a batch has no origin or the shapes do not fit together."""
     known = [came for came in cames if came is not None]
     if len(known) < len(cames):
         return None

@@ -21,7 +21,7 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 
 
 def check_counts(least: int = 1, **counts: Any) -> None:
-    """Raise `InvalidArgument` unless each keyword argument is an int of at least `least`."""
+    """Raise `InvalidArgument` unless each keyword argument is an int from `least` to `LARGEST_COUNT`."""
     for name, count in counts.items():
         if type(count) is not int and not is_int(count):
             raise InvalidArgument(f"{name}={count!r}: give an int")
@@ -70,7 +70,8 @@ def checked_keys(
 
     Raises:
         UnknownKey: there is no such column.
-        WrongType: `keys` is a str.
+        WrongType: `keys` is not a collection of names.
+        InvalidArgument: `include_infos` is neither a bool nor "columns".
     """
     if keys is None and include_infos is False:
         return TRANSITION_KEYS
@@ -122,5 +123,5 @@ _LARGEST_INDEX = np.iinfo(np.int64).max
 
 
 def is_int(value: Any) -> bool:
-    """Return True for an int that is not a bool."""
+    """Return True for a Python or numpy int that is not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -16,9 +16,10 @@ __all__ = ["TrainBatch"]
 
 
 class TrainBatch(dict[str, Any]):
-    """Dict of columns that also knows from which episode and step each row came. `Batch(train_batch)` keeps it.
+    """Dict of columns that also stores the origin (episode and step) of each row.
 
-    A plain dict of the same columns (`dict(train_batch)`, `train_batch | {...}`) does not have it.
+    `Batch(train_batch)` keeps the origin. A plain dict of the same columns (`dict(train_batch)`,
+    `train_batch | {...}`) has no origin.
     """
 
     __slots__ = ("came",)
@@ -42,7 +43,11 @@ class TrainBatch(dict[str, Any]):
 
 
 def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
-    """Return from which episode and step the rows of `columns` came. Raise `EpisodeStateError` if unknown."""
+    """Return the `Origin` (episode and step) of the rows of `columns`.
+
+    Raises:
+        EpisodeStateError: the origin is unknown, or no column has as many rows.
+    """
     if came is None:
         raise EpisodeStateError(
             "it is not known where these rows came from: batches of a learner pipeline or a replay buffer know it, "

@@ -17,7 +17,7 @@ def check(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read all files of a data set and report damage. The exit status is 1 if there is damage that was not repaired."""
+    """Read all files of a data set and report damage. The exit status is 1 for damage without `--repair`."""
     from episodes.storage import check as check_files
 
     report = check_files(directory, repair=repair)

@@ -157,7 +157,7 @@ def record(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the actions.")] = 0,
     max_steps: Annotated[int, typer.Option(min=1, help="Truncate an episode after so many steps.")] = 10_000,
 ) -> None:
-    """Record episodes of random actions. Ctrl-C keeps the complete ones."""
+    """Record episodes with random actions into a data set. Ctrl-C keeps the complete episodes."""
     import gymnasium as gym
 
     from episodes.storage import EpisodeWriter
@@ -201,7 +201,7 @@ def watch(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="A data set, or the folders of runs.")],
     port: Annotated[int, typer.Option(help="0 for a free port.", min=0, max=65535)] = 0,
 ) -> None:
-    """Serve the page of a data set, or of the curves of runs, to this machine only, until Ctrl-C.
+    """Serve a web page of a data set or of training curves, to this machine only, until Ctrl-C.
 
     The page follows the processes that write.
     """
@@ -234,7 +234,10 @@ def _rows(dataset: Any) -> list[dict[str, Any]]:
 
 
 def _statistics(dataset: Any) -> list[dict[str, Any]]:
-    """Return table rows with statistics: one for each component of each array, one for all pixels of images."""
+    """Return table rows of statistics of a data set: one for each number in the items of each track.
+
+    Items of more than 256 numbers, such as images, have one row for all their numbers.
+    """
     import numpy as np
 
     rows = []

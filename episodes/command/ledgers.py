@@ -1,4 +1,4 @@
-"""Command `episodes ledger`: the log of which rows each update of a training run learned from."""
+"""Command `episodes ledger diff`: compares the rows that the updates of two training runs learned from."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def seal(
     directory: Directory,
     force: Annotated[bool, typer.Option("--force", help="Also if their writers may still run.")] = False,
 ) -> None:
-    """Finish the shards of killed writers."""
+    """Complete the shard files that killed writers of a data set left unfinished."""
     from episodes import storage
 
     typer.echo(f"{storage.seal(directory, force=force)} shards finished")

@@ -81,7 +81,10 @@ class EpisodeFacts(NamedTuple):
         return _new(cls, values)
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
-        """Return the metadata of a part of the episode: `num_steps` steps from time `t_started` on."""
+        """Return the metadata of a part of the episode: `num_steps` steps from time `t_started` on.
+
+        The ending is `OPEN` unless `reaches_end` is True.
+        """
         part: list[Any] = list(self)
         part[_T_STARTED] = t_started
         if not reaches_end:  # `Ending.in_window` without a call, since slices are frequent
@@ -365,7 +368,7 @@ def ids_of(ids: Any) -> np.ndarray:
 
 
 def integers(values: Any) -> np.ndarray:
-    """Return values as a read-only int64 array. `InvalidArgument` unless all are integers."""
+    """Return values as a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgument(f"pack: {values!r}; give a list of integers, one for each episode")
@@ -373,7 +376,7 @@ def integers(values: Any) -> np.ndarray:
 
 
 def counts(values: Any, name: str) -> np.ndarray:
-    """Return values as a read-only int64 array. `InvalidArgument` unless all are integers of at least 0."""
+    """Return values as a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers of at least 0."""
     column = integers(values)
     if len(column) and column.min() < 0:
         i = int(column.argmin())
@@ -394,7 +397,11 @@ def objects(values: Any) -> np.ndarray | None:
 
 
 def texts(values: Any) -> np.ndarray | None:
-    """Return a column of texts or None, or None for only None values. `WrongType` for values that are not UTF-8."""
+    """Return texts (or None) as a read-only object array, or None if all are None.
+
+    Raises:
+            WrongType: a value is not a str that UTF-8 can encode.
+    """
     column = objects(values)
     for value in () if column is None else column.tolist():
         if value is not None and not is_utf8(value):
@@ -403,7 +410,7 @@ def texts(values: Any) -> np.ndarray | None:
 
 
 def is_utf8(value: Any) -> bool:
-    """Return True for a text that files and messages can hold, which is one without lone surrogates."""
+    """Return True if the value is a str that UTF-8 can encode, so that files and messages can hold it."""
     if type(value) is not str:
         return False
     try:
@@ -428,7 +435,7 @@ def _object_array(values: Any) -> np.ndarray:
 
 
 def random_ids(num: int, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Return `num` random episode ids of 32 hexadecimal digits. Generators of equal seeds give equal ids."""
+    """Return `num` random episode ids of 32 hexadecimal digits, str [num]. Equal generators give equal ids."""
     drawn = os.urandom(16 * num) if generator is None else generator.bytes(16 * num)
     return _DIGITS.take(np.frombuffer(drawn, np.uint8)).view("U32")
 

@@ -41,7 +41,8 @@ class VersionRuns(NamedTuple):
 
     @staticmethod
     def of(versions: Any, num_steps: int) -> VersionRuns | None:
-        """Create the encoding from one version for all steps, or from one version per step.
+        """Create the encoding from one version for all steps, or from one version per step. None if all are unknown.
+
 
         Raises:
             InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
@@ -71,7 +72,7 @@ class VersionRuns(NamedTuple):
         return (min(known), max(known)) if known else None
 
     def window(self, first: int, num_steps: int) -> VersionRuns | None:
-        """Return the policy versions of `num_steps` steps from step `first` on, or None if all are unknown."""
+        """Return the policy versions of `num_steps` steps from step `first` on, or None if none is known."""
         part = self._part(first, num_steps)
         return None if part == UNKNOWN_RUNS else part
 

@@ -58,7 +58,10 @@ class EpisodeDifference:
 
 
 def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDifference:
-    """Return the differences of two episodes of one agent, aligned by env step. Lookbacks are not compared.
+    """Return the differences between the tracks and endings of two single-agent episodes, aligned by env step.
+
+    Lookbacks are not compared.
+
 
     Args:
         tolerance: largest absolute difference of numbers that counts as equal. NaN equals NaN.
@@ -137,8 +140,8 @@ def _text(array: np.ndarray, index: int) -> str:
 def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, list[EpisodeDifference]]:
     """Return the number of compared pairs of episodes, and the differences of the pairs that differ.
 
-    Episodes with the same id and start are a pair if the data sets have any such, and episodes with the same index
-    otherwise. An episode without a partner differs.
+    Episodes with the same id, agent and start are a pair. If there is no such pair, episodes with the same index are.
+    An episode without a partner differs.
     """
     keys = [_keys(data) for data in (a, b)]
     if not set(keys[0]) & set(keys[1]):

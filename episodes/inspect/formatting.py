@@ -78,7 +78,7 @@ def ended(ending: Ending) -> str:
 
 
 def ending_word(ending: Ending) -> str:
-    """Return how an episode ended in one word: "terminated" if it was also truncated."""
+    """Return one word for an episode's ending: "terminated" (also if truncated as well), "truncated" or "cut"."""
     return endings(ending)[0]
 
 

@@ -69,8 +69,8 @@ def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None
 def viewable(images: np.ndarray) -> np.ndarray:
     """Convert images [n, H, W], [n, H, W, C] or [n, C, H, W] to uint8 [n, H, W, 3] or [n, H, W, 1].
 
-    Floats are scaled from 0 to 1, or from their lowest to their highest number. Of stacked grey frames (C is neither 1
-    nor 3), the last one is returned, which is the newest.
+    Other dtypes are scaled: the range from 0 to 1, widened to the lowest and highest number, becomes 0 to 255. Of
+    stacked grey frames (C is neither 1 nor 3), the last one is returned, which is the newest.
     """
     if images.ndim == 3:
         images = images[..., None]

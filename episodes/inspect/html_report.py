@@ -227,7 +227,8 @@ def findings_data(findings: Findings) -> dict[str, Any]:
 def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[str, Any]:
     """Return one episode as data for the page: curves, texts, and the frames of all cameras.
 
-    Rewards and actions come first. There are at most `MOST_LANES` lanes, and `left` counts the numbers without one.
+    Rewards and actions come first. There are at most `MOST_LANES` curves (`lanes`). The entry `left` is the number of
+    components of items that have no curve.
 
     Args:
         window: the first and the last step of the lanes; all by default.
@@ -332,7 +333,7 @@ def _words(counts: list[int], is_exact: bool) -> str:
 
 
 def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
-    """Return the texts of a time series, None where one is missing or exceeds the budget `most_bytes`."""
+    """Return the texts of a time series. A text is None if it is missing, or if `most_bytes` are used up before it."""
     texts: list[str | None] = []
     for i, text in enumerate(series.array.tolist()):
         is_there = most_bytes > 0 and (series.present is None or bool(series.present[i]))
@@ -343,7 +344,7 @@ def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
 
 
 def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:
-    """Return every n-th image of a camera as a data URI, downscaled so that all fit into `most_bytes`."""
+    """Return every n-th image of a camera as a data URI, with n so large that the images fit into `most_bytes`."""
     every = max(1, -(-series.total // MOST_FRAMES))
     small = max(1, -(-max(series.array.shape[1:3]) // FRAME_SIDE)) if series.array.shape[-1] != 1 else 1
     images = viewable(series.array[::every])[:, ::small, ::small]

@@ -141,7 +141,7 @@ class PageServer(ThreadingHTTPServer):
         port: 0 for a free port.
 
     Raises:
-        InvalidArgument: several data sets, or a folder that is neither a data set nor a run.
+        InvalidArgument: a data set among several paths, or a folder of a run does not exist.
     """
 
     daemon_threads = True

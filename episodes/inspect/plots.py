@@ -63,7 +63,7 @@ def _check_single_agent(episode: Any) -> None:
 def plot_episode(
     episode: Any, ax: Axes | None = None, *, title: str | None = None, tracks: Sequence[str] | None = None
 ) -> Axes:
-    """Plot an episode over its env steps: rewards, actions, observations and endings. Returns the axes.
+    """Plot an episode over its env steps (rewards, actions, observations, endings), and return the axes.
 
     Of a `SingleAgentEpisode`, the numbers of its tracks are drawn below each other, each on its own scale. Of a
     `MultiAgentEpisode`, each agent has a row with its observations and actions, its pending action and its ending.
@@ -73,7 +73,7 @@ def plot_episode(
 
     Args:
         tracks: the paths to draw, such as `["rewards", "observations/speed"]`. By default the rewards, the actions and
-            then the other tracks, at most 12 lines; a note below the plot counts the ones left out.
+        then the other tracks but infos, at most 12 lines; a note below the plot counts the lines left out.
 
     Raises:
         MissingExtra: matplotlib is not installed.

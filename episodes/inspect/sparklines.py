@@ -181,7 +181,7 @@ def band(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def heat(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG with a row of colours for each component of an array, each row on its own scale."""
+    """Return an SVG with a row of colours for each component of an array (for at most 26), each on its own scale."""
     count = series.numbers.shape[1]
     columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
     lows, _, highs = series.ranges.astype(np.float64)

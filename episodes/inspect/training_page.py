@@ -156,7 +156,7 @@ class RunFiles:
 
 
 def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
-    """Return what a link to an episode needs: its identity, return and length."""
+    """Return the data of a link to an episode: id, start, agent, return and length."""
     return {
         "id": page_id(table["id"][i]),
         "t": int(table["t_started"][i]),

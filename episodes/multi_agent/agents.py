@@ -173,7 +173,7 @@ class Agents:
             check_reward(reward, lambda agent_id=agent_id: self._place(agent_id, env_t))  # type: ignore[misc]
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
-        """Return how each ending agent ends in an env step: by its own flag, or by the flag `"__all__"`."""
+        """Return a dict from each agent that ends in an env step to its `Ending`, by its own flag or by `"__all__"`."""
         over = Ending.of(terminateds.get(ALL, False), truncateds.get(ALL, False))
         endings: Endings = {}
         for agent_id in {**terminateds, **truncateds}:

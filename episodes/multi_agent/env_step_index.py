@@ -15,7 +15,7 @@ MISSING = -1  # the row of an env step without an item
 
 
 def ints(times: Sequence[int]) -> Sequence[int]:
-    """Return the env steps as plain ints: a memoryview of an array, on which bisection is five times faster."""
+    """Return a memoryview of the env steps `times` if they are an array, since bisection then is five times faster."""
     return memoryview(times) if type(times) is np.ndarray else times
 
 
@@ -44,7 +44,7 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
 
 
 def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> list[int]:
-    """Return the position in `times` of each env step, or `MISSING` (-1) if it is not there or before `earliest`.
+    """Return the position of each env step in the sorted list `times`: `MISSING` (-1) if absent or before `earliest`.
 
     >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
     [2, -1, 1, -1]
@@ -84,7 +84,7 @@ def chunk_rows(
 
 
 def _newest_row(times: Sequence[int], t: int, low: int = 0) -> int:
-    """Return the position of the last item at or before env step `t`, searched from `low` on; `low - 1` if none."""
+    """Return the position in `times` (from `low` on) of the last item at or before env step `t`, or `low - 1`."""
     row = low + t - times[low]  # the row if no env step was skipped; otherwise it is earlier
     if low <= row < len(times) and times[row] == t:
         return row

@@ -408,7 +408,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """End agents, and the episode: by the flag `"__all__"` or, if it is not given, when every agent has ended."""
+        """End agents, and end the episode if the flag `"__all__"` is True or, without that flag, if all agents ended."""
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
@@ -618,7 +618,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return episode
 
     def equals(self, episode: object) -> bool:
-        """Return True if both have equal ids, agents, env steps, pending actions, infos and endings."""
+        """Return True if both episodes have equal metadata, agents, steps, pending actions, infos and custom data."""
         if not isinstance(episode, MultiAgentEpisode) or not self.agents.equals(episode.agents):
             return False
         facts = episode.facts._replace(observation_space=self.observation_space, action_space=self.action_space)

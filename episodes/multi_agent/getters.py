@@ -126,7 +126,7 @@ class MultiAgentGetters(HasEnding):
         )
 
     def get_agents_to_act(self) -> set[Any]:
-        """Return the agents that act next: observed in the newest env step, and not ended."""
+        """Return the set of agents that act next: observed in the newest env step, and not ended."""
         return {agent_id for agent_id, _ in self.episodes_to_act()}
 
     def episodes_to_act(self) -> list[tuple[Any, SingleAgentEpisode]]:

@@ -142,7 +142,7 @@ def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> t
 
 
 def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
-    """Return the position of the agent's item at each env step, or `MISSING` (-1) where it has none."""
+    """Return the position of the agent's item at each env step, or `MISSING` (-1) if it has no item there."""
     if not isinstance(env_steps, range) or env_steps.step != 1:
         return env_step_index.rows_of(agent_track.times, env_steps, origin)
     rows = [MISSING] * len(env_steps)

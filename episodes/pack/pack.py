@@ -248,6 +248,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         Raises:
             TrackMismatch: tracks of the episodes differ in keys, structure or item shape.
             WrongType: a value is not a single-agent episode.
+            InvalidArgument: there is no episode.
         """
         if isinstance(episodes, EpisodePack):
             return episodes
@@ -420,7 +421,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def tracks(self) -> dict[str, np.ndarray]:
-        """All arrays of the pack by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
+        """All arrays of the pack but the infos, by path, such as `observations/camera` or `rewards`."""
         return self.columns.arrays()
 
     @cached_property
@@ -450,7 +451,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of all arrays of the pack."""
+        """Size in bytes of the pack's observations, actions, rewards and extra model outputs, without infos."""
         return sum(array.nbytes for array in self.tracks.values())
 
     @property

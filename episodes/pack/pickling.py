@@ -89,7 +89,7 @@ def _from_parts(value: Any, actions: Any = None) -> Any:
 
 
 def _infos_to_parts(infos: Any) -> Any:
-    """Convert infos for pickling: to their number if all are empty, else to arrays, each shared one once."""
+    """Convert infos for pickling: to their number if all are empty, else to arrays, each shared array once."""
     if type(infos) is EmptyInfos:
         return infos.num
     paths, parts, num = infos.parts()

@@ -1,14 +1,14 @@
 """Returns and advantages from numpy arrays, laid out as [T, N] or as concatenated episodes with offsets.
 
-- **Packed**: episodes one after another, step `offsets[i]:offsets[i + 1]` being those of episode `i`. `rewards` are
-  [S], `values` [S + n] (an episode of T steps has T + 1 observations), the endings [n], one per episode.
-- **Columns** (`offsets=None`): `rewards` are [T, N], `values` [T + 1, N], the endings [T, N], one per step. An ending
-  inside a column is a boundary: the next row is another episode's. `values[t + 1]` counts as the value of the
-  observation that step `t` led to. Where an environment was reset in the same step that row belongs to the next
-  episode: give `final_values` [T, N], which are read at truncated steps only.
+- **Packed**: concatenated episodes. Episode `i` has the steps `offsets[i]:offsets[i + 1]`. `rewards` are [S], `values`
+    [S + n] (an episode of T steps has T + 1 observations), and the flags of endings [n], one per episode.
+- **Columns** (`offsets=None`): `rewards` are [T, N], `values` [T + 1, N], and flags of endings [T, N], one per step.
+    After an ending inside a column, the next row belongs to another episode. `values[t + 1]` counts as the value of the
+    observation that step `t` led to. If environments are reset in the same step, that row belongs to the next episode:
+    then give `final_values` [T, N], which are read at truncated steps only.
 
-Endings: a terminated step has no future. A truncated one, and the last of a chunk that was cut, bootstraps from the
-value of the observation it led to, and the recursion stops there. When both flags are set, terminated wins.
+Endings: a terminated step has no future. A truncated step, and the last step of a chunk that was cut, bootstraps from
+the value of the observation that it led to, and the recursion stops there. If both flags are set, terminated wins.
 
 Four steps of reward 1 and value 10 with gamma 0.9 and lambda 1:
 
@@ -25,8 +25,8 @@ Four steps of reward 1 and value 10 with gamma 0.9 and lambda 1:
 >>> value_targets(terminated=True, truncated=True)
 [3.439, 2.71, 1.9, 1.0]
 
-A NaN or an infinity reaches the steps before it in its own episode and nothing else; values that nothing depends on,
-those behind a termination among them, may be anything.
+A NaN or an infinity affects only the earlier steps of its own episode. Values that no result depends on, such as the
+value after a termination, may be anything.
 
 """
 
@@ -153,7 +153,8 @@ def vtrace(
     """Return off-policy corrected advantages and value targets (V-trace), both of the shape of `rewards`.
 
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561. `ratios` are the learned policy's probability of each
-    action over the acting policy's. With all ratios 1 the targets equal those of `gae`.
+    action over the acting policy's. `clip_rho` and `clip_pg_rho` are the upper bounds of the ratios in the targets and
+    in the advantages. With all ratios and bounds 1 the targets equal those of `gae`.
     """
     gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
@@ -170,7 +171,7 @@ def align(
     offsets: ArrayLike | None,
     final_values: ArrayLike | None,
 ) -> AlignedSteps:
-    """Check the arguments of `gae` and similar functions, and return them as floats with next values and ends."""
+    """Check the arguments of `gae` and similar functions, and return them as `AlignedSteps`, with next values."""
     check_flags(terminateds, truncateds)
     rewards, values = np.asarray(rewards), np.asarray(values)
     dtype = np.result_type(rewards, values, np.float32)

@@ -31,7 +31,7 @@ class AlignedSteps:
 def masked_if_not_finite(
     formula: Callable[..., tuple[Any, ...]], steps: AlignedSteps, *arguments: Any
 ) -> tuple[Any, ...]:
-    """Apply a formula. If the result is not finite, apply it with masks, so that no NaN leaves its episode.
+    """Apply `formula` to the steps, and again with masks if a result is not finite, so that no NaN leaves its episode.
 
     Multiplying by 0 at the ends of episodes is faster, and right if every number is finite.
     """
@@ -127,7 +127,7 @@ def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: Ali
 
 
 def swept_remaining(steps: AlignedSteps) -> Any:
-    """Return the number of steps from each step to its episode's end, itself included."""
+    """Return the number of steps from each step to its episode's end, including the step itself."""
     return solve_recurrence(steps.goes_on * 0.0 + 1.0, steps.goes_on * 1.0, steps)
 
 

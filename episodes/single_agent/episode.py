@@ -426,7 +426,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise WrongType(f"{self._place()}: {name}={value!r}; give a dict, or None")
 
     def _checked_observation(self, observation: Any) -> Any:
-        """Return the observation, with lists replaced by tuples as in its space. `ShapeMismatch` for another shape."""
+        """Return the observation, with lists replaced by tuples as in its space.
+
+        Raises:
+                ShapeMismatch: the observation has another shape than earlier ones.
+        """
         if self._shape is None:
             self._shape = self._newest_shape()
         if self._shape is _RAGGED:
@@ -442,7 +446,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def create_extra_tracks(self, outputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Create empty lists for extra model outputs at the first step. Returns (key, list) pairs."""
+        """Create empty lists for extra model outputs at the first step, and return pairs of key and list."""
         declared = self._declared_extra()
         if (
             len(declared) < len(self._tracks.extra)
@@ -620,7 +624,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             ChunkMismatch: `other` has another id, or does not begin at this chunk's last step and observation.
             EpisodeStateError: this episode has ended, or was not reset.
             TrackMismatch: only one of the chunks has an extra model output.
-            ShapeMismatch: this one is finalized, and items of the other have another shape.
+            ShapeMismatch: this episode is finalized, and items of `other` have another shape.
         """
         self.check_follows(other)
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
@@ -697,7 +701,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return episode
 
     def equals(self, episode: object) -> bool:
-        """Return True if both have equal ids, data, lookback, infos, ending and custom data."""
+        """Return True if both episodes have equal metadata, time series, lookbacks and custom data.
+
+        A growing episode is never equal to a finalized one.
+        """
         return (
             isinstance(episode, SingleAgentEpisode)
             and self.is_numpy == episode.is_numpy

@@ -89,7 +89,7 @@ class TrackGetters:
         self.facts = self._facts._replace(policy_versions=VersionRuns.of(versions, len(self)))
 
     def get_policy_versions(self) -> np.ndarray:
-        """Return the version of the policy that took each step, int64 [T], or -1 where it is unknown."""
+        """Return the version of the policy that took each step, int64 [T], or -1 if it is unknown."""
         runs, num_steps = self._facts.policy_versions, len(self._tracks.rewards)
         return np.full(num_steps, UNKNOWN) if runs is None else runs.steps(num_steps)
 

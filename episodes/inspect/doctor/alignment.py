@@ -66,7 +66,10 @@ def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
 
 
 def _inputs(trial: Trial) -> np.ndarray:
-    """Return observation, action and next observation per step, [T, d]. d=0: unequal shapes, NaN or inf."""
+    """Return observation, action and next observation of each step, float64 [T, d].
+
+    d is 0 if the shapes differ between steps, or if an observation is not finite.
+    """
     actions = [numbers_of(action) for action in trial.actions]
     if len({one.shape for one in actions}) > 1 or len({one.shape for one in trial.numbers}) > 1:
         return np.zeros((len(trial), 0))

@@ -199,7 +199,7 @@ def _observes_time(trials: Trials) -> bool:
 
 
 def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
-    """Find an agent whose finished episodes are all truncated, though it looks as if the task ended."""
+    """Find an agent whose finished episodes are all truncated, though their ends look like ends of the task."""
     for group in _by_agent([trial for trial in trials if trial.is_done]):
         lengths = Counter(len(trial) for trial in group)
         most = max(lengths.values())
@@ -216,9 +216,10 @@ def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
 
 
 def _ends_are_special(trials: Trials) -> bool:
-    """Return True if last observations or rewards never occur earlier: then the task itself ends.
+    """Return True if 90 % of the last rewards or observations differ from all earlier ones: then the task itself ends.
 
-    Numbers that change by the same amount with each step, such as a remaining budget, do not count.
+    A last observation differs if a number is outside the range of the earlier observations. Numbers that change by the
+    same amount with each step, such as a remaining budget, do not count.
     """
     is_enough = 0.9 * len(trials)
     inner_rewards = {digest(reward) for trial in trials for reward in trial.rewards[:-1]}
@@ -259,7 +260,7 @@ def _by_agent(trials: Trials) -> list[Trials]:
 
 
 def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
-    """Find episodes whose last observation is missing: T observations for T steps, not T + 1."""
+    """Find episodes of T steps that do not have T + 1 observations."""
     short = [trial for trial in trials if len(trial) and len(trial.seen) != len(trial) + 1]
     yield from gather_findings(
         "missing_last_observation",
@@ -278,7 +279,7 @@ def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
 
 
 def first_and_last(trials: Trials) -> Iterator[Finding]:
-    """Find first observations that are repeated, and last ones that are repeated or all zeros."""
+    """Find first observations that are repeated, and last observations that are repeated or all zeros."""
     for group in _by_agent([trial for trial in trials if len(trial.seen) >= 4]):
         inner = [a == b for trial in group for a, b in zip(trial.seen[1:-2], trial.seen[2:-1], strict=True)]
         if len(group) < 5 or np.mean(inner) > 0.2:
@@ -315,7 +316,10 @@ def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
 
 
 def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which last observations equal the next episode's first one, bool [n], and how often inner ones do."""
+    """Return which last observations equal the next episode's first one, bool [n - 1].
+
+    The second result is the share of inner observations that equal the first observation of an episode.
+    """
     firsts = {trial.seen[0] for trial in trials}
     followed = [a.seen[-1] == b.seen[0] for a, b in itertools.pairwise(trials)]
     inner = [seen in firsts for trial in trials for seen in trial.seen[2:-1]]
@@ -323,7 +327,10 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which last observations are in the range of first ones, bool [n], and the share of inner observations."""
+    """Return which last observations are in the range of first observations, bool [n].
+
+    The second result is the share of inner observations in this range.
+    """
     firsts = np.array([trial.numbers[0] for trial in trials])
     if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
         return np.zeros(1), 1.0

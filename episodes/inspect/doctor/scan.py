@@ -155,7 +155,7 @@ def _array(leaf: Any) -> np.ndarray | None:
 
 
 def _varies(observations: Any) -> bool:
-    """Return True if the observations have more than two distinct items."""
+    """Return True if the first 64 items of the first observation array have more than two distinct values."""
     array = _array(nested.first_leaf(observations))
     if array is None or array.ndim == 0:
         return True
@@ -163,7 +163,7 @@ def _varies(observations: Any) -> bool:
 
 
 def _leaves_with_spaces(space: Any, items: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """Yield the key path, elementary subspace and array for each array in nested items."""
+    """Return (key path, elementary subspace, array) for each array in nested items."""
     if isinstance(space, spaces.Dict) and isinstance(items, Mapping):
         pairs = [(key, part, items[key]) for key, part in space.items() if key in items]
     elif isinstance(space, spaces.Tuple) and isinstance(items, tuple):

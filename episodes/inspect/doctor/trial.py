@@ -76,7 +76,7 @@ def digest(item: Any) -> bytes:
 
 
 def numbers_of(item: Any) -> np.ndarray:
-    """Return the numbers of a nested item as one vector, thinned out to at most `MOST_NUMBERS` per array."""
+    """Return at most `MOST_NUMBERS` numbers of a nested item, evenly spaced in its arrays, as a float64 vector."""
     leaves = [array_of(leaf) for leaf in nested.leaves(item)]
     kept = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
     if not kept:
@@ -130,7 +130,11 @@ def check_columns(columns: Mapping[str, Any]) -> None:
 
 
 def _num_items(columns: Mapping[str, Any]) -> int:
-    """Return the number of observations in columns. Raise an error if the columns' lengths do not fit."""
+    """Return the number of observations in columns.
+
+    Raises:
+            InvalidArgument: the arrays of observations, or the actions and rewards, differ in length.
+    """
     try:
         lengths = {len(leaf) for leaf in nested.leaves(columns["observations"])}
         steps = {len(columns["rewards"])}
