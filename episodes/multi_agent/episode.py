@@ -408,7 +408,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """End agents, and end the episode if the flag `"__all__"` is True or, without that flag, if all agents ended."""
+        """End agents, and end the episode if the flag `"__all__"` is True or, without the flag, if all agents ended."""
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN

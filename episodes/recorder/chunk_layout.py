@@ -57,7 +57,7 @@ def _runs(first_rows: np.ndarray, sizes: np.ndarray, envs: np.ndarray, num_envs:
 
 
 def find_chunks(done: np.ndarray, replaced: np.ndarray, resets: np.ndarray, room: np.ndarray, *, base: int) -> Chunks:
-    """Return where the episodes (ended or ongoing) recorded since the vector step `base` begin and end.
+    """Return the `Chunks` (positions and lengths) of the episodes, ended or ongoing, recorded since row `base`.
 
     Args:
         done: whether the step of a row ended an episode, bool [K + 1, N] from row `base` on.

@@ -33,7 +33,10 @@ class LastObservations:
 
 
 def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, num_envs: int) -> tuple[np.ndarray, Any]:
-    """Return the last observations of episodes that ended at the flat indices `keys` [k], and their source."""
+    """Return the index in `stored`, int [k], and the last observation of each episode that ended at `keys` [k].
+
+    The keys are flat indices row * N + env.
+    """
     all_keys = np.concatenate([entry.row * num_envs + entry.envs for entry in stored])
     numbers = np.repeat(np.arange(len(stored)), [len(entry.envs) for entry in stored])
     order = np.argsort(all_keys)
@@ -275,7 +278,7 @@ class RecordedRows:
         self.__dict__.update(numbers)
 
     def lookback_at(self, at: int) -> int:
-        """Return the number of earlier steps, with observations, that are stored before row `at`."""
+        """Return the number of stored steps that lead up to the observations of row `at`."""
         return at - max(self.steps_from, 0)
 
     # --- reading -----------------------------------------------------------------------------------------------

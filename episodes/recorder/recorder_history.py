@@ -18,7 +18,7 @@ __all__ = ["RecorderHistory"]
 class RecorderHistory(History):
     """Newest observation of each environment and the steps before that. Valid until the next step is recorded.
 
-    It goes back as far as the lookback of the next chunk, so that learning can compute the same views later.
+    It goes back to the first stored step: the steps since the last `take`, and the lookback before them.
     """
 
     def __init__(self, episodes: OngoingEpisodes, spaces: HistorySpaces, lookback: int | None = None) -> None:

@@ -228,7 +228,7 @@ class VectorRecorder:
         rows.num_rows = at + 1  # from here on the row counts
 
     def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
-        """Keep last observations of episodes that ended in row `at`. Return the info's slot."""
+        """Store the last observations of episodes that ended in row `at`, and return the slot of the row's infos."""
         rows, last_observations = self._rows, self._last_observations
         while last_observations and last_observations[-1].row >= at:  # left by a step that was interrupted
             last_observations.pop()
@@ -329,7 +329,7 @@ class VectorRecorder:
         return self._as_named_episodes(self._newest_chunks())
 
     def _newest_chunks(self) -> Chunks:
-        """Return where the episodes that ended with the newest vector step lie in the recording."""
+        """Return the `Chunks` (positions in the recording) of the episodes that ended with the newest vector step."""
         self._classify()
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
@@ -338,7 +338,7 @@ class VectorRecorder:
         return replace(chunks, envs=envs[chunks.envs])
 
     def _as_named_episodes(self, chunks: Chunks) -> list[SingleAgentEpisode]:
-        """Return episodes at these locations. The next `take` uses the same ids and custom data."""
+        """Return the episodes of `chunks` as a list. The next `take` uses the same ids and custom data."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
             episode.custom_data = self._custom.setdefault(key, {})

@@ -1,7 +1,7 @@
 """Functions on nested values: dicts and tuples of arrays, like items of `Dict` and `Tuple` spaces.
 
 Observations and actions of `Dict` and `Tuple` spaces are nested. Each function handles a plain leaf first, since most
-values are one.
+values are leaves.
 
 dm-tree offers the same operations, but treats lists as containers and sorts dict keys, which would reorder columns and
 files. It is used for error messages, and the tests compare these functions with it. Time relative to dm-tree, for a

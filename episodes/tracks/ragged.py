@@ -48,7 +48,7 @@ class RaggedKind:
 class Ragged:
     """Immutable sequence of n arrays of different lengths: item i is `values[offsets[i]:offsets[i + 1]]`.
 
-    A finalized ragged track has one in the place of an array. `len`, `shape`, `dtype`, `nbytes`, `[i]` and `[a:b]`
+    A finalized ragged track has a `Ragged` in place of an array. `len`, `shape`, `dtype`, `nbytes`, `[i]` and `[a:b]`
     (views), `[indices]` and `take` (copies) work as those of an array. There is no arithmetic: use `values`, or
     `padded`.
 
