@@ -18,9 +18,9 @@ REAL_TYPES = frozenset((bool, int, float, np.bool_, *(np.dtype(code).type for co
 def try_cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
     """Return the array `values` cast to `dtype`, or None if `dtype` cannot represent every value.
 
-    A cast to floats may round to the precision of `dtype`. A cast to integers or bools keeps each value. A finite number
-    never becomes infinite, a complex number never real. A string is never cut, and numbers and strings never become each
-    other.
+    A cast to floats may round to the precision of `dtype`. A cast to integers or bools keeps each value. A finite
+    number never becomes infinite, a complex number never real. A string is never cut, and numbers and strings never
+    become each other.
     """
     if values.dtype == dtype:
         return values

@@ -114,7 +114,7 @@ class ListTrack(_Items):
         return len(self.items)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one item for an int index, else a list of items. With `fill`, missing items are replaced by it."""
+        """Return one item for an int index, else a list of items. With `fill`, missing items are `fill`."""
         if fill is not None:
             return self._get_filled(indices, neg_index_as_lookback, fill)
         items, lookback = self.items, self.lookback
@@ -160,7 +160,7 @@ class ListTrack(_Items):
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, later: Track, skip: int = 0) -> ListTrack:
-        """Append the items of `later`, except its lookback and first `skip` items, in place. Returns this object."""
+        """Append the items of `later`, except its lookback and first `skip` items, and return this object."""
         self.items.extend(later.item_list(later.lookback + skip, later.total))
         self.uniform = False
         return self
@@ -423,7 +423,7 @@ def same_extra(a: Mapping[str, Track], b: Mapping[str, Track]) -> bool:
 def same_track(a: Track, b: object) -> bool:
     """Return True if two time series have the same name, lookback and items.
 
-    Finished ones must also have equal dtypes.
+    Two finished time series must also have equal dtypes.
     """
     if not isinstance(b, (ListTrack, ArrayTrack, InfoTrack)) or a.field is not b.field or a.total != b.total:
         return False

@@ -75,7 +75,7 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
 
 
 def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Raise an error if an action's shape differs from earlier shapes. Returns a shape or type known to be valid.
+    """Raise an error if an action's shape differs from earlier shapes. Return its shape or type, which is valid then.
 
     A later action that equals the result needs no validation. The result is None for other kinds of actions.
 
@@ -224,7 +224,7 @@ def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
-    """Raise `ShapeMismatch` if the items have different shapes, so that they cannot be stacked to an array."""
+    """Raise `ShapeMismatch` if the space has no fixed shape and the items cannot be stacked to an array."""
     part = irregular_part(space)
     try:
         if part is not None:

@@ -66,7 +66,7 @@ class Tracks(NamedTuple):
             rewards: L + T numbers.
             extra: L + T items by key.
             lookback: lookback L.
-            ragged: item shapes and dtypes of ragged time series, by name or key. One not in `extra` has no items.
+            ragged: item shapes and dtypes of ragged time series, by name or key. A key that is not in `extra` is created without items.
 
         Raises:
             ShapeMismatch: an item of a ragged track does not have the track's kind.
@@ -122,7 +122,7 @@ class Tracks(NamedTuple):
         return [*self[:4], *self.extra.values()]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
+        """Return all arrays but the infos by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
         return {path: array for track in self.all() for path, array in track.arrays().items()}
 
     def check(self, label: str) -> None:

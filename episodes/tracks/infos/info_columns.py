@@ -219,7 +219,7 @@ class ColumnInfos(Infos):
         return ColumnInfos(deepcopy(whole.columns, memo), whole.num, 0, whole.keys)
 
     def parts(self) -> tuple[list[str], list[tuple[Any, Any, Any]], int]:
-        """Return what `from_parts` needs to rebuild these infos: key paths, column contents and the number of infos."""
+        """Return the arguments of `from_parts` for these infos: key paths, column contents and the number of infos."""
         whole = self.without_objects()
         parts = [
             (c.values, c.mask, c.plain) if isinstance(c, TypedColumn) else (c.buffer, c.starts, c.ends)

@@ -38,7 +38,11 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
 
 
 def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
-    """Return the arrays shared by `parts` if all are slices of one sequence of infos, otherwise None."""
+    """Return the joined columns of `parts` if all are slices of one sequence of infos.
+
+    Returns:
+            The columns by key path, or None if the parts come from different sequences or are long numeric slices.
+    """
     first = parts[0]
     if any(part.columns is not first.columns for part in parts):
         return None
