@@ -142,7 +142,8 @@ def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:
 
 
 def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
-    """Return the actions, rewards, ending flags and extra model outputs of a pack, by name. The ending flags are empty.
+    """Return the actions, rewards, ending flags and extra model outputs of a pack as a dict from name to arrays.
+
 
     The ending flags are empty arrays, since only their dtype is needed.
     """
@@ -152,7 +153,7 @@ def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
 
 
 def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:
-    """Raise `ChunkMismatch` unless each chunk of an already stored episode begins where the stored part ends.
+    """Raise `ChunkMismatch` unless each chunk of a stored episode begins where the stored part, not ended, stops.
 
     Args:
         pack: chunks to be added.

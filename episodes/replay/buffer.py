@@ -604,7 +604,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
         """Iterate over all stored episodes in packs of at most `num_steps` steps. A longer episode is its own pack.
 
-        The episode with the oldest step comes first. A longer episode has a pack to itself. Packs are copies.
+        The episode with the oldest step comes first. Packs are copies.
         """
         check_counts(num_steps=num_steps)
         return packs_of(self.get_ring(), self._spaces, num_steps)

@@ -18,10 +18,10 @@ Drawn = tuple[np.ndarray, np.ndarray]
 def sample_recent_steps(
     ring: LinkedRing, draw: Callable[[int], Drawn], n: int, max_age: int, rng: np.random.Generator
 ) -> Drawn:
-    """Sample `n` steps of policies at most `max_age` versions old. Return ring positions [n] and weights [n].
+    """Sample `n` steps at most `max_age` policy versions behind the newest. Return ring positions [n] and weights [n].
 
-    Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps of unknown
-    version count as old.
+    Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps that are too old
+    after several rounds are replaced uniformly from all recent steps. Steps of unknown version count as old.
 
     Raises:
         EpisodeStateError: no stored step is recent enough. The generator stays as it was.

@@ -66,7 +66,8 @@ class Tracks(NamedTuple):
             rewards: L + T numbers.
             extra: L + T items by key.
             lookback: lookback L.
-            ragged: item shapes and dtypes of ragged time series, by name or key. A key that is not in `extra` is created without items.
+            ragged: item shapes and dtypes of ragged time series, by name or key. A key that is not in `extra` is
+                    created without items.
 
         Raises:
             ShapeMismatch: an item of a ragged track does not have the track's kind.
