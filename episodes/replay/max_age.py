@@ -20,8 +20,8 @@ def sample_recent_steps(
 ) -> Drawn:
     """Sample `n` steps at most `max_age` policy versions behind the newest. Return ring positions [n] and weights [n].
 
-    Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps that are too old
-    after several rounds are replaced uniformly from all recent steps. Steps of unknown version count as old.
+    Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps that are too
+    old after several rounds are replaced by uniform samples of recent steps. Steps of unknown version count as old.
 
     Raises:
         EpisodeStateError: no stored step is recent enough. The generator stays as it was.

@@ -18,7 +18,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: int = 0) -> Iterator[EpisodePack]:
-    """Yield all stored episodes in packs of at most `most_steps` steps, the one with the oldest step first.
+    """Yield all stored episodes in packs of at most `most_steps` steps, the episode with the oldest step first.
 
     Args:
         ring: ring of the steps.

@@ -37,7 +37,8 @@ class ReplayHistory(History):
 
     Args:
         ring: ring of the steps.
-        rows: positions of the observations, [B]. None: those before the steps `slots`, and then those after them.
+        rows: positions of the observations, [B]. None for the observations before the steps `slots`, followed by the
+                observations after these steps.
         last: positions of the steps that led to the observations, [B], or None if `rows` is None.
         slots: positions of steps that begin or end at the observations.
         spaces: spaces of the stored observations and actions.

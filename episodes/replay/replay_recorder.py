@@ -308,7 +308,7 @@ class ReplayRecorder:
         self._plain = stage if is_plain else None
 
     def _staged_row(self, ended: np.ndarray, infos: dict[str, Any], finals: Any) -> StagedRow:
-        """Return the infos and final observations of a vector step in the form in which they wait for the next write.
+        """Return the infos and final observations of a vector step as a `StagedRow`, for the next write to the ring.
 
         Args:
             ended: environments [k] whose last observations are not in the row (same-step autoreset).
@@ -418,7 +418,7 @@ class ReplayRecorder:
         return episode
 
     def hand_over_to(self, recorder: VectorRecorder) -> None:
-        """Let another recorder continue the unfinished episodes. After that, this one must be reset before use."""
+        """Let another recorder continue the unfinished episodes. This recorder must then be reset before use."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._hand_over_to(recorder)
@@ -466,10 +466,10 @@ class ReplayRecorder:
         return arrays
 
     def _check_can_continue(self, num_steps: int) -> bool:
-        """Return whether others have added steps since the last vector step. Raise an error if no episode may continue.
+        """Return True if others have added steps since the last vector step, and the ongoing episodes can continue.
 
         Raises:
-            EpisodeStateError: the ongoing episodes cannot continue.
+            EpisodeStateError: an ongoing episode cannot continue.
         """
         ring, tails = self._ring, self._staged.tails
         if (ring.head, ring.rows_head) == (tails.head, tails.rows_head):

@@ -34,7 +34,7 @@ class EnvTails(NamedTuple):
 
 
 class LinkedRun:
-    """Links of recorded vector steps in a simple case: the same environments step, and only the last ends episodes.
+    """Links of recorded vector steps in a simple case: the same environments step, and only the last row ends episodes.
 
     A row in which some environments are reset is a run of one row. See `LinkedRows` for the attributes.
 

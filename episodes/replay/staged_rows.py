@@ -42,8 +42,8 @@ class StagedRows:
     Attributes:
         observations: nested arrays [size, N, ...].
         tracks: nested arrays [size, N, ...] by name.
-        links: memory [6, size * N] for the links of the steps. It is reused, since allocating it costs more than they
-            do.
+        links: memory [6, size * N] for the links of the steps. It is reused, since allocating it costs more than
+                computing the links.
     """
 
     def __init__(self, observations: Any, tracks: dict[str, Any], most_rows: int) -> None:

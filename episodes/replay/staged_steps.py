@@ -1,7 +1,7 @@
 """Recorded vector steps that are not yet in the replay ring, and the episodes that they continue.
 
-The ring holds it while rows are staged, and writes them before it is read. It refers to neither ring nor recorder, so
-that a dropped buffer is freed at once.
+The ring refers to a `StagedSteps` while rows are staged, and writes the rows before the ring is read. A `StagedSteps`
+refers to neither ring nor recorder, so that a dropped buffer is freed at once.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class InfoColumns:
     def _reset(self, num_rows: int) -> None:
         self._paths: dict[str, _PathColumn] = {}
         self._num_rows = num_rows
-        self._seen = 0  # rows with smaller numbers are laid in
+        self._seen = 0  # rows with smaller numbers are copied
         self.are_exact = True
 
     def columns(self, ring: HasInfos, rows: np.ndarray) -> dict[str, np.ndarray]:
