@@ -63,7 +63,9 @@ class InfoRows:
         return at if result else 0
 
     def _put_like_last(self, at: int, info: dict[str, Any]) -> bool:
-        """Copy an info with the keys and dtypes of the last info. Return False if it differs. Then `_put_all` copies it.
+        """Copy an info with the keys and dtypes of the last info, or return False if it differs.
+
+        After False, `_put_all` copies the info.
 
         A key takes 0.6 us, half of what numpy takes: a memoryview accepts nothing of another shape or dtype.
         """

@@ -73,8 +73,8 @@ class ShardFile:
 class Manifest:
     """List of the Arrow files that one writer has created, stored next to them as a text file.
 
-    A live writer holds a lock on the file. `lock` says so in the file; without it (the file system has no locks, or the
-    writer is of an earlier version) the host and the process id tell whether the writer may be alive.
+    A live writer holds a lock on the file, which the field `lock` records. Without a lock (the file system has none, or
+    the writer is of an earlier version) the host and the process id determine whether the writer may be alive.
     """
 
     writer: str
@@ -165,7 +165,7 @@ class Manifest:
         return {"shard": shard, **self.shards[shard]}
 
     def is_abandoned(self, directory: Path) -> bool:
-        """Return True if the manifest's writer has certainly ended, since it no longer locks the manifest file."""
+        """Return True if the manifest's writer has certainly ended: its lock is free, or its local process has ended."""
         if self.lock:
             return not is_locked(self.path(directory))
         return self.host == socket.gethostname() and process_start_id(self.pid) != self.started

@@ -137,10 +137,7 @@ def finish_commits(directory: Path) -> Catalog:
 
 
 def write_commit(catalog: Catalog, commit: Commit) -> bool:
-    """Write a commit file, or remove the new Arrow files and return False if another process committed first.
-
-    In the latter case the new shards are removed.
-    """
+    """Write a commit file, or remove the new Arrow files and return False if another process committed first."""
     sync(catalog.directory)
     try:
         commit.put(catalog.directory, catalog.newest_commit + 1)

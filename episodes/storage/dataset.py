@@ -439,7 +439,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._view(self._all_numbers()[split_mask(name, read_splits(self._files.directory), self.metadata)])
 
     def statistics(self) -> OfTracks:
-        """Return for each numeric array of the episodes count, mean, standard deviation, extremes and quantiles.
+        """Return statistics of each numeric array by path: count, mean, standard deviation, extremes and quantiles.
 
         The statistics of finished shards are stored with the data set, so the next call reads only new shards. For a
         part of a data set, all its steps are read.
@@ -581,7 +581,7 @@ def _read_all(
     """Read all Arrow files of a data set, or only the files that now contain the episodes of the shards `known`.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
-    and no shard is missing or was missing in the listing before too.
+    and no shard is missing that was not missing in the listing before.
 
     Raises:
         UnreadableData: the shards still change after a minute.

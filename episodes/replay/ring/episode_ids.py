@@ -45,7 +45,7 @@ class EpisodeIds:
         return self.id_of(self.num - 1)
 
     def get_state(self) -> dict[str, Any]:
-        """Return all prefixes, their first serial numbers and the next serial number as plain values, for a checkpoint."""
+        """Return all prefixes, their first serial numbers and the next serial number as a dict, for a checkpoint."""
         return {"num": self.num, "begins": list(self._begins), "prefixes": list(self._prefixes)}
 
     @classmethod

@@ -74,6 +74,6 @@ class StepLog:
         return known, self._serials[at], self._t[at]
 
     def key_of(self, serial: int, table: EpisodeTable) -> EpisodeKey:
-        """Return episode id and agent of the episode with a serial number, from the log or from the episode table."""
+        """Return the `EpisodeKey` of the episode with a serial number, from the log or from the episode table."""
         named = self._named.get(serial) or table.names.id_of(serial)
         return EpisodeKey(named) if isinstance(named, str) else named
