@@ -400,7 +400,7 @@ def texts(values: Any) -> np.ndarray | None:
     """Return texts (or None) as a read-only object array, or None if all are None.
 
     Raises:
-            WrongType: a value is not a str that UTF-8 can encode.
+        WrongType: a value is not a str that UTF-8 can encode.
     """
     column = objects(values)
     for value in () if column is None else column.tolist():

@@ -429,7 +429,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """Return the observation, with lists replaced by tuples as in its space.
 
         Raises:
-                ShapeMismatch: the observation has another shape than earlier ones.
+            ShapeMismatch: the observation has another shape than earlier ones.
         """
         if self._shape is None:
             self._shape = self._newest_shape()

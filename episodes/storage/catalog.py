@@ -165,7 +165,7 @@ class Manifest:
         return {"shard": shard, **self.shards[shard]}
 
     def is_abandoned(self, directory: Path) -> bool:
-        """Return True if the manifest's writer has certainly ended: its lock is free, or its local process has ended."""
+        """Return True if the manifest's writer has certainly ended: its lock is free, or its local process is gone."""
         if self.lock:
             return not is_locked(self.path(directory))
         return self.host == socket.gethostname() and process_start_id(self.pid) != self.started

@@ -205,7 +205,7 @@ class EpisodeRows:
         return self.columns["lookback"]
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
-        """Return the metadata as an `EpisodePack` stores it, together with the given spaces."""
+        """Return the metadata and the given spaces as a `PackFacts`, the form in which packs store metadata."""
         values = {}
         for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
             if kind is Kind.VERSIONS:

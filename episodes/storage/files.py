@@ -213,7 +213,7 @@ def _write_all(descriptor: int, text: str) -> None:
 
 
 def _link(draft: str, final: str) -> None:
-    """Rename the finished temporary file `draft` to `final`. Raise `FileExistsError` if `final` exists."""
+    """Link or copy the finished temporary file `draft` to `final`. Raise `FileExistsError` if `final` exists."""
     try:
         os.link(draft, final)
     except FileExistsError:

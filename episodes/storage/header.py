@@ -70,7 +70,7 @@ class Header:
         }
 
     def check_given(self, header: Header) -> None:
-        """Raise `InvalidArgument` if `header` has spaces, `env_spec` or metadata unlike this one's."""
+        """Raise `InvalidArgument` if `header` has other spaces, `env_spec` or metadata than this header."""
         for name in ("observation_space", "action_space", "env_spec"):
             stored, value = getattr(self, name), getattr(header, name)
             if value is not None and stored != value and not (name == "env_spec" and _have_equal_json(stored, value)):
@@ -103,7 +103,7 @@ class Header:
         )
 
     def learning(self, header: Header) -> Header:
-        """Return this header completed by the array schema of `header`, and by its spaces if this one has none."""
+        """Return this header with the array schema of `header`, and with its spaces if no episode was written yet."""
         learned = replace(self, tracks=header.tracks, structure=header.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned

@@ -56,7 +56,7 @@ def from_json(value: Json | None) -> spaces.Space | None:
 
 
 def _array(array: np.ndarray) -> Json:
-    """Return an array as JSON: a list, or one number if all elements are equal."""
+    """Return an array as JSON: dtype, shape, and bytes in base64 (of one element if all are equal)."""
     array = np.asarray(array, order="C")
     body = array.reshape(-1)[:1] if array.size and (array == array.reshape(-1)[0]).all() else array
     data = base64.b64encode(body.tobytes()).decode()

@@ -133,7 +133,7 @@ def has_bounds(path: str, field: TrackField) -> bool:
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
     """Return the pack with strings as wide as in the current file, and its schema, so that one file can hold both.
 
-    Longer text gets twice the width, so that ever longer text starts only a few shards.
+    The width for longer text is the next power of two, so that ever longer text starts only a few shards.
     """
     widened_dtype = {}
     for path, field in fields.items():
@@ -177,7 +177,7 @@ def is_observed(path: str) -> bool:
 def check_same(stored: Fields, new: Fields, label: str) -> None:
     """Raise `TrackMismatch` unless the two schemas have equal paths, dtypes and item shapes.
 
-    The message names the first that differs.
+    The message names the first array that differs.
     """
     for path in (*stored, *new):
         if path not in new or path not in stored:

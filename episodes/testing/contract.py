@@ -47,7 +47,10 @@ def brief(value: Any) -> str:
 
 
 def differing_leaf(a: Any, b: Any) -> str | None:
-    """Return the path of the first array that differs between two nested values, or None if they are equal."""
+    """Return the path of the first array that differs between two nested values, or None if they are equal.
+
+    The path is "" if the values differ in structure.
+    """
     if nested.equal(a, b):
         return None
     if not nested.same_structure(a, b):

@@ -112,7 +112,7 @@ class _Row:
 
 
 def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
-    """Return a function that replays recorded actions, with other ones for environments that are being reset."""
+    """Return a function that replays recorded actions, or `changed(row)` for rows in which environments are reset."""
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:

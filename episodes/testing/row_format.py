@@ -94,7 +94,7 @@ def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: Any, broke
 
 
 def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int, broken: Broken) -> None:
-    """Raise `ContractViolation` unless rewards are finite floats [N], and both flags are bool arrays [N]."""
+    """Raise `ContractViolation` unless rewards are finite floats [N] and the flags two separate bool arrays [N]."""
     check_array(rewards, "rewards", (num_envs,), None, broken)
     check_array(terminateds, "terminateds", (num_envs,), bool, broken)
     check_array(truncateds, "truncateds", (num_envs,), bool, broken)

@@ -133,7 +133,7 @@ def _num_items(columns: Mapping[str, Any]) -> int:
     """Return the number of observations in columns.
 
     Raises:
-            InvalidArgument: the arrays of observations, or the actions and rewards, differ in length.
+        InvalidArgument: the arrays of observations, or the actions and rewards, differ in length.
     """
     try:
         lengths = {len(leaf) for leaf in nested.leaves(columns["observations"])}

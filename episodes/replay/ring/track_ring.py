@@ -171,7 +171,7 @@ class TrackRing:
         return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
 
     def gather_function(self) -> Callable[[np.ndarray], Any]:
-        """Return a function that does what `take` does. For a plain array of numbers it is the array's `__getitem__`."""
+        """Return a function that does what `take` does: the array's `__getitem__` if items are plain numbers."""
         return self.take if self.items is None or self.item is not None else self.items.__getitem__
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:

@@ -18,7 +18,7 @@ _SMALL = 256  # bytes of a row's column; what is larger is hashed before it is h
 
 
 def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
-    """Return a hash of each batch row's content, over all numeric columns except `indices`, uint64 [B]."""
+    """Return a hash of each batch row's content, over all columns without objects except `indices`, uint64 [B]."""
     digest = digest_of("xxh3")
     columns = batch.to_dict() if isinstance(batch, Batch) else batch
     leaves = [leaf for name in sorted(columns) if name not in _NOT_CONTENT for leaf in nested.leaves(columns[name])]
@@ -31,7 +31,7 @@ def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
 
 
 def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
-    """Return the bytes of each row of one column, uint8 [B, k], or None if the column has no numbers."""
+    """Return the bytes of each row of one column, uint8 [B, k], or None if it holds objects or has other rows."""
     torch = torch_of(leaf)
     if torch:
         leaf = leaf.detach().cpu().contiguous()

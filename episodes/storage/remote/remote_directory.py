@@ -120,7 +120,7 @@ class RemoteDirectory:
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Context manager that turns all errors of the remote file system into `OSError`."""
+        """Context manager that turns the remote file system's own classes of errors into `OSError`."""
         try:
             yield
         except (OSError, EpisodeError, ValueError, LookupError, TypeError, pyarrow().ArrowException):

@@ -30,7 +30,7 @@ class BlockRows(Protocol):
 
 
 class PlainRows:
-    """Array that is not compressed, but has the interface of one, with blocks of `rows_per_block` items."""
+    """Array that is not compressed, with the interface of a compressed array, in blocks of `rows_per_block` items."""
 
     def __init__(self, array: np.ndarray, rows_per_block: int) -> None:
         self._array = array
@@ -139,8 +139,7 @@ class DecodedColumn:
 def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, source: str) -> np.ndarray:
     """Return all items of a compressed array, memory-mapped from a cache file, which is written if missing.
 
-    A missing cache file is written first. It appears complete, so a killed process leaves none, and several processes
-    may write it at a time.
+    The file appears when it is complete, so a killed process leaves none, and several processes may write it at a time.
 
     Args:
         directory: of the file.

@@ -60,7 +60,10 @@ class StepDraw(_Draw):
         return self.numbers.shape
 
     def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the items [n, ...] of array number `place` at the sampled steps, or with `after` the next items."""
+        """Return the items [n, ...] of array number `place` at the sampled steps.
+
+        With `after`, return the items after the last of the n steps of each return.
+        """
         if after and self.last is not self.numbers:
             return self.at(place, self.last + 1)
         return self._items(place, self.steps.units(place, after=after))
@@ -79,7 +82,7 @@ class StepDraw(_Draw):
         return _take(self.tracks, place, units, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes are terminated and truncated at the last n-step steps, bool [n] each."""
+        """Return whether each episode is terminated, and whether truncated, at the last n-step step, bool [n] each."""
         if self.last is not self.numbers:
             return self.steps.endings_at(self.last)
         terminated, truncated = self.steps.endings()
@@ -187,7 +190,7 @@ class WindowDraw(_Draw):
         return np.where(stored, positions, -1)
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return the element of `values` [number of chunks] for each window step's chunk, [B, W], or None or 0."""
+        """Return the element of `values` [number of chunks] of each window step's chunk, [B, W]. Padding: None or 0."""
         result = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
         result[~self.grid.there] = None if result.dtype == object else np.zeros((), result.dtype)
         return result

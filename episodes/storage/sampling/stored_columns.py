@@ -30,9 +30,13 @@ def columns_of(
     known: Mapping[str, np.ndarray] = MappingProxyType({}),
     views: BoundViews | None = None,
 ) -> dict[str, Any]:
-    """Return the batch columns `keys` of sampled steps. Columns given in `known` are not computed.
+    """Return the batch columns `keys` of sampled steps or windows as a dict of arrays.
 
-    With `views`, "obs" and "new_obs" are replaced by the views' columns.
+    Args:
+        draw: the sampled steps or windows. `draw.endings()` gives the columns "terminateds" and "truncateds".
+        keys: names of the columns.
+        known: other columns that need not be computed, such as n-step rewards.
+        views: functions that compute the policy's columns. They replace "obs" and "new_obs".
     """
     view_columns = {} if views is None else _view_columns(draw, keys, views)
     names = keys if views is None else [key for key in keys if key not in (Columns.OBS, Columns.NEXT_OBS)]

@@ -62,7 +62,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
     def to_arrow(self, names: Any = None) -> Any:
         """Return the columns `names` (default: all) as a `pyarrow.Table`.
 
-        Episodes without a value of `custom_data` have a null. An id that is no string is written as one.
+        Episodes without a value of `custom_data` have a null. An id that is no string is converted to a string.
         """
         wanted_names = [*self] if names is None else [*names]
         arrays = {}

@@ -37,7 +37,7 @@ OWN = ("step", "episode", "t", "terminated", "truncated", "policy_version")
 NEXT, INFO = "next_", "infos/"
 MOST_THREADS = 8
 MOST_KEPT = 1 << 28
-"""So many bytes of columns that are no views are in memory; of one table, what is more is in a file."""
+"""Most bytes of computed columns in memory. Further columns of a table are in temporary files."""
 
 
 @dataclass(frozen=True, slots=True)

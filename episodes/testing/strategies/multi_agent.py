@@ -63,8 +63,7 @@ def multi_agent_histories(
     extra_outputs: bool | None = None,
     arrange: bool = True,
 ) -> MultiAgentHistory:
-    """Draw results of a multi-agent environment: agents enter late, skip env steps, act in turns, end early or never
-    enter.
+    """Generate results of a multi-agent environment: agents enter late or never, skip env steps and end early.
 
     Args:
         agents: ids of the agents.

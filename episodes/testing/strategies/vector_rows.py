@@ -164,7 +164,7 @@ class _RowWriter:
         return EnvEpisode(env, [self.observations.next()], [self.info()])
 
     def info(self) -> dict[str, Any]:
-        """Return a random info dict of one environment: a number, mostly a word, sometimes a dict."""
+        """Return a random info dict of one environment: a count, often a second number, sometimes a nested dict."""
         if not self.has_infos:
             return {}
         self.count += 1

@@ -41,7 +41,7 @@ def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None
     """Return the joined columns of `parts` if all are slices of one sequence of infos.
 
     Returns:
-            The columns by key path, or None if the parts come from different sequences or are long numeric slices.
+        The columns by key path, or None if the parts come from different sequences or are long numeric slices.
     """
     first = parts[0]
     if any(part.columns is not first.columns for part in parts):
