@@ -168,12 +168,9 @@ class Conversation:
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
         """Return how many earlier tokens `prompt` repeats (-1: all), its remaining tokens, and the info to record."""
-        before = self._tokens()
-        total = len(before) + len(tokens)
-        keep = common_prefix(before, prompt)
-        if keep == len(before):
-            keep += common_prefix(tokens, prompt[keep:])
-        if keep == total:
+        so_far = np.concatenate([self._tokens(), tokens])
+        keep = common_prefix(so_far, prompt)
+        if keep == len(so_far):
             return -1, prompt[keep:], infos
         return keep, prompt[keep:], {**(infos or {}), KEPT_TOKENS: keep}
 

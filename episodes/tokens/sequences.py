@@ -198,9 +198,8 @@ class TokenSequences:
         """Position of each token in its sequence, int32 [N], and 0 in padding."""
         if self.row_length is not None:
             return np.multiply(self.attention_mask, np.arange(self.row_length, dtype=np.int32)).reshape(-1)
-        positions = np.arange(self.num_positions, dtype=np.int32)
-        positions -= self.cu_seqlens[:-1].repeat(self.lengths)
-        return positions
+        positions = np.arange(int(self.lengths.max(initial=0)), dtype=np.int32)
+        return np.concatenate([positions[:0], *[positions[:length] for length in self.lengths.tolist()]])
 
     # --- values of sampled tokens [A], turns and episodes ------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class RaggedKind:
 
     def __post_init__(self) -> None:
         try:
-            dtype = np.dtype(self.dtype).newbyteorder("=")
+            dtype = np.dtype(np.dtype(self.dtype).type)  # the dtype object that native arrays have
             shape = tuple(map(int, self.value_shape))
         except (TypeError, ValueError):
             raise WrongType(f"ragged: {self.dtype!r} with values of shape {self.value_shape!r} is no dtype") from None

@@ -30,6 +30,8 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
     >>> as_item({"at": [1, 2]}, spaces.Dict(at=spaces.Tuple([spaces.Discrete(3)] * 2)))
     {'at': (1, 2)}
     """
+    if space is None:
+        return item
     if isinstance(space, spaces.Tuple) and isinstance(item, (list, tuple)) and len(item) == len(space.spaces):
         parts = [as_item(part, sub) for part, sub in zip(item, space.spaces, strict=True)]
         same = type(item) is not list and all(map(is_, parts, item))
