@@ -105,7 +105,7 @@ def _check_links(ring: LinkedRing, slots: np.ndarray) -> None:
     )
     if not is_sound:
         raise UnreadableData(
-            "the mapped files of a replay buffer are damaged: links of stored steps contradict step_arrays"
+            "the mapped files of a replay buffer are damaged: links of stored steps contradict each other"
         )
 
 

@@ -39,8 +39,8 @@ class TrajectoryAccumulator:
     accepted if they fit. Otherwise the leaves of an item need the example's shapes and dtypes. Everything is checked
     before anything is written.
 
-    `build` returns the object's own arrays: read or send them before the next `add`, or copy them. After construction,
-    nothing is allocated. An object is for one thread.
+    `build` returns the object's own arrays, which are allocated once: read or send them before the next `add`, or copy
+    them. An object is for one thread.
 
     Args:
         example: the timescales; only structure, shapes and dtypes matter.
@@ -87,7 +87,7 @@ class TrajectoryAccumulator:
         return all(part.index == part.capacity for part in self._timescales.values())
 
     def add(self, timescale: str, data: Any) -> None:
-        """Write an item into the next free place of a timescale's arrays, if its shapes and dtypes fit.
+        """Write an item into the next free slot of the arrays of one timescale (such as steps).
 
         Args:
             timescale: a key of the example.
@@ -106,7 +106,7 @@ class TrajectoryAccumulator:
         part.add(data)
 
     def build(self) -> dict[str, Any]:
-        """Return the arrays, nested like `example`, and continue writing at their beginning.
+        """Return the filled arrays, nested like `example`. The next items overwrite these arrays from the beginning.
 
         Raises:
             EpisodeStateError: slots are empty and `partial="raise"`; the items are kept.
@@ -206,7 +206,7 @@ class _Timescale:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """Convert an item to arrays of the expected shapes and dtypes. Raise an error for the first mismatch."""
+        """Return the leaves of an item as a list of arrays of the expected shapes and dtypes, or raise an error."""
         leaves: list[Any] = []
         self._collect(self.buffers, data, (), leaves)
         fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
@@ -260,10 +260,7 @@ class _Timescale:
 
 
 def _is_of_numbers(array: np.ndarray) -> bool:
-    """Return True if the array's items can be written through a memoryview, which is faster than numpy.
-
-    A memoryview needs a quarter of numpy's time.
-    """
+    """Return True if the items of `array` can be written through a memoryview, in a quarter of numpy's time."""
     return array.ndim == 1 and array.dtype.isnative and array.dtype.char in "?bBhHiIlLqQfd"
 
 
@@ -323,7 +320,7 @@ _PLANNED = _SCALARS | _PYTHON.keys() | {np.ndarray}
 
 
 def _plan(types: tuple[type, ...], kinds: list[tuple[tuple[int, ...], np.dtype]]) -> _Plan:
-    """Return what to check for items with values of these types: shapes, dtypes, and ranges of Python numbers."""
+    """Return the checks for items with leaves of these types: shapes and dtypes of arrays, ranges of Python numbers."""
     arrays = [i for i, type_ in enumerate(types) if type_ is np.ndarray]
     first = slice(arrays[0], arrays[0] + 1) if arrays else slice(0)
     get = itemgetter(*arrays) if len(arrays) > 1 else itemgetter(first)

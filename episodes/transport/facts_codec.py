@@ -29,7 +29,7 @@ _ENDINGS = bytes(range(4))  # valid codes
 
 
 def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
-    """Decode the lengths of `num` episodes, int64 [num], and also return their sum. Invalid lengths raise an error."""
+    """Decode `num` episode lengths, int64 [num], and return also their sum. Raise `UnreadableData` if invalid."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
         largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
@@ -48,7 +48,7 @@ def no_counts(num: int) -> np.ndarray:
 
 
 def integers_of(values: np.ndarray) -> bytes:
-    """Return an integer array as little-endian int64 bytes."""
+    """Return the bytes of an integer array, converted to little-endian int64."""
     return values.tobytes() if values.dtype == INTEGERS else values.astype(INTEGERS).tobytes()
 
 
@@ -140,10 +140,7 @@ def _of_versions(data: bytes, num: int) -> VersionColumn | None:
 
 @lru_cache(maxsize=64)
 def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
-    """Return the policy versions of `num` chunks of the same version, cached.
-
-    The result is cached, because successive packs have the same version.
-    """
+    """Return the policy version column of `num` chunks of one version. Cached: successive packs often share it."""
     return _of_versions(version * num, num)
 
 

@@ -63,11 +63,14 @@ class Peers(OrderedDict[bytes, Peer]):
         self._archived: OrderedDict[bytes, int] = OrderedDict()  # next message numbers of archived senders
 
     def next_number(self, sender: bytes, first: int) -> int:
-        """Return the number of the next message expected from a returning sender, or `first` for an unknown sender."""
+        """Return the number of the message that a returning sender must send next, or `first` for an unknown sender."""
         return self._archived.pop(sender, first)
 
     def oldest_idle(self) -> bytes | None:
-        """Return the longest silent sender without waiting messages if there are more than 4,096 senders, else None."""
+        """Return the longest silent sender that has no unfinished messages, if there are more than 4,096 senders.
+
+        Return None if there are fewer senders, or if all of them have messages that wait or are in use.
+        """
         if len(self) <= _MOST_PEERS:
             return None
         return next((sender for sender, peer in self.items() if not (peer.num_waiting or peer.num_in_use)), None)

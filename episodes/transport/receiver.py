@@ -104,7 +104,7 @@ class ReceiverStats:
 class EpisodeReceiver(Endpoint):
     """Receiver of packs and episodes from any number of `EpisodeSender`s, in the order of sending for each sender.
 
-    A message is acknowledged when `recv` returns it, or together with later ones while more are queued. A sender sends
+    A message is acknowledged when `recv` returns it, or with later messages while more are queued. A sender sends
     unacknowledged messages again when its connection breaks. So if the receiver's process is killed, only the messages
     that `recv` had just returned are lost, and up to 16 messages of each sender are received twice. With `journal=`, a
     file on the same machine that the next receiver is given too, no message is received twice, and `stats.lost` counts
@@ -334,7 +334,7 @@ class EpisodeReceiver(Endpoint):
                 peer.lowest_version = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
-        """Wait up to 0.1 s for messages, and process them until one with packs is queued. Return False if none is."""
+        """Wait up to 0.1 s for messages, and process them until one with packs is queued. Return False if none was."""
         if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline)
@@ -371,7 +371,7 @@ class EpisodeReceiver(Endpoint):
         return _new(Incoming, (address, parts, sum(map(len, parts)), connection))
 
     def _connect(self, address: bytes, frame: Any) -> Connection:
-        """Return the TCP connection through which a message part came, and remember it for the sender's address."""
+        """Return the TCP connection through which a message part came, and store it by the sender's address."""
         try:
             connection = self._watch.connections.get(frame.get(self.zmq.SRCFD))
         except self.zmq.ZMQError:  # an empty part has no source
@@ -575,7 +575,7 @@ class EpisodeReceiver(Endpoint):
             self._journal.note(sender, peer.next, peer.next - peer.num_in_use)
 
     def _schedule_acknowledgement(self, sender: bytes, peer: Peer) -> None:
-        """Remember to acknowledge one more message of `sender`."""
+        """Add one message of `sender` to the messages that are to be acknowledged soon."""
         if not self._unacknowledged:
             self._unacknowledged_since = time.monotonic()
         peer.num_unacknowledged += 1
@@ -635,7 +635,7 @@ class EpisodeReceiver(Endpoint):
     def publish(self, weights: Any, version: int) -> None:
         """Send weights to all senders, also to senders that connect later. Only the newest weights are sent.
 
-        A sender that has not read the previous weights is sent the newest ones when it has; this happens in `recv`.
+        A sender that has not read its previous weights yet gets the newest after reading them, during `recv`.
 
         Args:
             weights: nested dicts, lists and tuples of arrays, or of CPU tensors. They are copied.

@@ -16,18 +16,19 @@ from episodes.transport.facts_codec import bounds_of
 from episodes.transport.wire import Schemas, arrays_of, schema_key
 
 _ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind in (Kind.ID, Kind.OPTIONAL_ID)])
-"""Return the columns of facts that may hold objects."""
+"""Function that returns the metadata columns of a pack that may have dtype object: the id columns."""
 
 
 class SendQueue:
     """Queue of small episodes or packs with equal dtypes and shapes, to be sent as one message.
 
-    An episode or pack is small if it has at most a quarter of the bytes that are sent together.
+    An episode or pack is small if it has at most a quarter of the bytes that are sent together. Queued packs also have
+    the same policy versions, and no custom data or info values of other types than numbers and strings.
 
     Args:
         coalesce: bytes of episodes to send together; 0 queues no episodes.
         join: bytes of packs to send together; 0 queues no packs.
-        max_delay: longest time in seconds that the oldest stays in the queue.
+        max_delay: seconds after which the queue is sent even if it is not full, counted from its oldest item.
         schemas: the sender's schemas.
     """
 
@@ -57,14 +58,14 @@ class SendQueue:
     def is_due(self, is_idle: bool) -> bool:
         """Return True if the queue should be sent now, given whether all earlier messages are acknowledged (`is_idle`).
 
-        `is_idle` is True if no message is unacknowledged. Then packs are sent at once.
+        If `is_idle` is True, queued packs are sent at once; queued episodes still wait for more.
         """
         if self._packs:
             return is_idle or self._nbytes >= self._join or self.is_late
         return self.is_full or self.is_late
 
     def take(self, episodes: Any) -> bool:
-        """Add a small episode or pack to the queue. Return False if it is too large or differs from the queued ones."""
+        """Add a small episode or pack to the queue. Return False if it is too large or does not match the queue."""
         took = self._take_pack(episodes) if isinstance(episodes, EpisodePack) else self._take_episode(episodes)
         if took and self._since == 0.0:
             self._since = time.monotonic()
@@ -95,7 +96,7 @@ class SendQueue:
         return True
 
     def together(self) -> list[EpisodePack]:
-        """Return the packs of the next message. They stay the same until `clear` is called after sending."""
+        """Return the packs to send as the next message. Repeated calls return the same packs until `clear`."""
         if not self._joined:
             packs = self._packs
             if not packs:

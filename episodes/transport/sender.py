@@ -67,7 +67,7 @@ class _Sent(NamedTuple):
     """Message that was sent but is not acknowledged yet. Its packs are kept, to send it again if needed.
 
     It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
-    costs as much as everything else about a small one.
+    costs as much as all other work for a small message.
     """
 
     kind: Kind
@@ -162,7 +162,7 @@ class EpisodeSender(Endpoint):
             timeout: seconds to wait for room in the window; None waits without a limit.
 
         Raises:
-            TransportTimeout: the receiver acknowledged nothing in time. `episodes` were not sent.
+            TransportTimeout: too many messages stayed unacknowledged, or it has no connection. `episodes` were not sent.
             NotAdmitted: the receiver does not accept the keys, or needs some.
             TrackMismatch: the receiver rejected the schema of an earlier message.
             WrongType: `episodes` are not episodes, or have values that cannot be encoded.
@@ -201,7 +201,7 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
-        """Send all queued episodes, and wait until the receiver has acknowledged all these episodes.
+        """Send all queued episodes, and wait until the receiver has acknowledged all messages of this sender.
 
         Args:
             timeout: seconds to wait; None waits without a limit.
@@ -270,7 +270,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _send_queue(self) -> bool:
-        """Send all queued episodes. Return False if too many earlier messages are still unacknowledged."""
+        """Send all queued episodes. Return False if some stay queued because of too many unacknowledged messages."""
         queue = self._queue
         while queue:
             if len(self._unacked) >= self._window:

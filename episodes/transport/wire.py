@@ -141,7 +141,7 @@ def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any
 
 
 def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
-    """Return all arrays of a pack except infos, in the order of its schema."""
+    """Return a list of all arrays of a pack except infos, in the order of the pack's schema."""
     observations, _, actions, rewards, extra = pack.columns
     flat: list[Any] = [observations.data, actions.data, rewards.data]
     flat += [track.data for track in extra.values()] if extra else ()
@@ -321,7 +321,7 @@ class PackLayout:
 
 
 def _placed(arrays: list[np.ndarray], place: Any) -> Any:
-    """Return the array at index `place`. For nested indices, return arrays nested in the same way."""
+    """Return the item of the list `arrays` at index `place`; for nested indices, the items nested in the same way."""
     return arrays[place] if type(place) is int else nested.map_leaves(arrays.__getitem__, place)
 
 
