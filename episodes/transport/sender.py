@@ -162,7 +162,7 @@ class EpisodeSender(Endpoint):
             timeout: seconds to wait for room in the window; None waits without a limit.
 
         Raises:
-            TransportTimeout: too many messages stayed unacknowledged, or it has no connection. `episodes` were not sent.
+            TransportTimeout: too many messages stayed unacknowledged, or there is no connection. Nothing was sent.
             NotAdmitted: the receiver does not accept the keys, or needs some.
             TrackMismatch: the receiver rejected the schema of an earlier message.
             WrongType: `episodes` are not episodes, or have values that cannot be encoded.
