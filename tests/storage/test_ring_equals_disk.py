@@ -1,4 +1,8 @@
-"""The law ring == disk: a replay buffer and a data set with the same chunks return equal batches for the same steps."""
+"""The law ring == disk: a replay buffer and a data set with the same chunks return equal batches for the same steps.
+
+The buffer is exactly full of these chunks. Earlier steps, which they have evicted, shift its step indices and let the
+chunks wrap around in its arrays.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,9 @@ class LastTwo:
         return {"last_two": history.last_observations(2), "action": history.last_steps("actions", 1), "t": history.t}
 
 
-def make_episode(i: int, num_steps: int, kind: dict[str, Any], rng: np.random.Generator) -> SingleAgentEpisode:
+def make_episode(
+    i: int, num_steps: int, kind: dict[str, Any], rng: np.random.Generator, id_: str | None = None
+) -> SingleAgentEpisode:
     """Return an episode of random numbers that all differ, so that a wrong row is noticed."""
     observations: Any = rng.random((num_steps + 1, 3)).astype(kind["obs"])
     if kind["nested"]:
@@ -61,15 +67,18 @@ def make_episode(i: int, num_steps: int, kind: dict[str, Any], rng: np.random.Ge
         infos = [
             {"n": float(rng.random()), "text": f"t{t}", "log": {"k": t}} if t % 3 else {} for t in range(num_steps + 1)
         ]
+    rewards = rng.random(num_steps).astype(kind["rewards"])
+    if kind["infinite"] and rewards.dtype.kind == "f":
+        rewards[rng.integers(0, num_steps)] = np.inf
     ending = {"terminated": kind["ends"][i] == 1, "truncated": kind["ends"][i] == 2}
     versions = rng.integers(0, 3, num_steps).cumsum() if kind["versions"] else None
     return SingleAgentEpisode.from_arrays(
         observations,
         rng.integers(0, 9, num_steps),
-        rng.random(num_steps).astype(kind["rewards"]),
+        rewards,
         infos=infos,
         extra_model_outputs=extra,
-        id_=f"e{i}",
+        id_=id_ or f"e{i}",
         agent_id=kind["agent"],
         policy_versions=versions,
         **ending,
@@ -77,8 +86,8 @@ def make_episode(i: int, num_steps: int, kind: dict[str, Any], rng: np.random.Ge
 
 
 @st.composite
-def programs(draw: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any]]:
-    """Draw chunks of a few episodes in an order in which they may be added, and options of the writer."""
+def programs(draw: Any) -> tuple[list[SingleAgentEpisode], SingleAgentEpisode | None, dict[str, Any]]:
+    """Draw chunks of a few episodes in an order of adding, an earlier episode, and options of the writer."""
     num = draw(st.integers(1, 4))
     kind = {
         "obs": draw(st.sampled_from([np.float32, np.uint8])),
@@ -87,13 +96,14 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any]]:
         "extra": draw(st.booleans()),
         "infos": draw(st.booleans()),
         "versions": draw(st.booleans()),
+        "infinite": draw(st.booleans()),
         "agent": draw(st.sampled_from([None, "left"])),
         "ends": draw(st.lists(st.integers(0, 2), min_size=num, max_size=num)),
     }
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     queues = []
     for i in range(num):
-        length = draw(st.integers(1, 9))
+        length = draw(st.integers(1, 9) | st.integers(10, 40))
         whole = make_episode(i, length, kind, rng)
         stops = sorted({*draw(st.lists(st.integers(1, length), max_size=3)), length})
         queues.append(
@@ -104,12 +114,14 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any]]:
         queue = queues[draw(st.integers(0, num - 1))]
         if queue:
             chunks.append(queue.pop(0))
+    num_evicted = draw(st.integers(0, 9))
+    evicted = make_episode(0, num_evicted, kind | {"infos": False}, rng, "evicted") if num_evicted else None
     options = {
         "shard_bytes": draw(st.sampled_from([1, 1 << 28])),
         "compression": draw(st.sampled_from(["auto", "zstd", "none"])),
         "flush": draw(st.booleans()),
     }
-    return chunks, options
+    return chunks, evicted, options
 
 
 def cut(whole: SingleAgentEpisode, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
@@ -118,9 +130,11 @@ def cut(whole: SingleAgentEpisode, start: int, stop: int, lookback: int) -> Sing
 
 
 def filled(
-    chunks: list[SingleAgentEpisode], options: dict[str, Any], path: Path
+    chunks: list[SingleAgentEpisode], evicted: SingleAgentEpisode | None, options: dict[str, Any], path: Path
 ) -> tuple[EpisodeReplayBuffer, Sampler]:
     buffer = EpisodeReplayBuffer(sum(map(len, chunks)), seed=0)
+    if evicted is not None:
+        buffer.add(evicted)
     buffer.add(chunks)
     with EpisodeWriter(path, compression=options["compression"], shard_bytes=options["shard_bytes"]) as writer:
         for chunk in chunks:
@@ -128,6 +142,12 @@ def filled(
             if options["flush"]:
                 writer.flush()
     return buffer, EpisodeDataset(path).sampler(steps=4, order="drawn", seed=1)
+
+
+def assert_same_batch(disk: Batch, ring: Batch, shift: int, label: str) -> None:
+    """Compare all columns of two batches. The step indices of the ring are larger by `shift`."""
+    indices = np.where(ring.indices < 0, ring.indices, ring.indices - shift)
+    assert_equal(disk, ring.with_columns(ring.to_dict() | {"indices": indices}), label)
 
 
 def assert_equal(disk: Any, ring: Any, label: str) -> None:
@@ -149,7 +169,7 @@ def assert_equal(disk: Any, ring: Any, label: str) -> None:
 STEP_OPTIONS = st.fixed_dictionaries(
     {},
     optional={
-        "n_step": st.one_of(st.integers(1, 6), st.just(np.int64(3))),
+        "n_step": st.integers(1, 6) | st.integers(17, 40) | st.just(np.int64(3)),
         "gamma": st.sampled_from([0.0, 0.9, 1.0, np.float32(0.5)]),
         "include_infos": st.sampled_from([False, True, "columns"]),
         "views": st.just(LastTwo()),
@@ -157,7 +177,11 @@ STEP_OPTIONS = st.fixed_dictionaries(
     },
 )
 WINDOW_OPTIONS = st.fixed_dictionaries(
-    {"length": st.integers(1, 6), "burn_in": st.integers(0, 3), "lookback": st.integers(0, 3)},
+    {
+        "length": st.integers(1, 6) | st.integers(7, 40) | st.just(np.int64(3)),
+        "burn_in": st.integers(0, 3) | st.just(np.int64(2)),
+        "lookback": st.integers(0, 3),
+    },
     optional={
         "boundary": st.sampled_from(["pad", "stop"]),
         "include_infos": st.sampled_from([False, True, "columns"]),
@@ -178,20 +202,51 @@ class Fixed:
 
 
 @settings(max_examples=60, deadline=None)
-@given(programs(), STEP_OPTIONS, st.lists(st.integers(-1, 100), max_size=6))
-def test_steps_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any], indices: list[int]) -> None:
+@given(
+    programs(), STEP_OPTIONS, st.lists(st.integers(-1, 100), max_size=6), st.sampled_from([np.int64, np.int32, list])
+)
+def test_steps_from_ring_and_disk_are_equal(
+    program: Any, options: dict[str, Any], indices: list[int], kind: Any
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         buffer, sampler = filled(*program, Path(folder) / "data")
-        steps = np.array([i if i < 0 else i % len(buffer) for i in indices], np.int64)
+        shift = buffer.num_added - len(buffer)
+        on_disk = [i if i < 0 else i % len(buffer) for i in indices]
+        in_ring = [i if i < 0 else i + shift for i in on_disk]
         if options.get("keys") is None:
             options = options | ({"keys": KEYS} if len(indices) % 2 else {})
-        disk, ring = sampler.at(steps, **options), buffer.at(steps, **options)
-        assert_equal(disk, ring, "at")
-        part = sampler.sample(5, **options)
-        assert_equal(part, buffer.at(part["indices"], **options), "sample")
+        disk, ring = (
+            part.at(steps if kind is list else np.array(steps, kind), **options)
+            for part, steps in ((sampler, on_disk), (buffer, in_ring))
+        )
+        assert_same_batch(disk, ring, shift, "at")
+        disk = sampler.sample(5, **options)
+        ring = buffer.at(disk.indices + shift, **options)
+        assert_same_batch(disk, ring, shift, "sample")
         assert sampler.num_sampled == 5
         for row in range(5):
-            assert part.origin[row][:6] == buffer.at(part["indices"], **options).origin[row][:6]
+            assert disk.origin[row][:6] == ring.origin[row][:6]
+
+
+@settings(max_examples=40, deadline=None)
+@given(programs(), STEP_OPTIONS, st.integers(1, 20), st.integers(0, 20))
+def test_random_n_steps_of_ring_and_disk_equal_fixed_ones(
+    program: Any, options: dict[str, Any], least: int, more: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        buffer, sampler = filled(*program, Path(folder) / "data")
+        shift = buffer.num_added - len(buffer)
+        options = options | {"n_step": (least, least + more)}
+        disk = sampler.sample(8, **options)
+        numbers = disk.indices + shift
+        longest = buffer.at(numbers, n_step=least + more).n_step
+        for batch, offset in ((disk, shift), (buffer.at(numbers, **options), 0)):
+            assert (batch.n_step >= np.minimum(longest, least)).all()
+            assert (batch.n_step <= longest).all()
+            for count in set(batch.n_step.tolist()):
+                rows = batch.n_step == count
+                fixed = buffer.at(numbers[rows], **options | {"n_step": count})
+                assert_same_batch(batch[rows], fixed, offset, f"{count} steps")
 
 
 @settings(max_examples=60, deadline=None)
@@ -199,13 +254,15 @@ def test_steps_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any
 def test_sequences_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any], num: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         buffer, sampler = filled(*program, Path(folder) / "data")
+        shift = buffer.num_added - len(buffer)
         if options.get("keys") is None and num % 2:
             options = options | {"keys": KEYS}
         starts = np.random.default_rng(num).integers(0, len(buffer), num)
-        buffer._draw = lambda n, period=None: (starts % buffer.capacity, np.ones(n, np.float32))  # type: ignore[method-assign]
+        slots = (starts + shift) % buffer.capacity
+        buffer._draw = lambda n, period=None: (slots, np.ones(n, np.float32))  # type: ignore[method-assign]
         sampler._ahead = OrderCursor(Fixed(starts), sampler._tracks.table.located)
         disk, ring = sampler.sample_sequences(num, **options), buffer.sample_sequences(num, **options)
-        assert_equal(disk, ring, "sequences")
+        assert_same_batch(disk, ring, shift, "sequences")
         assert sampler.num_sampled == buffer.num_sampled
 
 
@@ -242,8 +299,9 @@ def error_of(call: Callable[[], Any]) -> tuple[type, str]:
 def test_wrong_arguments_have_equal_errors_in_ring_and_disk(tmp_path: Path, method: str) -> None:
     rng = np.random.default_rng(0)
     kind = {"obs": np.float32, "nested": False, "extra": True, "infos": True, "ends": [1], "versions": True}
+    kind |= {"infinite": False}
     chunks = [make_episode(0, 6, kind | {"rewards": np.float32, "agent": None}, rng)]
-    buffer, sampler = filled(chunks, {"shard_bytes": 1, "compression": "none", "flush": True}, tmp_path / "data")
+    buffer, sampler = filled(chunks, None, {"shard_bytes": 1, "compression": "none", "flush": True}, tmp_path / "data")
 
     @settings(max_examples=80, deadline=None)
     @given(st.data())
