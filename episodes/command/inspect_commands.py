@@ -15,6 +15,7 @@ from episodes.errors import InvalidArgument, MissingExtra
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
 COLUMNS = (
     *("id", "length", "return", "ending", "t_started", "episode_length", "episode_return", "is_complete"),
     *("agent_id", "module_id"),
@@ -96,7 +97,7 @@ def show(
     directory: Directory,
     episode: Annotated[str, typer.Option(help="An id, the beginning of an id, or an index; -1 is the last.")] = "0",
     html: Annotated[Path | None, typer.Option(help="Write the episode as HTML to this file.")] = None,
-    decode: Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")] = None,
+    decode: Decode = None,
     json: Json = False,
 ) -> None:
     """Print the tracks of one episode with shape, dtype, lowest, mean and highest number, or write it as HTML.
@@ -111,7 +112,7 @@ def show(
     dataset = EpisodeDataset(directory)
     chosen = dataset[index_of_episode(dataset, episode)]
     if html is not None:
-        html.write_text(_page(chosen), encoding="utf-8")
+        html.write_text(_page(chosen, _function(decode)), encoding="utf-8")
         typer.echo(f"{html}: {chosen!r}")
         return
     series = list(of_tracks(chosen.tracks))
@@ -132,14 +133,19 @@ def show(
 
 
 def _function(name: str | None) -> Any:
-    """Import and return the function "MODULE:NAME", None for None. Raise `typer.BadParameter` if it does not exist."""
+    """Import and return the function "MODULE:NAME", None for None. Raise `typer.BadParameter` if there is none."""
     if name is None:
         return None
     module, _, attribute = name.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        function = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise typer.BadParameter(f"--decode {name}: {error}; give MODULE:NAME") from None
+        raise typer.BadParameter(
+            f"--decode {name}: {error}; give MODULE:NAME, with the module in a folder of PYTHONPATH"
+        ) from None
+    if not callable(function):
+        raise typer.BadParameter(f"--decode {name}: {type(function).__name__} is no function; give MODULE:NAME")
+    return function
 
 
 def _track_facts(series: Any) -> dict[str, Any]:
@@ -185,6 +191,7 @@ def report(
     directory: Directory,
     html: Annotated[Path, typer.Option(help="The file to write.")],
     doctor: Annotated[bool, typer.Option("--doctor", help="List what `episodes doctor` finds on the page.")] = False,
+    decode: Decode = None,
 ) -> None:
     """Write one HTML page of all episodes: charts, a table, tracks and frames. The page needs no network."""
     _check_jinja2()
@@ -193,13 +200,14 @@ def report(
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
-    file = write_report(dataset, html, findings=examine(dataset) if doctor else None)
+    file = write_report(dataset, html, findings=examine(dataset) if doctor else None, decode=_function(decode))
     typer.echo(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
 
 
 def watch(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="A data set, or the folders of runs.")],
     port: Annotated[int, typer.Option(help="0 for a free port.", min=0, max=65535)] = 0,
+    decode: Decode = None,
 ) -> None:
     """Serve a web page of a data set or of training curves, to this machine only, until Ctrl-C.
 
@@ -208,7 +216,7 @@ def watch(
     _check_jinja2()
     from episodes.inspect.page_server import PageServer
 
-    server = PageServer(*paths, port=port)
+    server = PageServer(*paths, port=port, decode=_function(decode))
     typer.echo(server.url)
     try:
         server.serve_forever()
@@ -282,14 +290,14 @@ def _check_jinja2() -> None:
         raise MissingExtra("HTML needs jinja2; install the extra: pip install 'rl-episodes[inspect]'")
 
 
-def _page(episode: Any) -> str:
+def _page(episode: Any, decode: Any) -> str:
     """Return the notebook view of an episode as a complete HTML page."""
     _check_jinja2()
     from episodes.inspect.html import single_agent_episode
 
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
-        f"<title>episode</title><body>{single_agent_episode(episode)}</body></html>"
+        f"<title>episode</title><body>{single_agent_episode(episode, decode)}</body></html>"
     )
 
 

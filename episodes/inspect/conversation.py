@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import TrackMismatch
+from episodes.errors import InvalidArgument, TrackMismatch
 from episodes.inspect import formatting
 from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged import RaggedKind
 
-__all__ = ["ConversationView", "Message", "Token", "is_conversation", "view_conversation"]
+__all__ = ["ConversationView", "Decode", "Message", "Token", "is_conversation", "view_conversation"]
 
 Decode = Callable[[list[int]], str]
 MOST_TOKENS = 400  # of a message in a view
@@ -107,6 +107,7 @@ def view_conversation(
 
     Raises:
         TrackMismatch: the episode is not made of ragged tokens.
+        InvalidArgument: `decode` fails, or returns something other than text.
     """
     if not is_conversation(episode):
         raise TrackMismatch(
@@ -149,5 +150,18 @@ def _message(
         title += [f"version {values[VERSION][k]}"] if VERSION in values else []
         heat = min(max(logp / _COLDEST, 0.0), 1.0) if logp == logp else 0.0
         is_dim = LEARNED in values and not values[LEARNED][k]
-        tokens.append(Token(str(id_) if decode is None else decode([id_]), ", ".join(title), round(heat, 2), is_dim))
+        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim))
     return Message(role, step, tokens, max(len(ids) - max_tokens, 0), notes)
+
+
+def _text(id_: int, decode: Decode | None) -> str:
+    """Return the text of one token: its id without `decode`."""
+    if decode is None:
+        return str(id_)
+    try:
+        text = decode([id_])
+    except Exception as error:
+        raise InvalidArgument(f"decode([{id_}]) raised {type(error).__name__}: {error}") from error
+    if not isinstance(text, str):
+        raise InvalidArgument(f"decode([{id_}]) returned {text!r}; it must return the text of a list of token ids")
+    return text

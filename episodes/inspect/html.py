@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from episodes.inspect import cards
 from episodes.inspect.cards import Card
-from episodes.inspect.conversation import ConversationView, is_conversation, view_conversation
+from episodes.inspect.conversation import ConversationView, Decode, is_conversation, view_conversation
 
 __all__ = [
     "batch",
@@ -46,9 +46,9 @@ def rendered(card: Card) -> str:
     return templates().get_template("card.html").render(shown=card, style=style())
 
 
-def single_agent_episode(episode: Any) -> str:
+def single_agent_episode(episode: Any, decode: Decode | None = None) -> str:
     """Return the HTML view of an episode: timeline, arrays and metadata. Conversations also show their turns."""
-    turns = conversation(view_conversation(episode)) if is_conversation(episode) else ""
+    turns = conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else ""
     return rendered(cards.episode_card(episode)) + turns
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from episodes.inspect.conversation import is_conversation, view_conversation
+from episodes.inspect.conversation import Decode, is_conversation, view_conversation
 from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, page_id
@@ -43,13 +43,18 @@ Progress = Callable[[int], None]
 
 
 def write_report(
-    dataset: EpisodeDataset, file: str | Path, progress: Progress | None = None, findings: Findings | None = None
+    dataset: EpisodeDataset,
+    file: str | Path,
+    progress: Progress | None = None,
+    findings: Findings | None = None,
+    decode: Decode | None = None,
 ) -> Path:
     """Write the HTML page of a data set to one file, and return its path.
 
     Args:
         findings: what the doctor found in the data set, for the page to list.
         progress: called with the number of episodes that are in the page so far.
+        decode: function from a list of token ids to text, for conversations of language agents.
     """
     blocks: list[str] = []
     starts, waiting, room, size = [0], list[dict[str, Any]](), MOST_BYTES, 0
@@ -62,7 +67,7 @@ def write_report(
         waiting, size = [], 0
 
     for n, episode in enumerate(dataset):
-        waiting.append(episode_data(episode))
+        waiting.append(episode_data(episode, decode=decode))
         size += _size(waiting[-1])
         if size >= BYTES_OF_BLOCK:
             write_block()
@@ -224,7 +229,9 @@ def findings_data(findings: Findings) -> dict[str, Any]:
 # --- one episode ------------------------------------------------------------------------------------------------------
 
 
-def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[str, Any]:
+def episode_data(
+    episode: Any, window: tuple[int, int] | None = None, *, decode: Decode | None = None
+) -> dict[str, Any]:
     """Return one episode as data for the page: curves, texts, and the frames of all cameras.
 
     Rewards and actions come first. There are at most `MOST_LANES` curves (`lanes`). The entry `left` is the number of
@@ -232,6 +239,7 @@ def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[st
 
     Args:
         window: the first and the last step of the lanes; all by default.
+        decode: function from a list of token ids to text, for the turns of a conversation.
     """
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
@@ -255,7 +263,7 @@ def episode_data(episode: Any, window: tuple[int, int] | None = None) -> dict[st
         "ending": ended(episode.ending),
         "lanes": lanes,
         "left": total - len(lanes),
-        "conversation": conversation(view_conversation(episode)) if is_conversation(episode) else "",
+        "conversation": conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else "",
         "texts": [_texts(one, BYTES_OF_TEXTS // len(texts)) for one in texts],
         "cameras": [_frames(one, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for one in cameras],
     }

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from episodes.errors import EpisodeError, InvalidArgument
+from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, overview
 from episodes.inspect.page_messages import encode
@@ -31,8 +32,8 @@ class LiveDataset:
         version: changes with the files.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, decode: Decode | None = None) -> None:
+        self.path, self.decode = path, decode
         self.version = 0
         self.dataset = EpisodeDataset(path)
         self._lock = Lock()
@@ -93,7 +94,7 @@ class LiveDataset:
         if index is None:
             return 404, TEXT, b"this episode is not in the data set any more"
         try:
-            return 200, BINARY, encode(episode_data(dataset[index], window))
+            return 200, BINARY, encode(episode_data(dataset[index], window, decode=self.decode))
         except (OSError, EpisodeError) as error:  # its shard was replaced meanwhile
             return 404, TEXT, str(error).encode()
 
@@ -101,8 +102,8 @@ class LiveDataset:
 class LiveRuns:
     """Training runs whose files are reread when they change, each possibly with a data set of its episodes."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.files = TrainingFiles(paths)
+    def __init__(self, paths: Sequence[Path], decode: Decode | None = None) -> None:
+        self.files, self._decode = TrainingFiles(paths), decode
         self._lock = Lock()
         self._datasets: dict[Path, LiveDataset] = {}
 
@@ -127,7 +128,7 @@ class LiveRuns:
             return None
         with self._lock:
             if path not in self._datasets:
-                self._datasets[path] = LiveDataset(path)
+                self._datasets[path] = LiveDataset(path, self._decode)
             return self._datasets[path]
 
 
@@ -139,6 +140,7 @@ class PageServer(ThreadingHTTPServer):
     Args:
         paths: a data set, or the folders of one or several runs.
         port: 0 for a free port.
+        decode: function from a list of token ids to text, for conversations of language agents.
 
     Raises:
         InvalidArgument: a data set among several paths, or a folder of a run does not exist.
@@ -146,15 +148,15 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *paths: str | Path, port: int = 0) -> None:
+    def __init__(self, *paths: str | Path, port: int = 0, decode: Decode | None = None) -> None:
         folders = list(map(Path, paths))
         is_data = [(folder / DATASET_FILE).exists() for folder in folders]
         if len(folders) > 1 and any(is_data):
             raise InvalidArgument("give one data set, or folders of runs: a page shows one data set, or several runs")
         if len(folders) == 1 and (is_data[0] or not is_run(folders[0])):
-            self.source: LiveDataset | LiveRuns = LiveDataset(folders[0])
+            self.source: LiveDataset | LiveRuns = LiveDataset(folders[0], decode)
         else:
-            self.source = LiveRuns(folders)
+            self.source = LiveRuns(folders, decode)
         super().__init__((LOOPBACK, port), _RequestHandler)
 
     @property

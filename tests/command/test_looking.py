@@ -120,4 +120,12 @@ def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:
         "reply    1  [4]",
         "model    1  [5]  [reward 1]",
     ]
-    assert "give MODULE:NAME" in run("show", tmp_path / "data", "--decode", "json:nothing").output
+    run("show", tmp_path / "data", "--html", tmp_path / "show.html", "--decode", "json:dumps")
+    assert ">[3]</span>" in (tmp_path / "show.html").read_text()
+    for name, message in (("json:nothing", "give MODULE:NAME"), ("json:decoder", "module is no function")):
+        result = run("show", tmp_path / "data", "--decode", name)
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
+    result = run("report", tmp_path / "data", "--html", tmp_path / "page.html", "--decode", "json:loads")
+    assert result.exit_code == 2
+    assert "decode([1]) raised TypeError" in " ".join(result.output.split())

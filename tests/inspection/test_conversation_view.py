@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from test_html import Checked
 
 from episodes import SingleAgentEpisode
-from episodes.errors import TrackMismatch
+from episodes.errors import InvalidArgument, TrackMismatch
 from episodes.inspect import view_conversation
 from episodes.inspect.html import single_agent_episode
 from episodes.inspect.html_report import episode_data
@@ -72,6 +73,24 @@ def test_conversation_view_is_part_of_the_view_of_an_episode() -> None:
         view_conversation(fixed)
     with pytest.raises(TrackMismatch, match="are no ragged tokens"):
         view_conversation(SingleAgentEpisode("empty"))
+
+
+def test_views_of_an_episode_show_text_with_decode() -> None:
+    episode = talk().episode.to_numpy()
+    for html in (single_agent_episode(episode, words), episode_data(episode, decode=words)["conversation"]):
+        assert "<w3>" in Checked(html).words
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        ({1: "one"}.__getitem__, r"decode\(\[1\]\) raised TypeError"),
+        (bytes, r"decode\(\[1\]\) returned b'\\x01'; it must"),
+    ],
+)
+def test_conversation_view_with_wrong_decode_raises(decode: Callable, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        view_conversation(talk().episode, decode=decode)
 
 
 def test_conversation_view_of_long_episodes_is_small() -> None:

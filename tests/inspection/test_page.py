@@ -25,6 +25,7 @@ from episodes.inspect.page_messages import encode
 from episodes.inspect.page_server import LiveDataset, PageServer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.copying import condition
+from episodes.tokens import Conversation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -120,9 +121,9 @@ def report(path: Path) -> str:
 
 
 @contextmanager
-def served(*paths: Path) -> Iterator[PageServer]:
+def served(*paths: Path, **options: Any) -> Iterator[PageServer]:
     """Serve a data set or runs."""
-    server = PageServer(*paths)
+    server = PageServer(*paths, **options)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
         yield server
@@ -355,6 +356,19 @@ def test_page_shows_texts_as_turns(tmp_path: Path, tab: Tab) -> None:
     assert [turn.split("\n")[-1] for turn in turns if "infos" not in turn] == ["what is 2 + 2?", "<b>4</b>", "thanks"]
     page.locator("#turns li", has_text="thanks").click()
     assert tab.texts("#now") == ["step 1"]
+
+
+@WITH_BROWSER
+def test_pages_show_tokens_as_text_with_decode(tmp_path: Path, tab: Tab) -> None:
+    talk = Conversation("chat", outputs={})
+    talk.begin([1, 2])
+    talk.turn([3], [4], 1.0)
+    data, words = write(tmp_path / "data", [talk.episode]), ["", "what ", "is ", "<b>it?</b>", "this"]
+    file = write_report(EpisodeDataset(data), tmp_path / "page.html", decode=lambda ids: words[ids[0]])
+    with served(data, decode=lambda ids: words[ids[0]]) as server:
+        for url in (file.as_uri(), server.url):
+            tab.open(url).locator("#conversation").wait_for()
+            assert tab.texts("#conversation .ep-token") == words[1:], url
 
 
 @WITH_BROWSER
