@@ -18,7 +18,7 @@ from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
 from connectors.policy import module_of, seen_columns
 from connectors.tensors import NumpyToTensor
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.batch import leaves
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
@@ -90,7 +90,7 @@ class _StepValues(Connector):
         rl_module: Any = None,
         batch: ColumnDict,
         episodes: EpisodePack,
-        seen: Seen | None = None,
+        pack_views: PackViews | None = None,
         **unused: Any,
     ) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
@@ -100,7 +100,9 @@ class _StepValues(Connector):
             to_go = discounted_returns(rewards, *flags, gamma=self.gamma, offsets=steps.offsets)
             self.columns = {"rewards_to_go": to_go}
             return batch
-        values = ValueFunction(8192).of_batch(rl_module, batch, episodes, seen)[steps.observations].astype(np.float64)
+        values = (
+            ValueFunction(8192).of_batch(rl_module, batch, episodes, pack_views)[steps.observations].astype(np.float64)
+        )
         factors = {"gamma": self.gamma, "offsets": steps.offsets}
         td_errors, _ = gae(rewards, values, *flags, lambda_=0.0, **factors)
         advantages, targets = gae(rewards, values, *flags, lambda_=self.lambda_, **factors)

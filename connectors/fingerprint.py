@@ -150,20 +150,27 @@ def stamped(policy: Any) -> dict[str, Any] | None:
     return getattr(policy, ATTRIBUTE, None)
 
 
-def check_fingerprint(policy: Any, here: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> None:
-    """Raise `StateMismatch` if a policy was trained in pipelines with another fingerprint than `here`.
+def check_fingerprint(
+    policy: Any, pipeline_stamp: Mapping[str, Any], policy_stamp: Mapping[str, Any] | None = None
+) -> None:
+    """Raise `StateMismatch` if a policy was trained in pipelines with another fingerprint than `pipeline_stamp`.
 
     Args:
         policy: the policy.
-        here: the fingerprint of the pipelines in which it is used.
-        there: the fingerprint of its training, if the policy does not have it itself.
+        pipeline_stamp: the fingerprint of the pipelines in which it is used.
+        policy_stamp: the fingerprint of its training, if the policy does not have it itself.
 
     Raises:
         StateMismatch: the fingerprints differ. The error names the differences.
     """
-    there = stamped(policy) if there is None else there
-    if there is None or not (
-        differences := [text for key in here if key in _COMPARED for text in _differences(key, there, here)]
+    policy_stamp = stamped(policy) if policy_stamp is None else policy_stamp
+    if policy_stamp is None or not (
+        differences := [
+            text
+            for key in pipeline_stamp
+            if key in _COMPARED
+            for text in _differences(key, policy_stamp, pipeline_stamp)
+        ]
     ):
         return
     raise StateMismatch(
@@ -172,8 +179,8 @@ def check_fingerprint(policy: Any, here: Mapping[str, Any], there: Mapping[str, 
     )
 
 
-def _differences(key: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    before, now = there.get(key), here[key]
+def _differences(key: str, policy_stamp: Mapping[str, Any], pipeline_stamp: Mapping[str, Any]) -> list[str]:
+    before, now = policy_stamp.get(key), pipeline_stamp[key]
     if before == now:
         return []
     if not isinstance(now, list) or not isinstance(before, list):
@@ -213,7 +220,7 @@ def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any,
         ("observations", observations, observation_space, False),
         ("actions", module_to_env.input_action_space, action_space, True),
     ):
-        texts = [describe_space(one, bounds=bounds) for one in (known, space)]
+        texts = [describe_space(each_space, bounds=bounds) for each_space in (known, space)]
         if known is not None and texts[0] != texts[1]:
             raise StateMismatch(
                 f"the pipelines were made for {name} {texts[0]}, and the environment has {texts[1]}: make an actor for "
@@ -253,17 +260,17 @@ def describe_acting_pipeline(env_to_module: Any) -> str:
     return json.dumps({kind: parts for kind, parts in acting_parts(env_to_module).items() if parts})
 
 
-def check_acting_pipelines(texts: Iterable[str | None], here: Mapping[str, list[Any]], learner: str) -> None:
+def check_acting_pipelines(texts: Iterable[str | None], own_parts: Mapping[str, list[Any]], learner: str) -> None:
     """Raise `StateMismatch` if episodes were recorded with other observation connectors than a learner uses.
 
     Args:
         texts: acting pipelines of the episodes; None if unknown, which is not checked.
-        here: the learner's "rewriters" and "views", as in `acting_parts`. A missing kind is not compared.
+        own_parts: the learner's "rewriters" and "views", as in `acting_parts`. A missing kind is not compared.
         learner: name of the learner, for the error.
     """
     for line in dict.fromkeys(line for text in set(texts) - {None} for line in (text or "").splitlines()):
         recorded = _parsed(line)
-        for kind, parts in here.items():
+        for kind, parts in own_parts.items():
             before = recorded[kind]
             if before != json.loads(json.dumps(parts)):  # as JSON represents them
                 raise StateMismatch(

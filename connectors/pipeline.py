@@ -29,15 +29,15 @@ class ConnectorPipeline(Connector):
         input_observation_space: space of the observations before the first connector.
         input_action_space: space of the actions before the first connector.
         connectors: the connectors in order.
-        given: columns that the caller puts into the batch, in addition to those of the class.
+        input_columns: columns that the caller puts into the batch, in addition to those of the class.
         name: name of the pipeline; by default the name of its class.
 
     Raises:
-        UnwiredPipeline: a connector reads a column that is neither given nor written by an earlier connector.
+        UnwiredPipeline: a connector reads a column that is no input column, and no earlier connector writes it.
         InvalidArgument: a connector or a name occurs twice.
     """
 
-    given: tuple[str, ...] = ()
+    input_columns: tuple[str, ...] = ()
     _repr_html_ = notebook_repr("connectors.notebook_cards", "pipeline")
     _straight = True  # connectors can be called one after another with the same episodes
 
@@ -47,10 +47,13 @@ class ConnectorPipeline(Connector):
         input_action_space: gym.Space | None = None,
         *,
         connectors: Iterable[Connector] = (),
-        given: Iterable[str] = (),
+        input_columns: Iterable[str] = (),
         name: str | None = None,
     ) -> None:
-        self.given = (*type(self).given, *checked_items("given", given, "names of columns"))
+        self.input_columns = (
+            *type(self).input_columns,
+            *checked_items("input_columns", input_columns, "names of columns"),
+        )
         self.trace: Trace | None = None  # of the last call with trace=True
         self._pieces: dict[str, Connector] = {}
         self._row_pieces: tuple[Connector, ...] = ()  # the connectors that `on_rows` calls
@@ -198,7 +201,7 @@ class ConnectorPipeline(Connector):
 
     def _columns_given(self) -> tuple[str, ...]:
         """Return the names of the columns that the caller provides to the first connector."""
-        return self.given
+        return self.input_columns
 
     def _take(self, pieces: dict[str, Connector]) -> None:
         self._pieces = pieces

@@ -79,7 +79,7 @@ class SectionedPipeline(ConnectorPipeline):
         input_observation_space: space of the observations before the first connector.
         input_action_space: space of the actions before the first connector.
         connectors: the connectors. A plain function of a history is a view.
-        given: columns that the caller puts into the batch.
+        input_columns: columns that the caller puts into the batch.
         views: bound views of the pipeline that acted. `connectors` must then have no views.
         name: name of the pipeline; by default the name of its class.
     """
@@ -90,7 +90,7 @@ class SectionedPipeline(ConnectorPipeline):
         input_action_space: gym.Space | None = None,
         *,
         connectors: Iterable[Any] = (),
-        given: Iterable[str] = (),
+        input_columns: Iterable[str] = (),
         views: Views | None = None,
         name: str | None = None,
     ) -> None:
@@ -109,7 +109,10 @@ class SectionedPipeline(ConnectorPipeline):
             input_action_space = views.given.action_space
         spaces = (input_observation_space, input_action_space)
         super().__init__(
-            *spaces, connectors=map(as_piece, checked_items("connectors", connectors, "pieces")), given=given, name=name
+            *spaces,
+            connectors=map(as_piece, checked_items("connectors", connectors, "pieces")),
+            input_columns=input_columns,
+            name=name,
         )
 
     def _make_section(self) -> Connector:
@@ -180,7 +183,9 @@ class SectionedPipeline(ConnectorPipeline):
 
     def _columns_given(self) -> tuple[str, ...]:
         return (
-            self.given if self.bound_views is None or not self.has_views else (*self.given, *self.bound_views.columns)
+            self.input_columns
+            if self.bound_views is None or not self.has_views
+            else (*self.input_columns, *self.bound_views.columns)
         )
 
     def _take(self, pieces: Pieces) -> None:

@@ -16,44 +16,44 @@ def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | Non
         InvalidArgument: a connector occurs twice, or a given name is taken.
         WrongType: an item is not a connector.
     """
-    taken = dict(beside or {})
+    by_name = dict(beside or {})
     new: dict[str, Connector] = {}
     for piece in checked_items("connectors", connectors, "pieces"):
         if not isinstance(piece, Connector):
             raise WrongType(f"a pipeline's pieces are connectors, not {piece!r}; derive the class from Connector")
-        if any(piece is other for other in taken.values()):
+        if any(piece is known_piece for known_piece in by_name.values()):
             raise InvalidArgument(
                 f"the piece {piece.name} is in the pipeline already; make another object of its class"
             )
-        name = _free_name(piece, taken)
-        taken[name] = new[name] = piece
+        name = _free_name(piece, by_name)
+        by_name[name] = new[name] = piece
     return new
 
 
-def _free_name(piece: Connector, taken: Mapping[str, Connector]) -> str:
+def _free_name(piece: Connector, by_name: Mapping[str, Connector]) -> str:
     name = piece.name
-    if name not in taken:
+    if name not in by_name:
         return name
     if name != type(piece).__name__:
         raise InvalidArgument(f"two pieces have the name {name!r}; names in a pipeline are unique: give another one")
     number = 2
-    while f"{name}_{number}" in taken:
+    while f"{name}_{number}" in by_name:
         number += 1
     return f"{name}_{number}"
 
 
-def check_wiring(pieces: Mapping[str, Connector], given: Iterable[str]) -> None:
+def check_wiring(pieces: Mapping[str, Connector], input_columns: Iterable[str]) -> None:
     """Raise `UnwiredPipeline` if a connector reads a column that neither the caller nor an earlier one provides."""
-    there = dict.fromkeys(given)
+    available = dict.fromkeys(input_columns)
     for name, piece in pieces.items():
-        missing = [column for column in piece.reads if column not in there]
+        missing = [column for column in piece.reads if column not in available]
         if missing:
-            raise UnwiredPipeline(_unwired(name, missing[0], list(there), pieces))
-        there |= dict.fromkeys(piece.writes)
+            raise UnwiredPipeline(_unwired(name, missing[0], list(available), pieces))
+        available |= dict.fromkeys(piece.writes)
 
 
-def _unwired(name: str, column: str, there: list[str], pieces: Mapping[str, Connector]) -> str:
-    writers = [other for other, piece in pieces.items() if column in piece.writes and other != name]
+def _unwired(name: str, column: str, available: list[str], pieces: Mapping[str, Connector]) -> str:
+    writers = [writer for writer, piece in pieces.items() if column in piece.writes and writer != name]
     advice = f"put it after {writers[0]}" if writers else f"add a piece that writes {column!r} before it"
-    columns = ", ".join(there) or "no columns"
+    columns = ", ".join(available) or "no columns"
     return f"{name} reads {column!r}, which no piece before it writes (there are: {columns}); {advice}"

@@ -40,7 +40,7 @@ class EnvToModulePipeline(SectionedPipeline):
     with which the learner sees the same. The learner needs `views` for that.
     """
 
-    given = (Columns.OBS,)
+    input_columns = (Columns.OBS,)
     rewrites: bool  # whether there are rewriters
     see = ConnectorPipeline.on_rows  # called by runners
 

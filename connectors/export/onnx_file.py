@@ -136,16 +136,16 @@ def _prune(model: Any) -> None:
     """Remove from an ONNX model the state that does not affect other outputs, such as a critic's recurrent state."""
     producers = {name: node for node in model.graph.node for name in node.output}
     outputs = {value.name for value in model.graph.output}
-    kept = {name for name in outputs if not name.startswith("next/")}
+    outputs_used = {name for name in outputs if not name.startswith("next/")}
     while True:
-        needed = _ancestors(kept, producers)
+        needed = _ancestors(outputs_used, producers)
         states = {value.name for value in model.graph.input if value.name.startswith("state/") and value.name in needed}
-        wider = kept | {f"next{name[5:]}" for name in states}
-        if wider == kept:
+        wider = outputs_used | {f"next{name[5:]}" for name in states}
+        if wider == outputs_used:
             break
-        kept = wider
+        outputs_used = wider
     for values, keep in (
-        (model.graph.output, lambda value: value.name in kept),
+        (model.graph.output, lambda value: value.name in outputs_used),
         (model.graph.input, lambda value: value.name in needed or not value.name.startswith("state/")),
         (model.graph.initializer, lambda value: value.name in needed),
         (model.graph.node, lambda node: any(name in needed for name in node.output)),
@@ -171,7 +171,9 @@ def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
 
 def _captured(node: Any) -> list[str]:
     """Return the names of outer values that the subgraphs of an ONNX node (If, Loop) read."""
-    graphs = [one for attribute in node.attribute for one in (attribute.g, *attribute.graphs) if one.node]
+    graphs = [
+        subgraph for attribute in node.attribute for subgraph in (attribute.g, *attribute.graphs) if subgraph.node
+    ]
     return [name for graph in graphs for inner in graph.node for name in (*inner.input, *_captured(inner))]
 
 

@@ -69,12 +69,12 @@ def check_parity(
     num_episodes = 0
     for step in range(max(num_steps // _NUM_ENVS, 1)):
         steps = [stream.send(action) for stream, action in zip(streams, actions, strict=True)]
-        first: Any = np.array([one[2] for one in steps])
+        first: Any = np.array([recorded[2] for recorded in steps])
         states = [None if begins else state for begins, state in zip(first, states, strict=True)]
         num_episodes += int(first.sum())
         noise = _noise_of(served, generator) if explore else None
-        rewards = np.array([one[1] for one in steps], np.float32)
-        file_actions = served(nested.stack([one[0] for one in steps]), rewards, first, noise)
+        rewards = np.array([recorded[1] for recorded in steps], np.float32)
+        file_actions = served(nested.stack([recorded[0] for recorded in steps]), rewards, first, noise)
         for env, (observation, reward, _) in enumerate(steps):
             with Noise(None if noise is None else torch.from_numpy(noise[env : env + 1])):
                 actions[env], states[env] = actor.act(observation, states[env], reward=reward, explore=explore)

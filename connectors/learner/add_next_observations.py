@@ -6,7 +6,7 @@ from typing import Any
 
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 
@@ -23,10 +23,10 @@ class AddNextObservations(Connector):
     reads_tracks = True
 
     def __call__(
-        self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any
+        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews | None = None, **kwargs: Any
     ) -> ColumnDict:
         if Columns.NEXT_OBS not in batch:
-            columns = (seen or Seen(episodes))(episodes.observation_rows(shift=1)).items()
+            columns = (pack_views or PackViews(episodes))(episodes.observation_rows(shift=1)).items()
             new = {f"new_{name}": column for name, column in columns if f"new_{name}" not in batch}
             batch |= all_in_batch_form(new, batch, episodes)
         return batch

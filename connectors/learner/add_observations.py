@@ -6,7 +6,7 @@ from typing import Any
 
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 
@@ -20,9 +20,9 @@ class AddObservations(Connector):
     reads_tracks = True
 
     def __call__(
-        self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any
+        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews | None = None, **kwargs: Any
     ) -> ColumnDict:
         if Columns.OBS not in batch:
-            columns = (seen or Seen(episodes))(episodes.observation_rows())
+            columns = (pack_views or PackViews(episodes))(episodes.observation_rows())
             batch |= all_in_batch_form(columns, batch, episodes)
         return batch

@@ -19,13 +19,13 @@ class DrawViews:
     Rewriters learn no statistics from sampled batches.
 
     Args:
-        given: the spaces of the stored observations and actions.
+        input_spaces: the spaces of the stored observations and actions.
         rewriters: the rewriters in order.
         views: views of the rewritten observations.
     """
 
-    def __init__(self, given: HistorySpaces, rewriters: Sequence[ObservationRewriter], views: Views) -> None:
-        self.given, self.views, self.lookback = given, views, views.lookback
+    def __init__(self, input_spaces: HistorySpaces, rewriters: Sequence[ObservationRewriter], views: Views) -> None:
+        self.given, self.views, self.lookback = input_spaces, views, views.lookback
         self._rewriters = tuple(rewriters)
 
     def __call__(self, history: History) -> dict[str, Any]:

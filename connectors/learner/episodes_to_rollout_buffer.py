@@ -12,7 +12,7 @@ from connectors.learner.values import ValueFunction
 from connectors.policy import module_of
 from connectors.rollout.buffer import RolloutBuffer, add_advantages
 from connectors.rollout.episodes import BlockEdge, episodes_to_rollout
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
 
@@ -61,12 +61,12 @@ class EpisodesToRolloutBuffer(Connector):
         rl_module: Any = None,
         batch: ColumnDict,
         episodes: EpisodePack,
-        seen: Seen | None = None,
+        pack_views: PackViews | None = None,
         **kwargs: Any,
     ) -> ColumnDict:
         values = None
         if module_of(rl_module).has_values:
-            values = self._values(rl_module, episodes, seen or Seen(episodes))
+            values = self._values(rl_module, episodes, pack_views or PackViews(episodes))
         rollout = self.buffer.start_rollout()
         try:
             episodes_to_rollout(episodes, rollout, self._edge, values)

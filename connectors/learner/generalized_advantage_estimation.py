@@ -11,7 +11,7 @@ from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.returns import gae
@@ -72,10 +72,10 @@ class GeneralizedAdvantageEstimation(Connector):
         rl_module: Any = None,
         batch: ColumnDict,
         episodes: EpisodePack,
-        seen: Seen | None = None,
+        pack_views: PackViews | None = None,
         **kwargs: Any,
     ) -> ColumnDict:
-        values = self._values.of_batch(rl_module, batch, episodes, seen)
+        values = self._values.of_batch(rl_module, batch, episodes, pack_views)
         steps = StepReturns.of(batch, episodes)
         values = values[steps.observations]
         advantages, targets = gae(

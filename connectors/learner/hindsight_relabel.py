@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict, Connector
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.history import History, OtherObservations, zeroed
@@ -77,15 +77,15 @@ class HindsightRelabel(Connector):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(
-        self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen | None = None, **kwargs: Any
+        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews | None = None, **kwargs: Any
     ) -> ColumnDict:
-        seen = seen or Seen(episodes)
+        pack_views = pack_views or PackViews(episodes)
         achieved = self._achieved_goals(episodes.observations)
         steps = np.flatnonzero(self._generator.random(episodes.num_steps) < self.fraction)
         goals = nested.take(achieved, self._goal_rows(episodes, steps))
         for prefix, shift in (("", 0), ("new_", 1)):
-            history = seen.history(episodes.observation_rows(shift))
-            columns = seen.views(_Relabelled(history, goals, steps, np.arange(episodes.num_steps)))
+            history = pack_views.history(episodes.observation_rows(shift))
+            columns = pack_views.views(_Relabelled(history, goals, steps, np.arange(episodes.num_steps)))
             batch |= {f"{prefix}{name}": column for name, column in columns.items()}
         after = episodes.observation_rows(shift=1)[steps]
         arguments = (nested.take(achieved, after), goals, [episodes.infos[row] for row in after.tolist()])

@@ -26,7 +26,7 @@ from connectors.sections import SectionedPipeline
 from connectors.sequences import padded_numbers, padded_rows
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View, Views
 from episodes.batch import TrainBatch
@@ -42,15 +42,15 @@ from episodes.tracks.validation import checked_flag, checked_items
 __all__ = ["LearnerPipeline", "learner_pipeline"]
 
 DEFAULT_MAX_SEQ_LEN = 20
-SEEN = "seen"  # the argument of pieces
+PACK_VIEWS = "pack_views"  # the argument of pieces
 
 
 class LearnerPipeline(SectionedPipeline):
     """Pipeline from recorded episodes to a train batch with one row per step.
 
     Connectors that read tracks get the pack. Others get single episodes. Later connectors see what they write to them,
-    but the caller's episodes and the views do not change. Every connector gets `seen`, which returns what the policy
-    sees at any observation of the pack.
+    but the caller's episodes and the views do not change. Every connector gets `pack_views`, which returns what the
+    policy sees at any observation of the pack.
     """
 
     _straight = False  # connectors may change the episodes
@@ -65,9 +65,9 @@ class LearnerPipeline(SectionedPipeline):
         for name, piece in self._stages.items():
             if name in rewriters:
                 pack = rewriters[name].rewritten_pack(pack)
-            elif SEEN not in context:
+            elif PACK_VIEWS not in context:
                 views = self.bound_views
-                context[SEEN] = Seen(pack, self._views_for(pack) if views is None else views)
+                context[PACK_VIEWS] = PackViews(pack, self._views_for(pack) if views is None else views)
             edited = None if piece.reads_tracks else EditableEpisodes(pack)
             visible = pack if edited is None else edited
             if trace is None:
@@ -99,7 +99,7 @@ class LearnerPipeline(SectionedPipeline):
 
     def _views_for(self, pack: EpisodePack) -> Views:
         """Return the views. An unknown observation space is derived from the pack's observations."""
-        return self.views_of(lambda: Seen(pack).history(slice(None)))
+        return self.views_of(lambda: PackViews(pack).history(slice(None)))
 
 
 # Batches from replay do not need these connectors.
@@ -119,8 +119,8 @@ class _SeeSteps(Connector):
 
     reads_tracks = True
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, seen: Seen, **kwargs: Any) -> ColumnDict:  # type: ignore[override]
-        return {**seen(episodes.observation_rows()), **batch}
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews, **kwargs: Any) -> ColumnDict:  # type: ignore[override]
+        return {**pack_views(episodes.observation_rows()), **batch}
 
 
 def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:

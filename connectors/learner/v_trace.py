@@ -16,7 +16,7 @@ from connectors.learner.step_returns import StepReturns, real_steps
 from connectors.learner.values import ValueFunction, on_host
 from connectors.policy import module_of, seen_columns
 from connectors.tensors import NumpyToTensor
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
@@ -73,14 +73,14 @@ class VTrace(Connector):
         rl_module: Any = None,
         batch: ColumnDict,
         episodes: EpisodePack,
-        seen: Seen | None = None,
+        pack_views: PackViews | None = None,
         **kwargs: Any,
     ) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
         ratios = np.exp(self._log_probs(rl_module, batch, episodes) - real_steps(batch, Columns.ACTION_LOGP))
         advantages, targets = vtrace(
             steps.rewards,
-            self._values.of_batch(rl_module, batch, episodes, seen)[steps.observations],
+            self._values.of_batch(rl_module, batch, episodes, pack_views)[steps.observations],
             steps.terminated,
             steps.truncated,
             ratios,

@@ -11,7 +11,7 @@ from connectors.learner.add_states import states_before
 from connectors.policy import Module, module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
-from connectors.views.pack_views import Seen
+from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
 from episodes.pack import EpisodePack
@@ -30,7 +30,7 @@ class ValueFunction:
         self.minibatch_size = checked_count("minibatch_size", minibatch_size)
         self._to_device = NumpyToTensor()
 
-    def __call__(self, rl_module: Any, pack: EpisodePack, seen: Seen) -> np.ndarray:
+    def __call__(self, rl_module: Any, pack: EpisodePack, pack_views: PackViews) -> np.ndarray:
         """Return the values of the observations of n episodes, T + 1 per episode: [num_steps + n], without
         lookbacks.
         """
@@ -38,11 +38,11 @@ class ValueFunction:
         parts = []
         for start in range(0, total, self.minibatch_size):
             span = slice(start, min(start + self.minibatch_size, total))
-            columns = seen(span if isinstance(rows, slice) else rows[span])
+            columns = pack_views(span if isinstance(rows, slice) else rows[span])
             parts.append(self.compute(rl_module, columns, (span.stop - start,)))
         return on_host(parts)
 
-    def in_sequences(self, rl_module: Any, pack: EpisodePack, seen: Seen, max_seq_len: int) -> np.ndarray:
+    def in_sequences(self, rl_module: Any, pack: EpisodePack, pack_views: PackViews, max_seq_len: int) -> np.ndarray:
         """Return the values of all observations, [num_steps + n], by a recurrent module that reads sequences.
 
         The module gets rows of `max_seq_len` steps and the state before each row. The last row of an episode has one
@@ -58,18 +58,22 @@ class ValueFunction:
         for part in rows.minibatches(self.minibatch_size):
             shape = (part.stop - part.start, max_seq_len + 1)
             observed = firsts[part, None] + np.minimum(places, lengths[part, None] - 1)
-            flat = seen(observed.ravel())
+            flat = pack_views(observed.ravel())
             columns = nested.map_leaves(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]), flat)
             batch = {**columns, Columns.SEQ_LENS: lengths[part], **nested.take(states, part)}
             parts.append(self.compute(rl_module, batch, shape))
         return on_host(parts)[places < lengths[:, None]] if parts else on_host(parts)
 
     def of_batch(
-        self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, seen: Seen | None = None
+        self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, pack_views: PackViews | None = None
     ) -> np.ndarray:
         """Return the values of all observations, [num_steps + n]. A padded batch is read in sequences."""
-        seen, mask = seen or Seen(pack), batch.get(Columns.LOSS_MASK)
-        return self(rl_module, pack, seen) if mask is None else self.in_sequences(rl_module, pack, seen, mask.shape[1])
+        pack_views, mask = pack_views or PackViews(pack), batch.get(Columns.LOSS_MASK)
+        return (
+            self(rl_module, pack, pack_views)
+            if mask is None
+            else self.in_sequences(rl_module, pack, pack_views, mask.shape[1])
+        )
 
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
         """Return the values of one minibatch of numpy columns, as a tensor of the given shape on the module's

@@ -31,7 +31,7 @@ __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 class ModuleToEnvPipeline(ConnectorPipeline):
     """Pipeline from a policy's outputs to actions. All other outputs are recorded in the episodes."""
 
-    given = (
+    input_columns = (
         Columns.ACTIONS,
         Columns.ACTION_DIST_INPUTS,
         Columns.ACTION_LOGP,

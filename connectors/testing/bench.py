@@ -28,7 +28,7 @@ Samples = Sequence[Any]  # episodes, or rows of outputs: what a batch is made of
 
 
 @dataclass(frozen=True)
-class Seen:
+class ConnectorRun:
     """Input and output batches of a connector, recorded in one run."""
 
     given: ColumnDict  # copies of the input columns
@@ -47,7 +47,7 @@ class Bench(ABC):
     before: Sequence[Connector] | None  # the connectors before the tested one; None: those of `usual`
 
     name: ClassVar[str]
-    given: ClassVar[tuple[str, ...]] = ()  # columns before all connectors
+    input_columns: ClassVar[tuple[str, ...]] = ()  # columns before all connectors
     pipeline: ClassVar[type[ConnectorPipeline]]
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Bench(ABC):
         """Return the number of rows of a batch made of these samples."""
         return len(samples)
 
-    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> Seen:
+    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> ConnectorRun:
         """Run a connector in its pipeline on these samples, and return its input and output batches.
 
         Args:
@@ -79,7 +79,7 @@ class Bench(ABC):
         pieces = [*_not_of(piece, before), first, piece, last]
         self.call(self.pipeline(self.observation_space, self.action_space, connectors=pieces), samples)
         given_after = {key: as_arrays(column) for key, column in first.batch.items()}
-        return Seen(first.copies, given_after, last.batch, last.copies)
+        return ConnectorRun(first.copies, given_after, last.batch, last.copies)
 
 
 class _Probe(Connector):
@@ -164,7 +164,7 @@ class LearnerBench(Bench):
 class EnvToModuleBench(Bench):
     """Test of env-to-module connectors: growing episodes with a batch of their newest observations."""
 
-    name, given, pipeline = "env_to_module", (Columns.OBS,), EnvToModulePipeline
+    name, input_columns, pipeline = "env_to_module", (Columns.OBS,), EnvToModulePipeline
 
     def samples(self) -> Samples:
         outputs = _states_of(self.policy)
@@ -179,7 +179,7 @@ class EnvToModuleBench(Bench):
 class ModuleToEnvBench(Bench):
     """Test of module-to-env connectors: batches of a policy's outputs."""
 
-    name, given = "module_to_env", (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
+    name, input_columns = "module_to_env", (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
     pipeline = ModuleToEnvPipeline
 
     def usual(self) -> Sequence[Connector]:

@@ -14,7 +14,7 @@ import torch
 
 from connectors.connector import Connector
 from connectors.rewriting.rewriter import ObservationRewriter
-from connectors.testing.bench import BENCHES, Bench, Samples, Seen
+from connectors.testing.bench import BENCHES, Bench, ConnectorRun, Samples
 from connectors.testing.rewriters import check_rewriter, same_state
 from episodes.columns import Columns
 from episodes.errors import ContractViolation, InvalidArgument, WrongType
@@ -81,9 +81,9 @@ def check_connector(
 
 def _check_declarations(piece: Connector) -> None:
     for name in ("reads", "writes"):
-        said = getattr(piece, name)
-        if isinstance(said, str) or not all(isinstance(column, str) for column in said):
-            raise violation(piece.name, f"{name} to be a tuple of columns", repr(said), f"write ({said!r},)")
+        columns = getattr(piece, name)
+        if isinstance(columns, str) or not all(isinstance(column, str) for column in columns):
+            raise violation(piece.name, f"{name} to be a tuple of columns", repr(columns), f"write ({columns!r},)")
 
 
 class _Check:
@@ -94,46 +94,46 @@ class _Check:
 
     def run(self) -> None:
         samples = self.bench.samples()
-        seen = self.seen(samples)
-        self.check_given(seen, samples)
-        self.check_columns(seen)
-        self.check_rows(seen, self.bench.num_rows(samples), "of the samples")
-        self.check_spaces(seen)
+        recorded = self.recorded_run(samples)
+        self.check_given(recorded, samples)
+        self.check_columns(recorded)
+        self.check_rows(recorded, self.bench.num_rows(samples), "of the samples")
+        self.check_spaces(recorded)
         self.check_reads()
         self.check_lone_samples()
-        self.check_other_forms(seen)
-        self.check_state(seen)
+        self.check_other_forms(recorded)
+        self.check_state(recorded)
         if self.rowwise:
-            self.check_halves(seen)
+            self.check_halves(recorded)
 
-    def broken(self, expected: str, found: str, advice: str = "", **where: Any) -> ContractViolation:
-        return violation(self.piece.name, expected, found, advice, **where)
+    def broken(self, expected: str, result: str, advice: str = "", **location: Any) -> ContractViolation:
+        return violation(self.piece.name, expected, result, advice, **location)
 
-    def seen(
+    def recorded_run(
         self, samples: Any, piece: Connector | None = None, only: Iterable[str] | None = None, of: str = ""
-    ) -> Seen:
+    ) -> ConnectorRun:
         """Return the recorded input and output of a copy of the connector, or of `piece` if it is given."""
         try:
             return self.bench.run(copy.deepcopy(self.piece) if piece is None else piece, samples, only)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            failure = f"{type(error).__name__}: {error}"
             if "read-only" in str(error):
                 advice = "make a new array: batch['x'] = batch['x'] * 2"
-                raise self.broken("arrays it is given to be left as they are", told, advice) from error
-            raise self.broken(f"a batch {of or 'of the samples'}", told) from error
+                raise self.broken("arrays it is given to be left as they are", failure, advice) from error
+            raise self.broken(f"a batch {of or 'of the samples'}", failure) from error
 
     # --- columns ---------------------------------------------------------------------------------------------
 
-    def check_columns(self, seen: Seen) -> None:
+    def check_columns(self, recorded: ConnectorRun) -> None:
         """Check that all new and changed columns are declared in `writes`."""
         writes = ", ".join(map(repr, self.piece.writes)) or "none"
-        new = [name for name in seen.out if name not in seen.given and name not in self.piece.writes]
+        new = [name for name in recorded.out if name not in recorded.given and name not in self.piece.writes]
         if new:
             raise self.broken(
                 f"only the columns that it writes ({writes})", f"also {new[0]!r}", f"name {new[0]!r} in its writes"
             )
-        for name in seen.given.keys() & seen.columns.keys() - set(self.piece.writes):
-            before, after = seen.given[name], seen.columns[name]
+        for name in recorded.given.keys() & recorded.columns.keys() - set(self.piece.writes):
+            before, after = recorded.given[name], recorded.columns[name]
             if _same_shapes(before, after) and not _equal(before, after):
                 raise self.broken(
                     f"only the columns that it writes ({writes}) to change",
@@ -141,10 +141,10 @@ class _Check:
                     f"name {name!r} in its writes",
                 )
 
-    def check_given(self, seen: Seen, samples: Samples) -> None:
+    def check_given(self, recorded: ConnectorRun, samples: Samples) -> None:
         """Check that the connector changed neither its input arrays nor the episodes."""
-        for name, column in seen.given.items():
-            if not _equal(column, seen.given_after[name]):
+        for name, column in recorded.given.items():
+            if not _equal(column, recorded.given_after[name]):
                 raise self.broken(
                     f"the array of {name!r} that it was given to be left as it is",
                     "that it was written to",
@@ -160,18 +160,18 @@ class _Check:
                     "write to the batch, or shape rewards in the learner pipeline",
                 )
 
-    def check_rows(self, seen: Seen, num_rows: int, of: str) -> None:
+    def check_rows(self, recorded: ConnectorRun, num_rows: int, of: str) -> None:
         """Check that written columns have one row per step, or are padded sequences with a mask."""
-        mask = seen.columns.get(Columns.LOSS_MASK)
-        wanted = num_rows if mask is None else len(mask)
+        mask = recorded.columns.get(Columns.LOSS_MASK)
+        expected_rows = num_rows if mask is None else len(mask)
         if mask is not None and mask.sum() != num_rows:
             raise self.broken(f"a loss_mask over {num_rows} real steps {of}", f"{int(mask.sum())}")
         for name in self.piece.writes:
-            for path, leaf in nested.flatten(seen.columns.get(name), name).items():
-                if isinstance(leaf, (np.ndarray, list)) and (not np.ndim(leaf) or len(leaf) != wanted):
-                    raise self.broken(f"{wanted} rows of {path!r} {of}, one a real step", brief(leaf))
+            for path, leaf in nested.flatten(recorded.columns.get(name), name).items():
+                if isinstance(leaf, (np.ndarray, list)) and (not np.ndim(leaf) or len(leaf) != expected_rows):
+                    raise self.broken(f"{expected_rows} rows of {path!r} {of}, one a real step", brief(leaf))
 
-    def check_spaces(self, seen: Seen) -> None:
+    def check_spaces(self, recorded: ConnectorRun) -> None:
         """Check that written observations and actions are in the declared spaces."""
         piece = copy.deepcopy(self.piece)
         piece.set_input_spaces(self.bench.observation_space, self.bench.action_space)
@@ -181,8 +181,8 @@ class _Check:
             Columns.ACTIONS_FOR_ENV: self.bench.action_space,
         }
         for name, space in spaces.items():
-            column = seen.columns.get(name) if name in self.piece.writes else None
-            if column is None or space is None or Columns.LOSS_MASK in seen.columns:
+            column = recorded.columns.get(name) if name in self.piece.writes else None
+            if column is None or space is None or Columns.LOSS_MASK in recorded.columns:
                 continue
             for row in range(len(column) if isinstance(column, list) else len(nested.first_leaf(column))):
                 item = column[row] if isinstance(column, list) else item_of(space, column, row)
@@ -190,83 +190,87 @@ class _Check:
 
     def check_reads(self) -> None:
         """Check that the connector works if the batch has only the columns declared in its `reads`."""
-        reads = tuple(dict.fromkeys((*self.piece.reads, *self.bench.given)))
-        seen = self.seen(self.bench.samples(), only=reads, of=f"with no other columns than it reads {reads}")
-        self.check_columns(seen)
+        reads = tuple(dict.fromkeys((*self.piece.reads, *self.bench.input_columns)))
+        recorded = self.recorded_run(
+            self.bench.samples(), only=reads, of=f"with no other columns than it reads {reads}"
+        )
+        self.check_columns(recorded)
 
     def check_lone_samples(self) -> None:
         """Check the connector on single samples: an episode of one step, one without steps, one environment."""
         for i, sample in enumerate(self.bench.samples()):
             of = f"of one sample ({sample if hasattr(sample, 'id_') else f'row {i}'})"
-            self.check_rows(self.seen([sample], of=of), self.bench.num_rows([sample]), of)
+            self.check_rows(self.recorded_run([sample], of=of), self.bench.num_rows([sample]), of)
 
-    def check_other_forms(self, seen: Seen) -> None:
+    def check_other_forms(self, recorded: ConnectorRun) -> None:
         """Check that a second call, finalized episodes, and a pack (episodes as arrays) give the same result."""
         forms = {"of the same samples again": self.bench.samples()}
         if self.bench.name == "learner":
             finalized = [episode.to_numpy() for episode in self.bench.samples()]
             forms |= {"of finalized episodes": finalized, "of a pack of them": EpisodePack.from_episodes(finalized)}
         for of, samples in forms.items():
-            self.check_same(seen.columns, self.seen(samples, of=of).columns, of)
+            self.check_same(recorded.columns, self.recorded_run(samples, of=of).columns, of)
 
-    def check_halves(self, seen: Seen) -> None:
+    def check_halves(self, recorded: ConnectorRun) -> None:
         """Check that separate results for two halves of the samples equal the result for all samples."""
         samples = self.bench.samples()
         cut = len(samples) // 2
-        parts = [self.seen(half, of="of half the samples").columns for half in (samples[:cut], samples[cut:])]
-        columns = {name: [part[name] for part in parts] for name in seen.columns if all(name in p for p in parts)}
+        parts = [self.recorded_run(half, of="of half the samples").columns for half in (samples[:cut], samples[cut:])]
+        columns = {name: [part[name] for part in parts] for name in recorded.columns if all(name in p for p in parts)}
         joined = {
             name: [*halves[0], *halves[1]] if isinstance(halves[0], list) else _joined(halves)
             for name, halves in columns.items()
             if all(_is_rows(half) for half in halves)
         }
-        whole = {name: seen.columns[name] for name in joined}
+        whole = {name: recorded.columns[name] for name in joined}
         self.check_same(whole, joined, "of both halves joined", "a row's company counts; if it must: rowwise=False")
 
-    def check_same(self, whole: dict[str, Any], other: dict[str, Any], of: str, advice: str = "") -> None:
+    def check_same(self, whole: dict[str, Any], batch: dict[str, Any], of: str, advice: str = "") -> None:
         for name, column in whole.items():
-            if name not in other or not _equal(column, other[name]):
-                leaf = differing_leaf(column, other.get(name)) if name in other else None
+            if name not in batch or not _equal(column, batch[name]):
+                leaf = differing_leaf(column, batch.get(name)) if name in batch else None
                 raise self.broken(
                     f"the same {name!r} {of} as of the list of samples",
-                    "none" if name not in other else f"another one{f' at {leaf}' if leaf else ''}",
+                    "none" if name not in batch else f"another one{f' at {leaf}' if leaf else ''}",
                     advice,
                 )
 
     # --- state -----------------------------------------------------------------------------------------------
 
-    def check_state(self, seen: Seen) -> None:
+    def check_state(self, recorded: ConnectorRun) -> None:
         """Check that the connector can be pickled, that a copy can restore its state, and that states merge."""
         worn = copy.deepcopy(self.piece)
-        self.seen(self.bench.samples(), worn)
+        self.recorded_run(self.bench.samples(), worn)
         state = worn.get_state()
         if not isinstance(state, dict):
             raise self.broken("get_state() to give a dict", brief(state))
-        for what, value in (("piece", worn), ("state", state)):
+        for label, value in (("piece", worn), ("state", state)):
             try:
                 _pickled(value, type(self.piece))
             except Exception as error:
                 raise self.broken(
-                    f"a {what} that pickles", f"{type(error).__name__}: {error}", "leave it out in __getstate__"
+                    f"a {label} that pickles", f"{type(error).__name__}: {error}", "leave it out in __getstate__"
                 ) from error
-        kept = copy.deepcopy(state)
-        answer = self.seen(self.bench.samples(), _pickled(worn, type(self.piece)))
+        state_before = copy.deepcopy(state)
+        answer = self.recorded_run(self.bench.samples(), _pickled(worn, type(self.piece)))
         merged = worn.merge_states([copy.deepcopy(state)])
-        for how, given in {"get_state()": state, "merge_states([state])": merged}.items():
-            twin = self.restored(given, how)
-            self.check_same(answer.columns, self.seen(self.bench.samples(), twin).columns, f"after set_state of {how}")
+        for origin, loaded_state in {"get_state()": state, "merge_states([state])": merged}.items():
+            twin = self.restored(loaded_state, origin)
+            self.check_same(
+                answer.columns, self.recorded_run(self.bench.samples(), twin).columns, f"after set_state of {origin}"
+            )
         self.restored(worn.merge_states([copy.deepcopy(state) for _ in range(2)]), "merge_states of two")
-        self.seen(self.bench.samples(), worn)
-        if not same_state(kept, state):
+        self.recorded_run(self.bench.samples(), worn)
+        if not same_state(state_before, state):
             raise self.broken("a state that shares no memory with the piece", "that a later call changed it", "copy it")
 
-    def restored(self, state: dict[str, Any], how: str) -> Connector:
+    def restored(self, state: dict[str, Any], origin: str) -> Connector:
         """Return a copy of the connector to which the state was restored."""
         twin = copy.deepcopy(self.piece)
         try:
             twin.set_state(copy.deepcopy(state))
         except Exception as error:
-            raise self.broken(f"set_state to take what {how} gave", f"{type(error).__name__}: {error}") from error
+            raise self.broken(f"set_state to take what {origin} gave", f"{type(error).__name__}: {error}") from error
         return twin
 
 

@@ -35,7 +35,7 @@ def check_policy(
     action_space: gym.Space,
     *,
     views: Iterable[View] = (),
-    asked: Sequence[str] = (),
+    interface: Sequence[str] = (),
     tolerance: float = 1e-4,
 ) -> None:
     """Raise `ContractViolation` if a policy is inconsistent on samples: acting and learning, in batches of several
@@ -51,7 +51,7 @@ def check_policy(
         observation_space: space of the stored observations.
         action_space: space of the stored actions.
         views: the views of the policy, in order.
-        asked: names of further members that it must have, such as "compute_values"; see `connectors.Policy`.
+        interface: names of further members that it must have, such as "compute_values"; see `connectors.Policy`.
         tolerance: allowed difference of numbers between two calls, relative to the largest. Batches of other sizes are
             rounded differently, above all in half precision.
 
@@ -61,7 +61,7 @@ def check_policy(
     """
     name = type(policy).__name__
     try:
-        check_interface(policy, "check_policy", asked)
+        check_interface(policy, "check_policy", interface)
     except EpisodeError as error:
         raise violation(name, "a policy", str(error)) from None
     trial = _Trial(policy, Views(views, observation_space, action_space), action_space, tolerance)
@@ -105,10 +105,10 @@ class _Trial:
         """Return the policy's outputs as arrays, and check that the policy did not write to its inputs."""
         options = {} if explore is None else {"explore": explore}
         call = "policy(batch)" if explore is None else f"policy(batch, explore={explore})"
-        given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
+        tensors = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
         with torch.no_grad() if explore is None else torch.inference_mode():
-            outputs = self._tried(call, columns, lambda: self.policy(given, **options))
-        self._check_unwritten(call, columns, given)
+            outputs = self._tried(call, columns, lambda: self.policy(tensors, **options))
+        self._check_unwritten(call, columns, tensors)
         if not isinstance(outputs, Mapping):
             raise self._violation("a dict of columns", brief(outputs), call=call)
         return {name: nested.map_leaves(array_of, column) for name, column in outputs.items()}
@@ -116,10 +116,10 @@ class _Trial:
     def values(self, columns: ColumnDict) -> np.ndarray:
         """Return the policy's value estimates for a batch."""
         call = "compute_values(batch)"
-        given = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
+        tensors = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
         with torch.no_grad():
-            values = self._tried(call, columns, lambda: self.module.compute_values(given))
-        self._check_unwritten(call, columns, given)
+            values = self._tried(call, columns, lambda: self.module.compute_values(tensors))
+        self._check_unwritten(call, columns, tensors)
         return array_of(values)
 
     def _tried(self, call: str, columns: ColumnDict, run: Any) -> Any:
@@ -129,13 +129,13 @@ class _Trial:
             advice = "what it reads must be a column that the views make"
             raise self._violation(f"columns {list(columns)} to do", f"KeyError {error}", advice, call=call) from error
         except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-            raise self._violation(f"a call with {brief(columns)} to work", found, call=call) from error
+            failure = f"{type(error).__name__}: {error}"
+            raise self._violation(f"a call with {brief(columns)} to work", failure, call=call) from error
 
-    def _check_unwritten(self, call: str, columns: ColumnDict, given: ColumnDict) -> None:
-        path = differing_leaf(columns, nested.map_leaves(array_of, given))
+    def _check_unwritten(self, call: str, columns: ColumnDict, tensors: ColumnDict) -> None:
+        path = differing_leaf(columns, nested.map_leaves(array_of, tensors))
         if path is not None:
-            column = path or sorted(columns.keys() ^ given.keys())
+            column = path or sorted(columns.keys() ^ tensors.keys())
             raise self._violation(
                 "a batch that is as it was", "another one", "write to a copy", call=call, column=column
             )
@@ -162,8 +162,8 @@ class _Trial:
             raise self._violation("what is learned from", f"{list(outputs)}", call="policy(batch)")
         self._check_outputs("policy(batch)", outputs, batch_size, num_steps)
         columns = self.batch(batch_size, 1)
-        acted, learned = self.outputs(columns, True), self.outputs(columns, None)
-        self._check_equal("what it said when it acted", acted, learned, call="policy(batch)")
+        acting_outputs, learned = self.outputs(columns, True), self.outputs(columns, None)
+        self._check_equal("what it said when it acted", acting_outputs, learned, call="policy(batch)")
         if self.module.has_values:
             columns = self.batch(batch_size, num_steps)
             values, expected = self.values(columns), self.leading(batch_size, num_steps)
@@ -206,9 +206,9 @@ class _Trial:
         for name, column in outputs.items():
             self._check_rows(call, name, column, leading[:1] if name == Columns.STATE_OUT else leading)
         inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
-        wanted = self.distribution.num_inputs
-        if inputs is not None and inputs.shape != (*leading, wanted):
-            expected = f"action_dist_inputs {[*leading, wanted]}, as {type(self.distribution).__name__} takes"
+        num_inputs = self.distribution.num_inputs
+        if inputs is not None and inputs.shape != (*leading, num_inputs):
+            expected = f"action_dist_inputs {[*leading, num_inputs]}, as {type(self.distribution).__name__} takes"
             raise self._violation(expected, brief(inputs), call=call)
         if self.initial:
             self._check_state(call, outputs.get(Columns.STATE_OUT), batch_size)
@@ -233,31 +233,31 @@ class _Trial:
             raise self._violation(f"state_out {brief(expected)}", brief(state), advice, call=call)
 
     def _check_equal(
-        self, what: str, expected: ColumnDict, found: ColumnDict, among: ColumnDict | None = None, **place: Any
+        self, label: str, expected: ColumnDict, result: ColumnDict, among: ColumnDict | None = None, **place: Any
     ) -> None:
         """Raise an error unless two sets of outputs are equal within rounding. Sampled actions are not compared.
 
         Args:
-            what: what was called, for the error.
+            label: what was called, for the error.
             expected: the expected outputs.
-            found: the actual outputs.
+            result: the actual outputs.
             among: outputs of which `expected` are some rows; their size determines the rounding.
             place: the row and step, for the error.
         """
         for name in _compared(expected):
-            if name not in found:
+            if name not in result:
                 continue
-            mine, theirs = nested.flatten(found[name], name), nested.flatten(expected[name], name)
-            others = theirs if among is None else nested.flatten(among[name], name)
-            for path, column in mine.items():
-                near = _near(column, theirs[path], self.tolerance * _largest(others[path]))
+            leaves, expected_leaves = nested.flatten(result[name], name), nested.flatten(expected[name], name)
+            scales = expected_leaves if among is None else nested.flatten(among[name], name)
+            for path, column in leaves.items():
+                near = _near(column, expected_leaves[path], self.tolerance * _largest(scales[path]))
                 if not near.all():
                     row = int(np.flatnonzero(~near.reshape(len(near), -1).all(axis=1))[0])
-                    told = f"{what}, {_numbers(theirs[path][row])}", _numbers(column[row])
-                    raise self._violation(*told, **place, column=path, row=row)
+                    texts = f"{label}, {_numbers(expected_leaves[path][row])}", _numbers(column[row])
+                    raise self._violation(*texts, **place, column=path, row=row)
 
-    def _violation(self, expected: str, found: str, advice: str = "", **place: Any) -> EpisodeError:
-        return violation(type(self.policy).__name__, expected, found, advice, **place)
+    def _violation(self, expected: str, result: str, advice: str = "", **place: Any) -> EpisodeError:
+        return violation(type(self.policy).__name__, expected, result, advice, **place)
 
 
 def _says_actions(outputs: ColumnDict) -> bool:
@@ -275,10 +275,10 @@ def _in_a_row(steps: list[Any]) -> Any:
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
 
 
-def _near(found: np.ndarray, expected: np.ndarray, most: float) -> np.ndarray:
-    """Return where two arrays of numbers differ by at most `most`, as an array of booleans."""
+def _near(result: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
+    """Return where two arrays of numbers differ by at most `tolerance`, as an array of booleans."""
     with np.errstate(invalid="ignore"):  # minus infinity says that an action is not allowed
-        return (found == expected) | (np.abs(found - expected) <= most)
+        return (result == expected) | (np.abs(result - expected) <= tolerance)
 
 
 def _largest(numbers: np.ndarray) -> float:

@@ -40,8 +40,8 @@ class _RewriterCheck:
     def __init__(self, piece: ObservationRewriter, episodes: list[Any], rows: Any) -> None:
         self.piece, self.episodes, self.rows = piece, episodes, rows
 
-    def broken(self, expected: str, found: str, advice: str = "", **where: Any) -> Exception:
-        return violation(self.piece.name, expected, found, advice, **where)
+    def broken(self, expected: str, result: str, advice: str = "", **location: Any) -> Exception:
+        return violation(self.piece.name, expected, result, advice, **location)
 
     def rewritten(self, update: bool, first: int = 0, stop: int | None = None) -> Any:
         """Return copies of the rewritten sample observations from index `first` to `stop`."""
@@ -50,9 +50,9 @@ class _RewriterCheck:
 
     def check_rows(self) -> None:
         """Check that N rewritten observations are in the declared space, and that the inputs stay unchanged."""
-        kept = as_arrays(self.rows)
+        rows_before = as_arrays(self.rows)
         rows = self.rewritten(update=True)
-        if not nested.equal(kept, self.rows):
+        if not nested.equal(rows_before, self.rows):
             raise self.broken(
                 "the rows that it gets to be left as they are", "that it wrote to them", "give new arrays"
             )
@@ -88,9 +88,9 @@ class _RewriterCheck:
     def check_pack(self) -> None:
         """Check that a pack is rewritten like single batches, into a new pack."""
         pack = EpisodePack.from_episodes(self.episodes)
-        kept = as_arrays(pack.observations)
+        observations_before = as_arrays(pack.observations)
         rewritten = self.piece.rewritten_pack(pack)
-        if not nested.equal(kept, pack.observations):
+        if not nested.equal(observations_before, pack.observations):
             raise self.broken("the pack to be left as it is", "that its observations were written to")
         ends = pack.observation_offsets[1:] - 1
         if not nested.equal(nested.take(rewritten.observations, ends), self.rewritten(update=False)):

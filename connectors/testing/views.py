@@ -63,8 +63,8 @@ def check_view(
         play = _Play(env, bound, mode, seed)
         comparison = _Comparison(bound, mode)
         for _ in range(num_steps // take_every):
-            acted, pack = play.chunk(take_every)
-            comparison.of_chunk(acted, pack)
+            acting_columns, pack = play.chunk(take_every)
+            comparison.of_chunk(acting_columns, pack)
         env.close()
 
 
@@ -112,11 +112,11 @@ class _Comparison:
     def __init__(self, views: Views, mode: AutoresetMode) -> None:
         self._views, self._mode = views, mode
 
-    def of_chunk(self, acted: Columns, pack: EpisodePack) -> None:
+    def of_chunk(self, acting_columns: Columns, pack: EpisodePack) -> None:
         """Compare the views while acting with the views of the recorded pack: steps, values, sequences and replay."""
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
         learned = self._of(pack, observed)
-        self._equal("learning", learned, acted)
+        self._equal("learning", learned, acting_columns)
         values = self._of(pack, slice(None))
         self._equal("values", _rows(values, observed), learned)
         self._equal("next observations", self._of(pack, after), _rows(values, after))
@@ -137,10 +137,10 @@ class _Comparison:
         buffer = EpisodeReplayBuffer(episodes.num_steps, seed=0)
         buffer.add(episodes)
         drawn = buffer.at(np.arange(episodes.num_steps), views=self._views, keys=[_OBS, _NEXT_OBS])
-        for what, prefix, shift in (("replay", "", 0), ("replay, next observations", "new_", 1)):
-            found = {name: drawn[f"{prefix}{name}"] for name in self._views.columns}
-            found = nested.map_leaves(np.asarray, {name: _plain(column) for name, column in found.items()})
-            self._equal(what, found, self._of(episodes, episodes.observation_rows(shift)))
+        for label, prefix, shift in (("replay", "", 0), ("replay, next observations", "new_", 1)):
+            sampled = {name: drawn[f"{prefix}{name}"] for name in self._views.columns}
+            sampled = nested.map_leaves(np.asarray, {name: _plain(column) for name, column in sampled.items()})
+            self._equal(label, sampled, self._of(episodes, episodes.observation_rows(shift)))
 
     def _of(self, pack: EpisodePack, rows: Any) -> Columns:
         return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
@@ -156,32 +156,32 @@ class _Comparison:
             t_started=chunk.t_started,
             len_lookback_buffer=chunk.lookback,
         )
-        seen = [self._newest(growing)]
+        batches = [self._newest(growing)]
         for t in range(len(chunk)):
             growing.add_env_step(chunk.get_observations(t + 1), chunk.get_actions(t), chunk.get_rewards(t))
-            seen.append(self._newest(growing))
-        return _joined(iter(seen))
+            batches.append(self._newest(growing))
+        return _joined(iter(batches))
 
     def _newest(self, episode: SingleAgentEpisode) -> Columns:
         history = EpisodesHistory([episode], self._views.given, self._views.lookback)
         return nested.map_leaves(np.array, self._views(history))
 
-    def _equal(self, what: str, found: Columns, expected: Columns) -> None:
-        """Raise an error unless the columns `found` equal the columns `expected` bit by bit."""
-        place = {"where": what, "autoreset": self._mode.value}
-        mine, theirs = nested.flatten(found), nested.flatten(expected)
-        if mine.keys() != theirs.keys():
-            raise violation(repr(self._views), f"the columns {list(theirs)}", str(list(mine)), **place)
-        for name, column in mine.items():
-            other = theirs[name]
-            if column.shape != other.shape or column.dtype != other.dtype:
-                raise violation(repr(self._views), brief(other), brief(column), column=name, **place)
-            same = (column == other) | ((column != column) & (other != other))
+    def _equal(self, label: str, result: Columns, expected: Columns) -> None:
+        """Raise an error unless the columns `result` equal the columns `expected` bit by bit."""
+        place = {"where": label, "autoreset": self._mode.value}
+        leaves, expected_leaves = nested.flatten(result), nested.flatten(expected)
+        if leaves.keys() != expected_leaves.keys():
+            raise violation(repr(self._views), f"the columns {list(expected_leaves)}", str(list(leaves)), **place)
+        for name, column in leaves.items():
+            expected_column = expected_leaves[name]
+            if column.shape != expected_column.shape or column.dtype != expected_column.dtype:
+                raise violation(repr(self._views), brief(expected_column), brief(column), column=name, **place)
+            same = (column == expected_column) | ((column != column) & (expected_column != expected_column))
             rows = np.flatnonzero(~same.reshape(len(same), -1).all(1)) if same.size else np.zeros(0, int)
             if len(rows):
                 row = int(rows[0])
                 advice = f"{len(rows)} of {len(column)} rows differ: a view is a function of each row's history alone"
-                expected_row, found_row = str(other[row].tolist()), str(column[row].tolist())
+                expected_row, found_row = str(expected_column[row].tolist()), str(column[row].tolist())
                 raise violation(repr(self._views), expected_row, found_row, advice, column=name, row=row, **place)
 
 

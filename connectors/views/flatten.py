@@ -93,9 +93,9 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
             return {Columns.OBS: history.flat_observations()}
         return {Columns.OBS: Flattener(history.spaces.known_observation_space, self.dtype)(history.observations())}
 
-    def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
+    def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
         """Return the Box space [D] of the column "obs"."""
-        return {Columns.OBS: self.recompute_output_observation_space(given.known_observation_space, None)}  # type: ignore[arg-type]
+        return {Columns.OBS: self.recompute_output_observation_space(input_spaces.known_observation_space, None)}  # type: ignore[arg-type]
 
     def check_place(self) -> None:
         if self.agent_ids is not None:

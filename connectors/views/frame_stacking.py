@@ -53,11 +53,11 @@ class FrameStacking(ViewPiece):
     def see(self, history: History) -> dict[str, Any]:
         return {Columns.OBS: nested.map_leaves(self._joined, history.observations(self.num_frames))}
 
-    def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
+    def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
         """Return the space of "obs": Boxes, `num_frames` times as long along the axis. Other spaces raise
         `InvalidArgument`.
         """
-        space = given.observation_space
+        space = input_spaces.observation_space
         return {} if space is None else {Columns.OBS: stacked_space(space, self.num_frames, self.axis)}
 
     def _joined(self, frames: np.ndarray) -> np.ndarray:

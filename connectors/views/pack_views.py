@@ -1,4 +1,4 @@
-"""`Seen`: computes the policy's inputs at observations of recorded episodes."""
+"""`PackViews`: computes the policy's inputs at observations of recorded episodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack, PackHistory
 from episodes.tracks import nested
 
-__all__ = ["Seen"]
+__all__ = ["PackViews"]
 
 
-class Seen:
+class PackViews:
     """Function that computes the policy's inputs at given observations of a pack (episodes stored as arrays).
 
     A learner pipeline creates it from the recorded episodes and passes it to each connector. Later changes of rewards
@@ -56,11 +56,11 @@ def check_lookback(pack: EpisodePack, num_steps: int, name: Any) -> None:
     """
     if not num_steps or not np.count_nonzero(pack.t_started):
         return  # every chunk begins with its episode: there is nothing before it
-    wanted = np.minimum(num_steps, pack.t_started)
-    short = np.flatnonzero(pack.lookbacks < wanted)
+    needed_items = np.minimum(num_steps, pack.t_started)
+    short = np.flatnonzero(pack.lookbacks < needed_items)
     if len(short):
         i = int(short[0])
         raise InvalidArgument(
             f"{name}: the chunk of episode {pack.ids[i]} that starts at t={pack.t_started[i]} has a lookback of "
-            f"{pack.lookbacks[i]}, {wanted[i]} items are needed; sample with len_lookback_buffer={num_steps}"
+            f"{pack.lookbacks[i]}, {needed_items[i]} items are needed; sample with len_lookback_buffer={num_steps}"
         )

@@ -66,16 +66,19 @@ class ViewPiece(Connector):
             raise NotImplementedError(f"{type(self).__name__} has no see(history)")
         return self._view(history)
 
-    def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]:
+    def spaces(self, input_spaces: HistorySpaces) -> Mapping[str, gym.Space]:
         """Return the spaces of those output columns whose bounds cannot be derived from samples."""
-        return self._view.spaces(given) if isinstance(self._view, ViewWithSpaces) else {}
+        return self._view.spaces(input_spaces) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:
         """Set the spaces to the spaces at index `place` of a sequence of views, or clear them for `views=None`."""
-        given = HistorySpaces() if views is None else views.input_spaces_of(place)
-        self._input_observation_space, self._input_action_space = given.observation_space, given.action_space
+        input_spaces = HistorySpaces() if views is None else views.input_spaces_of(place)
+        self._input_observation_space, self._input_action_space = (
+            input_spaces.observation_space,
+            input_spaces.action_space,
+        )
         self._observation_space = None if views is None else views.input_spaces_of(place + 1).observation_space
-        self._action_space = given.action_space
+        self._action_space = input_spaces.action_space
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space

@@ -64,13 +64,13 @@ class PrevActionsPrevRewards(ViewPiece):
             parts[REWARDS] = history.rewards(self.n_prev_rewards)
         return {Columns.OBS: parts}
 
-    def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
+    def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
         """Return the Dict space of "obs" with the previous actions and rewards."""
-        if given.observation_space is None:
+        if input_spaces.observation_space is None:
             return {}
-        parts: dict[str, gym.Space] = {OBSERVATION: given.observation_space}
+        parts: dict[str, gym.Space] = {OBSERVATION: input_spaces.observation_space}
         if self.n_prev_actions:
-            size = self.n_prev_actions * given.flat_actions.size
+            size = self.n_prev_actions * input_spaces.flat_actions.size
             parts[ACTIONS] = spaces.Box(-np.inf, np.inf, (size,), np.float32)
         if self.n_prev_rewards:
             parts[REWARDS] = spaces.Box(-np.inf, np.inf, (self.n_prev_rewards,), np.float32)

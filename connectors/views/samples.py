@@ -104,9 +104,9 @@ def _samples(space: gym.Space | None, name: str) -> Any:
     """Return 5 random items [5, ...] of a space, the same in each process, without using its generator."""
     if space is None:
         raise InvalidArgument(f"views are tried on samples when they are bound; give the pipeline the {name}")
-    own = deepcopy(space)
-    own.seed(0)
-    return nested.stack([own.sample() for _ in range(_POOL)])
+    seeded_space = deepcopy(space)
+    seeded_space.seed(0)
+    return nested.stack([seeded_space.sample() for _ in range(_POOL)])
 
 
 def space_of(value: Any) -> gym.Space:

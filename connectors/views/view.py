@@ -58,7 +58,7 @@ _NUM_SAMPLES = 3  # rows of the run on samples
 class ViewWithSpaces(Protocol):
     """View that also returns the spaces of its output columns, with bounds, for given input spaces."""
 
-    def spaces(self, given: HistorySpaces) -> Mapping[str, gym.Space]: ...
+    def spaces(self, input_spaces: HistorySpaces) -> Mapping[str, gym.Space]: ...
 
 
 class Views:
@@ -128,26 +128,28 @@ class Views:
         if count == 1:
             columns = dict(self.views[0](history))
             return columns if Columns.OBS in columns else {Columns.OBS: history.observations(), **columns}
-        behind = _HistoryAfterViews(self, count - 1, history)
-        return {**behind.columns, **self.views[count - 1](behind)}
+        later_history = _HistoryAfterViews(self, count - 1, history)
+        return {**later_history.columns, **self.views[count - 1](later_history)}
 
     def input_spaces_of(self, count: int) -> HistorySpaces:
         """Return the spaces that the view at index `count` reads."""
         return self._before[count]
 
     def _bind(self, count: int, view: View) -> None:
-        name, given = name_of(view), self._before[-1]
-        declared = dict(view.spaces(given)) if isinstance(view, ViewWithSpaces) else {}
+        name, input_spaces = name_of(view), self._before[-1]
+        declared = dict(view.spaces(input_spaces)) if isinstance(view, ViewWithSpaces) else {}
         samples = SampleHistory(self.given, np.arange(_NUM_SAMPLES))
         columns = self._tried(count, name, samples)
         self.lookback = max(self.lookback, samples.reach)
         self._check_rows(count, name, columns)
         for column, space in declared.items():
             if column not in columns or not fits(space, columns[column]):
-                found = nested.describe(columns.get(column))
-                raise ShapeMismatch(f"view {name}: column {column!r} is {found}; it says that its space is {space}")
+                description = nested.describe(columns.get(column))
+                raise ShapeMismatch(
+                    f"view {name}: column {column!r} is {description}; it says that its space is {space}"
+                )
         self.spaces = {**self.spaces, **{column: space_of(value) for column, value in columns.items()}, **declared}
-        self._before.append(HistorySpaces(self.spaces[Columns.OBS], given.action_space))
+        self._before.append(HistorySpaces(self.spaces[Columns.OBS], input_spaces.action_space))
 
     def _tried(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
         """Return the columns of view number `count` for random inputs. Raise if they do not have one row per input."""

@@ -79,7 +79,7 @@ def test_a_piece_before_the_one_that_writes_what_it_reads_is_told_where_to_go() 
 
 
 def test_columns_that_the_caller_brings_count_as_written() -> None:
-    assert len(ConnectorPipeline(connectors=[Add(reads=("mask",))], given=("mask",))) == 1
+    assert len(ConnectorPipeline(connectors=[Add(reads=("mask",))], input_columns=("mask",))) == 1
 
 
 def test_removing_a_piece_that_others_need_changes_nothing() -> None:

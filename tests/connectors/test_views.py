@@ -191,7 +191,7 @@ def too_few_rows(history: History) -> dict[str, Any]:
 
 
 class WrongSpace:
-    def spaces(self, given: HistorySpaces) -> dict[str, gym.Space]:
+    def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
         return {"obs": spaces.Discrete(3)}
 
     def __call__(self, history: History) -> dict[str, Any]:

@@ -83,7 +83,17 @@ RIGHT = {  # arguments that make sense after all
     "None": {"clip_by_value", "reward_dtype", "dtype"},
     "text": {"path", "final_observations", "time_outs", "observation_key"},
     "-1": {"axis", "seed"},
-    "[]": {"connectors", "given", "pieces", "hooks", "extra_model_outputs", "agent_ids", "seed", "joint", "info_keys"},
+    "[]": {
+        "connectors",
+        "input_columns",
+        "pieces",
+        "hooks",
+        "extra_model_outputs",
+        "agent_ids",
+        "seed",
+        "joint",
+        "info_keys",
+    },
     "1.5": {"alpha", "beta", "min_priority", "clip_by_value", "clip_rho", "clip_pg_rho"},
 }
 

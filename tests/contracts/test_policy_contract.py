@@ -60,7 +60,7 @@ def test_every_policy_is_checked(name: str) -> None:
             Views(views, seen, acts).observation_space, acts, generator=seeded(), **options
         )
         asked = ["compute_values"] if hasattr(policy, "compute_values") else []
-        check_policy(policy, seen, acts, views=views, asked=asked, tolerance=1e-3)
+        check_policy(policy, seen, acts, views=views, interface=asked, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("observation_space", OBSERVATION_SPACES, ids=["vector", "image", "number"])
@@ -68,7 +68,7 @@ def test_every_policy_is_checked(name: str) -> None:
 @pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
 def test_policy_passes_check_policy(make: Any, action_space: spaces.Space, observation_space: spaces.Space) -> None:
     policy = make(observation_space, action_space, generator=seeded())
-    check_policy(policy, observation_space, action_space, asked=["compute_values"])
+    check_policy(policy, observation_space, action_space, interface=["compute_values"])
 
 
 @pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
@@ -303,7 +303,7 @@ def test_policy_with_missing_method_raises() -> None:
     with pytest.raises(
         ContractViolation, match=r"expected a policy, found .*function has no compute_values, no device"
     ):
-        check_policy(lambda batch, explore=None: {}, BOX, ACTIONS, asked=["compute_values", "device", "__call__"])
+        check_policy(lambda batch, explore=None: {}, BOX, ACTIONS, interface=["compute_values", "device", "__call__"])
     with pytest.raises(ContractViolation, match=r"object .*cannot be called"):
         check_policy(object(), BOX, ACTIONS)
 

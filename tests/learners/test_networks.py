@@ -95,7 +95,7 @@ def batch_of(policy: Any, seen: gym.Space, leading: tuple[int, ...]) -> dict[str
 @pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN.keys())
 def test_policy_with_any_observation_space_meets_contract(kind: Any, seen: gym.Space) -> None:
     policy, views = made(kind, seen, DONE["discrete"])
-    check_policy(policy, seen, policy.action_space, views=views, asked=("compute_values",), tolerance=1e-3)
+    check_policy(policy, seen, policy.action_space, views=views, interface=("compute_values",), tolerance=1e-3)
 
 
 @each_kind
