@@ -102,11 +102,11 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
     return run, chosen.logdir or Path(DEFAULT_FOLDER) / name
 
 
-def _check_without(chosen: argparse.Namespace, option: str, reason: str, *others: str) -> None:
+def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destinations: str) -> None:
     """Raise `InvalidArgument` if `option` is given together with a contradicting option."""
-    for other in others:
-        if getattr(chosen, other) is not None:
-            raise InvalidArgument(f"--{other} beside --{option}: {reason}; leave it out")
+    for destination in destinations:
+        if getattr(chosen, destination) is not None:
+            raise InvalidArgument(f"--{destination} beside --{option}: {reason}; leave it out")
 
 
 def _with_max_epochs(run: Run, epochs: int | None) -> Run:
@@ -191,10 +191,11 @@ def _export(chosen: argparse.Namespace) -> int:
             ]
         else:
             exported = [export(runner.actor, target, check_on=_described(chosen.folder).env, **options)]
-    for one in exported:
+    for exported_file in exported:
+        parity = exported_file.parity
         print(
-            f"{one.path}: {one.num_bytes:,} bytes, equal to the policy in {one.parity.num_steps} steps of "
-            f"{one.parity.num_episodes} episodes (largest difference {one.parity.largest_difference:.1g})"
+            f"{exported_file.path}: {exported_file.num_bytes:,} bytes, equal to the policy in {parity.num_steps} steps "
+            f"of {parity.num_episodes} episodes (largest difference {parity.largest_difference:.1g})"
         )
     return 0
 
@@ -276,8 +277,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", type=Path)
         command.add_argument("--episodes", type=_count, default=20)
-        fresh = "0" if name == "evaluate" else "another one each time, so that new episodes come"
-        command.add_argument("--seed", type=int, help=f"of the environments (default: {fresh})")
+        default_seed = "0" if name == "evaluate" else "another one each time, so that new episodes come"
+        command.add_argument("--seed", type=int, help=f"of the environments (default: {default_seed})")
         command.add_argument("--device", help="where the policy is (default: where it was trained)")
         if name == "evaluate":
             command.add_argument("--json", action="store_true", help="print the numbers as JSON")

@@ -34,8 +34,8 @@ def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None)
     if not distributed.is_available() or not distributed.is_initialized():
         raise InvalidArgument("data_parallel: call torch.distributed.init_process_group first")
     several = isinstance(algorithm, MultiAgentAlgorithm)
-    for one in (algorithm[name] for name in algorithm.module_ids) if several else (algorithm,):  # type: ignore[index]
-        if isinstance(one, PPO) and one.config.max_kl is not None:
+    for learner in (algorithm[name] for name in algorithm.module_ids) if several else (algorithm,):  # type: ignore[index]
+        if isinstance(learner, PPO) and learner.config.max_kl is not None:
             raise InvalidArgument("data_parallel: PPO's max_kl may end an update early in one process; set it to None")
     with torch.no_grad():
         for tensor in [*algorithm.parameters(), *algorithm.buffers()]:

@@ -77,16 +77,16 @@ class League:
 
     # --- results -----------------------------------------------------------------------------------------------------
 
-    def add_result(self, player: str, other: str, points: float) -> None:
+    def add_result(self, player: str, opponent: str, points: float) -> None:
         """Count a game: `points` of `player` are 1 for a win, 0.5 for a draw and 0 for a loss."""
-        for one, another, scored in ((player, other, points), (other, player, 1.0 - points)):
-            counts = self.results.setdefault((one, another), [0.0, 0.0])
+        for name, opponent_name, scored in ((player, opponent, points), (opponent, player, 1.0 - points)):
+            counts = self.results.setdefault((name, opponent_name), [0.0, 0.0])
             counts[0] += scored
             counts[1] += 1.0
-        ratings = [self.ratings.setdefault(one, 1000.0) for one in (player, other)]
+        ratings = [self.ratings.setdefault(name, 1000.0) for name in (player, opponent)]
         expected = 1.0 / (1.0 + 10.0 ** ((ratings[1] - ratings[0]) / 400.0))
         self.ratings[player] += self.elo_step * (points - expected)
-        self.ratings[other] -= self.elo_step * (points - expected)
+        self.ratings[opponent] -= self.elo_step * (points - expected)
 
     def payoff_matrix(self) -> tuple[list[str], np.ndarray]:
         """Return the players' names, and the mean points [n, n] of each (row) against each (column); NaN without
@@ -94,8 +94,8 @@ class League:
         """
         names = list(self.ratings)
         matrix = np.full((len(names), len(names)), np.nan)
-        for (player, other), (points, games) in self.results.items():
-            matrix[names.index(player), names.index(other)] = points / games
+        for (player, opponent), (points, games) in self.results.items():
+            matrix[names.index(player), names.index(opponent)] = points / games
         return names, matrix
 
     def player_of(self, module_id: Hashable) -> str:
@@ -117,11 +117,11 @@ class League:
                         self._count(module_id, other_id, 0.5 + 0.5 * float(np.sign(value - other_value)))
 
     def _count(self, module_id: Hashable, other_id: Hashable, points: float) -> None:
-        if any(one in self.opponents and one not in self.players for one in (module_id, other_id)):
+        if any(module in self.opponents and module not in self.players for module in (module_id, other_id)):
             return  # before the first snapshot
-        player, other = self.player_of(module_id), self.player_of(other_id)
-        if player != other:
-            self.add_result(player, other, points)
+        player, opponent = self.player_of(module_id), self.player_of(other_id)
+        if player != opponent:
+            self.add_result(player, opponent, points)
         if (module_id in self.learners) != (other_id in self.learners):
             points = points if module_id in self.learners else 1.0 - points
             self._latest = [*self._latest, points][-self.window :]
@@ -134,7 +134,7 @@ class League:
         Raises:
             InvalidArgument: an opponent is trained.
         """
-        trained = [one for one in self.opponents if one in trainer.algorithm.train_ids]
+        trained = [module_id for module_id in self.opponents if module_id in trainer.algorithm.train_ids]
         if trained:
             raise InvalidArgument(f"League: the opponents {trained} are trained; freeze them in the algorithm")
         self._num_updates += 1
@@ -169,7 +169,9 @@ class League:
 
     def _win_rate_against(self, player: str) -> float:
         """Return the mean points of the learners against a player, or 0.5 before the first game."""
-        counts = [self.results[str(one), player] for one in self.learners if (str(one), player) in self.results]
+        counts = [
+            self.results[str(learner), player] for learner in self.learners if (str(learner), player) in self.results
+        ]
         points, games = (sum(count[i] for count in counts) for i in range(2))
         return points / games if games else 0.5
 
@@ -187,7 +189,7 @@ class League:
         for name in ("snapshots", "players", "ratings", "_latest"):
             setattr(self, name, type(state[name])(state[name]))
         self._num_updates = state["_num_updates"]
-        self.results = {(player, other): [points, games] for player, other, points, games in state["results"]}
+        self.results = {(player, opponent): [points, games] for player, opponent, points, games in state["results"]}
         self.generator.bit_generator.state = state["generator"]
         self._returns = {}
 

@@ -107,7 +107,7 @@ class MultiAgentAlgorithm(nn.Module):
         """Stop training the given modules. Their policies still act."""
         for module_id in module_ids:
             self[module_id]
-        self.train_ids = tuple(one for one in self.train_ids if one not in module_ids)
+        self.train_ids = tuple(train_id for train_id in self.train_ids if train_id not in module_ids)
 
     def unfreeze(self, *module_ids: Hashable) -> None:
         """Train the given modules again.
@@ -117,12 +117,12 @@ class MultiAgentAlgorithm(nn.Module):
         """
         for module_id in module_ids:
             _check_learns(module_id, self[module_id])
-        self.train_ids = tuple(one for one in self._names if one in self.train_ids or one in module_ids)
+        self.train_ids = tuple(name for name in self._names if name in self.train_ids or name in module_ids)
 
     @property
     def optimizers(self) -> dict[str, FlatOptimizer]:
         """Optimizers of all modules, named "<module>/<optimizer>"."""
-        return {f"{m}/{name}": one for m in self._names for name, one in self[m].optimizers.items()}
+        return {f"{m}/{name}": optimizer for m in self._names for name, optimizer in self[m].optimizers.items()}
 
     def set_learning_rates(self, rates: Mapping[str, float]) -> None:
         """Change base learning rates, by the names of `optimizers`. Learning rate schedules keep their position."""
@@ -158,8 +158,8 @@ class MultiAgentAlgorithm(nn.Module):
                 "make one for it, or name those that learn as train="
             )
         chosen = self.train_ids if module_ids is None else tuple(module_ids)
-        learning = [one for one in chosen if one in packs and packs[one].num_steps]
-        return self._all_or_nothing({one: lambda one=one: self[one].update(packs[one]) for one in learning})
+        learning = [name for name in chosen if name in packs and packs[name].num_steps]
+        return self._all_or_nothing({name: lambda name=name: self[name].update(packs[name]) for name in learning})
 
     def update_from(self, buffer: MultiAgentEpisodeReplayBuffer, num_steps: int = 1) -> dict[Any, dict[str, float]]:
         """Take gradient steps of the training modules that learn from replay, and return metrics by module.
@@ -176,7 +176,7 @@ class MultiAgentAlgorithm(nn.Module):
     @property
     def replay_ids(self) -> list[Hashable]:
         """Ids of the training modules that learn from replay."""
-        return [one for one in self.train_ids if isinstance(self[one], ReplayAlgorithm)]
+        return [module_id for module_id in self.train_ids if isinstance(self[module_id], ReplayAlgorithm)]
 
     def explore_after(self, num_env_steps: int) -> None:
         """Set the exploration of all modules to its state after `num_env_steps` environment steps."""

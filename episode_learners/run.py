@@ -138,7 +138,7 @@ class Run:
             UnknownKey: a setting does not exist.
             InvalidArgument: the algorithm or environment is missing, or a setting has a wrong type.
         """
-        names = [one.name for one in fields(cls)]
+        names = [field.name for field in fields(cls)]
         unknown = set(table) - set(names)
         if unknown:
             raise UnknownKey(f"{source} has {', '.join(sorted(unknown))}; there are {', '.join(names)}")
@@ -257,9 +257,11 @@ class Run:
     def _data(self, algorithm: learners.Algorithm) -> Any:
         """Return the recorded episodes in the form for the algorithm: as a data set, a sampler or a replay buffer."""
         dataset = EpisodeDataset(str(self.data))
-        stored, seen = dataset.observation_space, algorithm.policy.observation_space
-        if stored is not None and stored != seen:
-            raise InvalidArgument(f"{self.data} holds observations of {stored}, the policy in {self.env} sees {seen}")
+        stored, expected_space = dataset.observation_space, algorithm.policy.observation_space
+        if stored is not None and stored != expected_space:
+            raise InvalidArgument(
+                f"{self.data} holds observations of {stored}, the policy in {self.env} sees {expected_space}"
+            )
         if not isinstance(algorithm, ReplayAlgorithm):
             return dataset
         if self.buffer:
@@ -270,7 +272,11 @@ class Run:
         usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")
         if name is None:
             return usual
-        fitting = [one for one in NETWORKS if one != "transformer" or ALGORITHMS[self.algo].algorithm is learners.PPO]
+        fitting = [
+            network
+            for network in NETWORKS
+            if network != "transformer" or ALGORITHMS[self.algo].algorithm is learners.PPO
+        ]
         if usual not in NETWORKS.values() or name not in fitting:
             networks = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
             raise UnknownKey(f"no network {name!r} for {self.algo}; there are {networks}")

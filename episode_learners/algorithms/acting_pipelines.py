@@ -23,16 +23,16 @@ def check_recorded_alike(
     compared if the algorithm is on-policy: its policy must see what the acting policy saw. Episodes that do not have
     an acting pipeline, such as imported ones, are not checked.
     """
-    here: dict[str, list[Any]] = {}
+    learner_parts: dict[str, list[Any]] = {}
     if algorithm.actor is not None:
-        here["rewriters"] = acting_parts(algorithm.actor.env_to_module)["rewriters"]
+        learner_parts["rewriters"] = acting_parts(algorithm.actor.env_to_module)["rewriters"]
     if is_on_policy and isinstance(algorithm.pipeline, LearnerPipeline):
-        here["views"] = algorithm.pipeline.view_settings
-    if not here:
+        learner_parts["views"] = algorithm.pipeline.view_settings
+    if not learner_parts:
         return
     if isinstance(episodes, EpisodePack):
         column = episodes.acting_pipelines
         texts = () if column is None else column.tolist()
     else:
         texts = [episode.acting_pipeline for episode in episodes]
-    check_acting_pipelines(texts, here, type(algorithm).__name__)
+    check_acting_pipelines(texts, learner_parts, type(algorithm).__name__)

@@ -61,11 +61,11 @@ def check_units(space: gym.Space | None, policy_space: gym.Space, mapping: str, 
         mapping: how the policy's actions are mapped to the environment's.
         name: the algorithm, for error messages.
     """
-    wanted = policy_space_of(policy_space, mapping)
+    expected_space = policy_space_of(policy_space, mapping)
     if space is None:
         raise InvalidArgument(
             f"{name}: the episodes have no action_space, so the units of their actions are unknown; set it to the "
-            f"environment's {policy_space} for actions of the environment, or to {wanted} for the policy's"
+            f"environment's {policy_space} for actions of the environment, or to {expected_space} for the policy's"
         )
     if has_env_actions(space):
         raise InvalidArgument(

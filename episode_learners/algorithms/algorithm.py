@@ -77,7 +77,11 @@ class Algorithm(nn.Module, ABC):
         self.policy = policy
         self.actor = actor
         self.optimizers = dict(optimizers)
-        made = {} if scheduler is None else {name: scheduler(one.optimizer) for name, one in self.optimizers.items()}
+        made = (
+            {}
+            if scheduler is None
+            else {name: scheduler(flat_optimizer.optimizer) for name, flat_optimizer in self.optimizers.items()}
+        )
         self.schedulers = made
         self.targets = nn.ModuleDict({name: TargetNetwork(module) for name, module in (targets or {}).items()})
         self.generator = torch.Generator().manual_seed(seed)
@@ -231,7 +235,7 @@ class Algorithm(nn.Module, ABC):
         """Return a function that restores the current weights and states, for use if the next update fails."""
         snapshot, progress = self._snapshot(), self.get_progress()
         schedules = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.schedulers.items()}
-        groups = [group for one in self.optimizers.values() for group in one.optimizer.param_groups]
+        groups = [group for optimizer in self.optimizers.values() for group in optimizer.optimizer.param_groups]
         rates = [group["lr"] for group in groups]
 
         def take_back() -> None:
@@ -279,8 +283,8 @@ class Algorithm(nn.Module, ABC):
                     f"the state has {kind} {sorted(state[kind])}, this {type(self).__name__} has {sorted(ours)}: "
                     "make it as the one was made whose state this is"
                 )
-            for name, one in ours.items():
-                one.load_state_dict(state[kind][name])
+            for name, part in ours.items():
+                part.load_state_dict(state[kind][name])
         self.set_progress(state["progress"])
         if state.get("pipeline"):
             self.pipeline.set_state(state["pipeline"])  # type: ignore[operator]
@@ -321,7 +325,7 @@ def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
     tensors = {
         name: column
         for name, column in batch.items()
-        if type(column) is Tensor or all(isinstance(one, Tensor) for one in leaves(column))
+        if type(column) is Tensor or all(isinstance(leaf, Tensor) for leaf in leaves(column))
     }
     return TrainBatch(tensors, getattr(batch, "came", None))
 
@@ -352,9 +356,9 @@ def _are_finite(measured: Mapping[str, Any]) -> bool:
     return all(isfinite(value) for name, value in measured.items() if name.endswith(("gradient_norm", "loss")))
 
 
-def _not_finite(who: str, batch: Mapping[str, Any]) -> str:
+def _not_finite(algorithm: str, batch: Mapping[str, Any]) -> str:
     """Return the error text for a NaN or infinite loss or gradient, with the batch rows that contain such values."""
-    message = f"{who}: the loss or its gradient is not finite; the weights are as before the update. "
+    message = f"{algorithm}: the loss or its gradient is not finite; the weights are as before the update. "
     origin, places = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape
     for name, column in tensors_of(batch).items():

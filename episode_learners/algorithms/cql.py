@@ -50,9 +50,11 @@ class CQL(DQN):
         super().__init__(policy, config, pipeline=pipeline, scheduler=scheduler, seed=seed)
         self.conservatism = config.conservatism
 
-    def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        td_loss, measured = super().loss_of_values(values, taken, minibatch)
-        gaps = values.logsumexp(-1) - taken  # [B]
+    def loss_of_values(
+        self, values: Tensor, chosen_values: Tensor, minibatch: Mapping[str, Any]
+    ) -> tuple[Tensor, Measured]:
+        td_loss, measured = super().loss_of_values(values, chosen_values, minibatch)
+        gaps = values.logsumexp(-1) - chosen_values  # [B]
         weights = minibatch.get(Columns.WEIGHTS)
         gap = (gaps if weights is None else gaps * weights).mean()
         loss = td_loss + self.conservatism * gap

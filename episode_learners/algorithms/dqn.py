@@ -103,15 +103,17 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         values = self.policy(minibatch)["q_values"]  # [B, n]
         return self.loss_of_values(values, values.gather(-1, self._chosen(minibatch)).squeeze(-1), minibatch)
 
-    def loss_of_values(self, values: Tensor, taken: Tensor, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+    def loss_of_values(
+        self, values: Tensor, chosen_values: Tensor, minibatch: Mapping[str, Any]
+    ) -> tuple[Tensor, Measured]:
         """Return the loss, given the Q-values of all actions [B, n] and of the taken ones [B], and numbers to log."""
         targets = self.targets_of(minibatch)
         weights = minibatch.get(Columns.WEIGHTS)
         if weights is None:
-            loss = functional.smooth_l1_loss(taken, targets)
+            loss = functional.smooth_l1_loss(chosen_values, targets)
         else:
-            loss = (functional.smooth_l1_loss(taken, targets, reduction="none") * weights).mean()
-        q_values = taken.detach()
+            loss = (functional.smooth_l1_loss(chosen_values, targets, reduction="none") * weights).mean()
+        q_values = chosen_values.detach()
         return loss, {"q_value": q_values.mean(), **self.measured_errors(q_values - targets)}
 
     @torch.no_grad()

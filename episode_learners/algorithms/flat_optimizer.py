@@ -75,7 +75,7 @@ class FlatOptimizer:
         with torch.inference_mode(False), torch.no_grad():
             self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
             self.gradient = self.vector.grad = torch.zeros_like(self.vector)
-            values, self._gradients = (views_of(one, self.parameters) for one in (self.vector, self.gradient))
+            values, self._gradients = (views_of(vector, self.parameters) for vector in (self.vector, self.gradient))
             self._places = [value.data_ptr() for value in values]
             for parameter, value, gradient in zip(self.parameters, values, self._gradients, strict=True):
                 if parameter.grad is not None:
@@ -103,19 +103,19 @@ class FlatOptimizer:
 
     def step(self) -> Tensor:
         """Update the parameters, reset their gradients, and return the norm of the gradient before clipping."""
-        gradient, most = self.collect_gradient(), self.max_norm
+        gradient, max_norm = self.collect_gradient(), self.max_norm
         if self.reduce is not None:
             self.reduce(gradient)
         norm = torch.linalg.vector_norm(gradient)
         if not self.knows_norm_before_step:
-            if most is not None:
-                gradient.mul_((most / (norm + _TINY)).clamp_(max=1.0))
+            if max_norm is not None:
+                gradient.mul_((max_norm / (norm + _TINY)).clamp_(max=1.0))
             self._move()
         else:
             length = norm.item()
             self.has_moved = isfinite(length)
-            if most is not None and length > most:
-                gradient.mul_(most / (length + _TINY))
+            if max_norm is not None and length > max_norm:
+                gradient.mul_(max_norm / (length + _TINY))
             if self.has_moved:
                 self._move()
         gradient.zero_()
@@ -239,7 +239,7 @@ def copied(value: Any, into: Any = None) -> Any:
     """Return a copy of a tensor, in the memory of `into` if it is given. Other values are returned unchanged."""
     if not isinstance(value, Tensor):
         return value
-    kinds = [(one.shape, one.dtype, one.device) for one in (value, into) if isinstance(one, Tensor)]
+    kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in (value, into) if isinstance(tensor, Tensor)]
     return into.copy_(value) if len(kinds) == 2 and kinds[0] == kinds[1] else value.clone()
 
 

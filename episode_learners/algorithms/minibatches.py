@@ -39,8 +39,8 @@ def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> 
 
 def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     """Return the rows that an index, mask or slice selects, in all columns of nested tensors."""
-    taken = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
-    return TrainBatch(taken, select_rows_lazily(getattr(columns, "came", None), rows))
+    indexed = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
+    return TrainBatch(indexed, select_rows_lazily(getattr(columns, "came", None), rows))
 
 
 def shuffled(
@@ -64,11 +64,16 @@ def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
     """Raise InvalidArgument if a policy cannot learn from rollouts: it is recurrent, or needs other spaces."""
-    seen, actions = policy.observation_space, policy.action_space
+    observation_space, actions = policy.observation_space, policy.action_space
     kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-    if not isinstance(seen, gym.spaces.Box) or not isinstance(actions, kinds) or module_of(policy).is_recurrent:
+    if (
+        not isinstance(observation_space, gym.spaces.Box)
+        or not isinstance(actions, kinds)
+        or module_of(policy).is_recurrent
+    ):
         raise InvalidArgument(
-            f"{algorithm}.update_from_rollout: a block has rows of floats, and {type(policy).__name__} sees {seen}, "
+            f"{algorithm}.update_from_rollout: a block has rows of floats, and {type(policy).__name__} sees "
+            f"{observation_space}, "
             f"acts in {actions}{' and has a memory' if module_of(policy).is_recurrent else ''}: learn from "
             "episodes by update(rollout_to_episodes(...))"
         )
@@ -78,10 +83,10 @@ def steps_of_rollout(policy: Policy, steps: Any) -> dict[str, Any]:
     """Return observations, actions and log-probabilities [B, ...] of steps of a rollout, as the policy's spaces
     need.
     """
-    seen, actions = policy.observation_space, policy.action_space
-    taken = steps["action"].reshape(-1, *(actions.shape or ()))
+    observation_space, actions = policy.observation_space, policy.action_space
+    recorded_actions = steps["action"].reshape(-1, *(actions.shape or ()))
     return {
-        Columns.OBS: steps["obs"].reshape(-1, *(seen.shape or ())),
-        Columns.ACTIONS: taken if isinstance(actions, gym.spaces.Box) else taken.long(),
+        Columns.OBS: steps["obs"].reshape(-1, *(observation_space.shape or ())),
+        Columns.ACTIONS: recorded_actions if isinstance(actions, gym.spaces.Box) else recorded_actions.long(),
         Columns.ACTION_LOGP: steps["sample_log_prob"],
     }

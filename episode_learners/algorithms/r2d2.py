@@ -108,21 +108,21 @@ class R2D2(DQN):
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         learned = minibatch[Columns.LOSS_MASK]  # [B, W]
         policy, target = cast(LSTMQPolicy, self.policy), cast(LSTMQPolicy, self._target("policy").module)
-        seen, first = self._seen(minibatch)
-        values = policy.unrolled(seen, minibatch[Columns.STATE_IN], first)  # [B, W + 1, n]
+        observations, first = self._seen(minibatch)
+        values = policy.unrolled(observations, minibatch[Columns.STATE_IN], first)  # [B, W + 1, n]
         with torch.no_grad():
-            next_values = target.unrolled(seen, minibatch[Columns.STATE_IN], first)[:, 1:]
+            next_values = target.unrolled(observations, minibatch[Columns.STATE_IN], first)[:, 1:]
             chooser = values.detach()[:, 1:] if self.config.double else next_values
             best = next_values.gather(-1, chooser.argmax(-1, keepdim=True)).squeeze(-1)
             targets = self._targets(minibatch, best)
         chosen = (minibatch[Columns.ACTIONS].long() - policy.start).clamp(min=0).unsqueeze(-1)
-        taken = values[:, :-1].gather(-1, chosen).squeeze(-1)
-        taken = taken.masked_fill(~learned, 0.0)  # the action in padding may be illegal
-        losses = functional.smooth_l1_loss(taken, targets, reduction="none") * learned
+        chosen_values = values[:, :-1].gather(-1, chosen).squeeze(-1)
+        chosen_values = chosen_values.masked_fill(~learned, 0.0)  # the action in padding may be illegal
+        losses = functional.smooth_l1_loss(chosen_values, targets, reduction="none") * learned
         per_sequence = losses.sum(-1) * minibatch[Columns.WEIGHTS]
-        errors = ((taken - targets).detach() * learned).abs()
+        errors = ((chosen_values - targets).detach() * learned).abs()
         counts = learned.sum(-1).clamp(min=1)
-        measured = {"q_value": taken.detach().sum() / counts.sum()}
+        measured = {"q_value": chosen_values.detach().sum() / counts.sum()}
         priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
         loss = per_sequence.sum() / counts.sum()
         return loss, {**measured, **self.measured_errors(priorities)}
@@ -153,12 +153,12 @@ class R2D2(DQN):
         rows = torch.arange(len(stops), device=stops.device)
 
         def whole(obs: Tensor, new_obs: Tensor) -> Tensor:
-            seen = torch.cat([obs, obs[:, -1:]], 1)
-            seen[rows, stops] = new_obs[rows, stops - 1]
-            return seen
+            extended = torch.cat([obs, obs[:, -1:]], 1)
+            extended[rows, stops] = new_obs[rows, stops - 1]
+            return extended
 
-        seen = map_leaves(whole, minibatch[Columns.OBS], minibatch[Columns.NEXT_OBS])
-        return seen, minibatch[Columns.IS_FIRST].int().argmax(-1)
+        observations = map_leaves(whole, minibatch[Columns.OBS], minibatch[Columns.NEXT_OBS])
+        return observations, minibatch[Columns.IS_FIRST].int().argmax(-1)
 
 
 def rescaled(values: Tensor) -> Tensor:

@@ -51,10 +51,10 @@ class CSVLogger(Logger):
             self._open(scope, rows, list(row))
         csv.DictWriter(self._files[scope], self._columns[scope]).writerow(row)
 
-    def _open(self, scope: str, rows: list[dict[str, str]], more: list[str] | None = None) -> None:
-        """Open the CSV file of a scope with these rows, and add columns for the metrics `more`."""
+    def _open(self, scope: str, rows: list[dict[str, str]], new_columns: list[str] | None = None) -> None:
+        """Open the CSV file of a scope with these rows, and add columns for the metrics `new_columns`."""
         before: list[str] = list(rows[0]) if rows else []
-        columns = before + [name for name in more or [] if name not in before]
+        columns = before + [name for name in new_columns or [] if name not in before]
         self._columns[scope] = columns
         path, new = self._path(scope), self.folder / f"{scope}.csv.new"
         with new.open("w", newline="") as file:
@@ -73,11 +73,11 @@ class CSVLogger(Logger):
     def resume(self, step: int) -> None:
         for scope in SCOPES:
             rows = self.rows(scope)
-            kept = [row for row in rows if int(row["step"]) <= step]
-            if len(kept) < len(rows):
+            rows_before = [row for row in rows if int(row["step"]) <= step]
+            if len(rows_before) < len(rows):
                 if scope in self._files:
                     self._files.pop(scope).close()
-                self._open(scope, kept, list(rows[0]))
+                self._open(scope, rows_before, list(rows[0]))
 
     def flush(self) -> None:
         for file in self._files.values():

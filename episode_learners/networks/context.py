@@ -45,9 +45,9 @@ class ContextEncoder(nn.Module):
         super().__init__()
         if size % num_heads:
             raise InvalidArgument(f"size={size} is no multiple of num_heads={num_heads}")
-        k, seen = step_space(space)
+        k, observation_space = step_space(space)
         self.num_features = size
-        self.observed = encoder_for(seen, (size,), nn.ReLU, generator)
+        self.observed = encoder_for(observation_space, (size,), nn.ReLU, generator)
         self.acted = linear(action_size, size, 1.0, generator)
         self.places = nn.Parameter(torch.empty(k, size).normal_(0.0, 0.02, generator=generator))
         self.blocks = nn.ModuleList(Block(size, num_heads, generator) for _ in range(num_layers))
@@ -74,8 +74,8 @@ class Block(nn.Module):
         self.narrow = linear(2 * size, size, 1.0, generator)
 
     def forward(self, tokens: Tensor, is_there: Tensor) -> Tensor:
-        asked = self.asked(self.before_attention(tokens)).unflatten(-1, (3, self.num_heads, -1))
-        queries, keys, values = asked.permute(2, 0, 3, 1, 4)  # [B, heads, k, size / heads] each
+        projected = self.asked(self.before_attention(tokens)).unflatten(-1, (3, self.num_heads, -1))
+        queries, keys, values = projected.permute(2, 0, 3, 1, 4)  # [B, heads, k, size / heads] each
         answers = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=is_there)
         tokens = tokens + self.answered(answers.transpose(1, 2).flatten(2))
         return tokens + self.narrow(functional.gelu(self.wide(self.before_layers(tokens))))

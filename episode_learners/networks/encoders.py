@@ -56,7 +56,7 @@ class ChoiceEncoder(nn.Module):
         generator: Any,
     ) -> None:
         super().__init__()
-        counts, starts = (np.atleast_1d(one).ravel() for one in (_counts(space), space.start))
+        counts, starts = (np.atleast_1d(bounds).ravel() for bounds in (_counts(space), space.start))
         values = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
         self.register_buffer("values", torch.from_numpy(values.astype(np.int64)), persistent=False)
         places = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))

@@ -88,7 +88,7 @@ def _give_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, 
         metadata["pipeline_fingerprint"] = policy.pipeline_fingerprint
 
 
-def _take_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+def _take_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *hook_arguments: Any) -> None:
     """Restore from a state dict's metadata in which pipelines the policy was trained."""
     if "pipeline_fingerprint" in metadata:
         policy.pipeline_fingerprint = metadata["pipeline_fingerprint"]

@@ -104,9 +104,9 @@ class QPolicy(Policy):
             best = values.argmax(-1, keepdim=True)
             return chances.scatter_add(-1, best, torch.full_like(values[..., :1], 1 - self.epsilon)).log()
         by_chance = self.epsilon / self.num_actions
-        other = log(by_chance) if by_chance else -inf
+        other_logit = log(by_chance) if by_chance else -inf
         best = log1p(by_chance - self.epsilon) if by_chance < 1 else 0.0
-        return torch.full_like(values, other).scatter_(-1, values.argmax(-1, keepdim=True), best)
+        return torch.full_like(values, other_logit).scatter_(-1, values.argmax(-1, keepdim=True), best)
 
     def get_extra_state(self) -> dict[str, float]:
         return {"epsilon": self.epsilon}
@@ -152,6 +152,6 @@ class LSTMQPolicy(QPolicy):
         """
         num_rows, width = first_leaf(obs).shape[:2]
         rows, columns = (torch.arange(count, device=first.device) for count in (num_rows, width))
-        here = rows[:, None], (columns + first[:, None]) % width
-        features, _ = self.body(map_leaves(lambda leaf: leaf[here], obs), state)
+        index = rows[:, None], (columns + first[:, None]) % width
+        features, _ = self.body(map_leaves(lambda leaf: leaf[index], obs), state)
         return self.compute_masked_q_values(features[rows[:, None], (columns - first[:, None]) % width], obs)

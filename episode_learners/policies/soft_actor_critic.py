@@ -63,9 +63,9 @@ class SACPolicy(Policy):
 
 def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
     """Return the smallest Q-value [B] that any of the critics gives to the actions [B, ...]."""
-    first, *others = values_of(critics, obs, actions)
-    for other in others:
-        first = torch.min(first, other)
+    first, *remaining = values_of(critics, obs, actions)
+    for values in remaining:
+        first = torch.min(first, values)
     return first
 
 

@@ -74,7 +74,9 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         learner: Any = self.algorithm
         learner.explore_after(self.num_steps)
         is_warmup = self.num_steps < self.config.warmup_steps
-        stores_outputs = any(getattr(one, "stored_outputs", ()) for one in learners_of(self.algorithm).values())
+        stores_outputs = any(
+            getattr(algorithm, "stored_outputs", ()) for algorithm in learners_of(self.algorithm).values()
+        )
         if not is_warmup:
             self.runner.policy_version = self.num_updates
         number = self.config.warmup_steps if is_warmup else self.config.steps_per_collect
@@ -95,7 +97,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
             self._call_hooks("on_collect", episodes)
             if learns:
                 metrics = self._update_on_policy(self.algorithm, episodes)
-            keep_outputs(episodes, {m: one.stored_outputs for m, one in learners_of(self.algorithm).items()})
+            keep_outputs(episodes, {m: learner.stored_outputs for m, learner in learners_of(self.algorithm).items()})
             self.buffer.add(episodes)
         else:
             outputs = self.algorithm.stored_outputs
@@ -107,7 +109,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
 
     def _update_on_policy(self, algorithm: MultiAgentAlgorithm, episodes: Any) -> dict[Any, Any]:
         """Update the modules that learn from complete samples."""
-        modules = [one for one in algorithm.train_ids if one not in algorithm.replay_ids]
+        modules = [module_id for module_id in algorithm.train_ids if module_id not in algorithm.replay_ids]
         return algorithm.update(episodes, module_ids=modules) if modules else {}
 
     def _stateful_parts(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class OfflineTrainer(Trainer[OfflineConfig]):
                 "MultiAgentEpisodeReplayBuffer or from episodes, other algorithms do not"
             )
         learners = learners_of(algorithm).values()
-        wrong = [type(one).__name__ for one in learners if not isinstance(one, (BC, ReplayAlgorithm))]
+        wrong = [type(learner).__name__ for learner in learners if not isinstance(learner, (BC, ReplayAlgorithm))]
         if wrong and (isinstance(data, _BUFFERS) or _gives_steps(data)):
             raise InvalidArgument(
                 f"{wrong[0]} learns from episodes: give dataset.sampler(episodes=...), or the data set"

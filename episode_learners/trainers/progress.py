@@ -42,10 +42,10 @@ class Progress:
         self._epoch = ""
         self._num_steps = done
 
-    def begin(self, epoch: int, most: int) -> None:
+    def begin(self, epoch: int, num_epochs: int) -> None:
         """Start the display of a new epoch."""
         self._end_epoch()
-        self._epoch = f"epoch {epoch}/{most}"
+        self._epoch = f"epoch {epoch}/{num_epochs}"
         self._bar.ncols = get_terminal_size().columns
         self._bar.set_description_str(self._epoch, refresh=False)
 

@@ -134,7 +134,7 @@ class CallbackAlgorithm:
         if mapping_fn is not None and isinstance(self.trainer.runner, MultiAgentEnvRunner):
             self.trainer.runner.agent_to_module_mapping_fn = mapping_fn
         if should_learn is not None:
-            learns = (lambda one, _: one in should_learn) if isinstance(should_learn, Collection) else should_learn
+            learns = (lambda name, _: name in should_learn) if isinstance(should_learn, Collection) else should_learn
             learning = [module_id for module_id in algorithm.module_ids if learns(module_id, None)]
             algorithm.unfreeze(*learning)
             algorithm.freeze(*set(algorithm.module_ids).difference(learning))
@@ -142,7 +142,7 @@ class CallbackAlgorithm:
 
 def _copied(algorithm: MultiAgentAlgorithm, module: Policy) -> Policy | Actor:
     """Return a copy of a policy, or of its actor if it belongs to a module with an actor."""
-    actors = [one.actor for one in map(algorithm.__getitem__, algorithm.module_ids) if one.policy is module]
+    actors = [learner.actor for learner in map(algorithm.__getitem__, algorithm.module_ids) if learner.policy is module]
     return deepcopy(actors[0] if actors and actors[0] is not None else module)
 
 

@@ -31,7 +31,9 @@ class StoredBuffer:
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.buffer.get_state()
         if isinstance(self.buffer, MultiAgentEpisodeReplayBuffer):
-            modules = [[module_id, capacity, _stored(one)] for module_id, (capacity, one) in state["modules"].items()]
+            modules = [
+                [module_id, capacity, _stored(buffer)] for module_id, (capacity, buffer) in state["modules"].items()
+            ]
             return _encoded({**state, "modules": modules})
         del state["spaces"]
         return _encoded(_stored(state))
@@ -39,7 +41,7 @@ class StoredBuffer:
     def set_state(self, state: Mapping[str, Any]) -> None:
         decoded: dict[str, Any] = _decoded(state)
         if isinstance(self.buffer, MultiAgentEpisodeReplayBuffer):
-            modules = {module_id: (capacity, _restored(one)) for module_id, capacity, one in decoded["modules"]}
+            modules = {module_id: (capacity, _restored(buffer)) for module_id, capacity, buffer in decoded["modules"]}
             self.buffer.set_state({**decoded, "modules": modules})
         else:
             self.buffer.set_state({**_restored(decoded), "spaces": self.buffer.get_state()["spaces"]})

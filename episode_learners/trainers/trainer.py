@@ -279,7 +279,7 @@ class Trainer(ABC, Generic[Config]):
         state = self._state()
         path = self._checkpoint_path()
         save_checkpoint(path, state)
-        for old in [one for one in self._checkpoints() if one.name <= path.name][:-_KEPT]:
+        for old in [checkpoint for checkpoint in self._checkpoints() if checkpoint.name <= path.name][:-_KEPT]:
             old.unlink()
         self._set_states(state)
         return path

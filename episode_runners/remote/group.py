@@ -512,8 +512,8 @@ def _split_request(
 ) -> list[SampleRequest]:
     """Return one request per runner that together make up the given counts. Small counts need fewer runners."""
     total = num_episodes if num_timesteps is None else num_timesteps
-    each, rest = divmod(total or 0, num_runners)
-    counts = [each + (index < rest) for index in range(num_runners)]
+    each, remainder = divmod(total or 0, num_runners)
+    counts = [each + (index < remainder) for index in range(num_runners)]
     return [
         SampleRequest(count, None, explore, random_actions)
         if num_episodes is None

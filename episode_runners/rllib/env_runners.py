@@ -104,7 +104,7 @@ class EpisodesRunner(RLlibEnvRunner):
         force_reset: bool = False,
     ) -> list[Any]:
         options = {"explore": explore, "random_actions": random_actions}
-        kept: list[Any] = []
+        interrupted: list[Any] = []
         while True:
             runner = self._current_runner()
             force_reset, self._needs_reset = force_reset or self._needs_reset, False
@@ -118,10 +118,10 @@ class EpisodesRunner(RLlibEnvRunner):
                 self._runner = None
                 self.make_env()
                 if num_timesteps is not None:
-                    taken = list(runner.take())
-                    kept += taken
-                    num_timesteps = max(num_timesteps - sum(map(len, taken)), 1)
-        episodes = [*kept, *sampled]
+                    recovered = list(runner.take())
+                    interrupted += recovered
+                    num_timesteps = max(num_timesteps - sum(map(len, recovered)), 1)
+        episodes = [*interrupted, *sampled]
         num_ended = self._counts.add(episodes)
         self._count_steps(episodes, num_ended)
         return episodes
