@@ -21,7 +21,8 @@ def export_actions(episodes: Converted, report: LossReport, mapping: str | None 
     Args:
         episodes: an episode or a pack.
         report: gets a line for the actions, and one for each output that belongs to other actions.
-        mapping: None for the environment's actions, else the mapping of the policy whose actions are exported.
+        mapping: None for the environment's actions, else the mapping of the policy whose actions are exported. Then
+            multi-agent episodes are returned unchanged.
     """
     if isinstance(episodes, MultiAgentEpisode):
         for agent_episode in episodes.agent_episodes.values():
@@ -43,5 +44,5 @@ def export_actions(episodes: Converted, report: LossReport, mapping: str | None 
 
 
 def imported_space(space: Any, mapping: str | None) -> Any:
-    """Return the action space for imported actions: the environment's, or with `mapping` a policy's."""
+    """Return the action space of imported actions: `space` itself, or with `mapping` the policy's space for it."""
     return space if mapping is None or space is None else policy_space_of(space, mapping)

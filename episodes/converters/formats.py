@@ -72,7 +72,7 @@ FORMATS = {
     "rllib": Format(rllib_file_episodes, to_rllib_parquet),
     "d4rl": Format(d4rl_episodes),
 }
-"""What `read` and `write` know by name. The target of "minari" is an id, as "cartpole/mine-v0"."""
+"""Formats of `read` and `write`, by name. The target of "minari" is an id, such as "cartpole/mine-v0"."""
 
 
 def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossReport]:
@@ -80,8 +80,8 @@ def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossRep
 
     Args:
         source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or an object of
-            another
-            library: a Minari data set, a buffer of Stable-Baselines3 or Tianshou, RLlib's episodes, a TensorDict.
+            another library: a Minari data set, a buffer of Stable-Baselines3 or Tianshou, RLlib's episodes, or a
+            TensorDict.
         format: one of `FORMATS`. None: inferred from the source.
 
     Raises:

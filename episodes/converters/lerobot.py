@@ -62,7 +62,7 @@ def to_lerobot(
 
     Raises:
         MissingExtra: pyarrow is not installed, or PyAV for videos.
-        InvalidArgument: the path exists, or no episode has a step.
+        InvalidArgument: the path exists, `fps` is less than 1, or no episode has a step.
         TrackMismatch: episodes of several schemas.
         WrongType: a track of complex numbers, times or another unsupported dtype.
         LostInConversion: with `strict`, something would be lost. Nothing is left behind.

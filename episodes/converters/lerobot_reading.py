@@ -30,10 +30,11 @@ _NO_PLACE = "it is not known what it is"
 def from_lerobot(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes of a directory in LeRobot's layout v3, and a report of what was lost.
 
-    Episodes that `to_lerobot` wrote are restored exactly. In other data sets "observation.state" (or all features that
-    start with "observation.", as a dict) are the observations, "action" the actions, "next.reward" the rewards (0
-    without), and features with other names are extra model outputs. The observation after an episode's last step is
-    unknown there, so that step is lost, unless it terminates. `custom_data["task"]` is the task.
+    Episodes that `to_lerobot` wrote are restored exactly, except the images of lossy videos. In other data sets
+    "observation.state" (or all features that start with "observation.", as a dict) are the observations, "action" the
+    actions, "next.reward" the rewards (0 without), and features with other names are extra model outputs. The
+    observation after an episode's last step is unknown there, so that step is lost, unless it terminates.
+    `custom_data["task"]` is the task.
 
     Args:
         path: the directory.

@@ -41,7 +41,7 @@ def _minari() -> Any:
 def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes of a Minari data set, and a report of what was lost.
 
-    Ids and other facts are those that `to_minari` stored, else ids are "DATASET_ID/NUMBER". Seeds, options and other
+    Ids and other metadata are those that `to_minari` stored, else ids are "DATASET_ID/NUMBER". Seeds, options and other
     metadata of an episode are in its `custom_data`. Actions are the environment's.
 
     Args:
@@ -127,7 +127,8 @@ def to_minari(
 
     Raises:
         MissingExtra: minari is not installed.
-        InvalidArgument: no episodes, no spaces, an invalid id, or the data set exists.
+        InvalidArgument: no episode has a step, there are no spaces or they have keys with a slash, the id is invalid,
+            or the data set exists.
         LostInConversion: with `strict`, something would be lost. Nothing is left behind.
     """
     minari, report = _minari(), LossReport()

@@ -30,10 +30,11 @@ PART_BYTES = 1 << 25  # bytes of tracks that one task reads; a single episode ma
 def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
     """Return a `ray.data.Dataset` with one row per step, and a report of what was lost.
 
-    Columns are those of `to_parquet`, with `next_observations` and `next_infos/KEY` on every row. Items with a shape
-    are Arrow tensors, so numpy batches have arrays [rows, ...]. Ray's tasks read an `EpisodeDataset` while it is
-    consumed, about 32 MB per task; its path must lead to the same files everywhere, and its tracks do not pass through
-    this process. Other episodes are put into Ray's object store.
+    Columns are those of `to_parquet`, but with `next_observations` and `next_infos/KEY` on every row instead of
+    `last_observations` and `last_infos/KEY`. Items with a shape are Arrow tensors, so numpy batches have arrays
+    [rows, ...]. Ray's tasks read an `EpisodeDataset` while the result is consumed, about 32 MB per task; its path must
+    lead to the same files on all machines, and its tracks do not pass through this process.
+    Other episodes are put into Ray's object store.
 
     Args:
         episodes: the episodes.

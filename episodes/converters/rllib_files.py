@@ -140,10 +140,7 @@ def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
 
 
 def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a Parquet file with one step per row.
-
-    An episode can continue in the next row group.
-    """
+    """Yield the episodes of a Parquet file with one step per row. They can continue in the next row group."""
     pa, remainder = pyarrow(), None
     first = 0
     for group in chain(groups_of(file, list(_STEPS)), [None]):
@@ -169,5 +166,5 @@ def _transitions(table: Any) -> Transitions:
 
 
 def _numbers_of(table: Any) -> np.ndarray:
-    """Return an integer for each table row, equal for rows of the same episode."""
+    """Return an integer array [rows] with one number per episode: equal for table rows of the same episode."""
     return table["eps_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)

@@ -110,7 +110,7 @@ def from_sb3(
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes "sb3-ENV/0", ... of a `ReplayBuffer` or `DictReplayBuffer`, and a report of what was lost.
 
-    The oldest episode of a full buffer starts in its middle.
+    The oldest episode of a full buffer may lack its first steps, which were overwritten.
 
     Args:
         buffer: a replay buffer of Stable-Baselines3.

@@ -78,7 +78,7 @@ def report_chunk_losses(
 
 
 def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (path, array) of a pack. Raise `WrongType` for a dtype that tables cannot store.
+    """Yield the path and the array of each track of a pack, after checking that tables can store its dtype.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
@@ -105,7 +105,7 @@ def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
 
 
 def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
-    """Return Arrow columns with one value per step for ids, times, endings and policy versions."""
+    """Return Arrow columns with one value per step for ids, times, endings, policy versions and custom data."""
     pa, lengths = pyarrow(), pack.lengths
     each = np.arange(len(pack)).repeat(lengths)
     within = np.arange(len(each)) - (np.cumsum(lengths) - lengths).repeat(lengths)
@@ -164,7 +164,7 @@ def is_document(value: Any) -> bool:
 
 
 def pack_of(table: Any, source: str) -> EpisodePack:
-    """Return a pack from a table that `table_of` made, or from several joined ones, of complete episodes.
+    """Convert an Arrow table of `table_of`, or several such tables joined, back to a pack of complete episodes.
 
     Raises:
         UnreadableData: another table, or one that starts or stops in the middle of a chunk.

@@ -42,7 +42,8 @@ def to_tensordict(
 
     Raises:
         MissingExtra: tensordict is not installed.
-        InvalidArgument: no episode has a step, or items are not dicts of numbers.
+        InvalidArgument: no episode has a step, items are not numbers or are tuples, or an extra model output has a
+            name that TorchRL uses.
         LostInConversion: with `strict`, something would be lost.
     """
     episodes = refuse_ragged(episodes)
@@ -118,7 +119,7 @@ def from_tensordict(
         strict: raise if something would be lost.
 
     Raises:
-        InvalidArgument: an entry is missing.
+        InvalidArgument: an entry is missing, or is not a tensor.
         LostInConversion: with `strict`, something would be lost.
     """
     report, shape = LossReport(), tuple(data.batch_size)

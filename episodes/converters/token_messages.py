@@ -38,6 +38,7 @@ def to_messages(
         strict: raise if something would be lost.
 
     Raises:
+        InvalidArgument: the counts of an info "roles" do not add up to the tokens of the observation.
         LostInConversion: with `strict`, something would be lost.
     """
     report, conversations = LossReport(), []
@@ -95,15 +96,15 @@ def from_messages(
 ) -> list[SingleAgentEpisode]:
     """Return one episode per conversation, a list of chat messages in the form that `to_messages` returns.
 
-    A turn is an assistant message and the messages before the next one. "content" is not read.
+    A turn is an assistant message and the messages up to the next assistant message. "content" is not read.
 
     Args:
-        conversations: dicts with "messages". Each message has "role" and "token_ids", and assistant messages have
-            "logprobs".
+        conversations: dicts with "messages", and "ending" ("terminated" by default). Each message has "role" and
+            "token_ids", and assistant messages have "logprobs".
         outputs: dtypes, by name, of the outputs of assistant messages; by default only "logp", from "logprobs".
 
     Raises:
-        InvalidArgument: there is no message before the first one of the assistant, or a message has no token ids.
+        InvalidArgument: a message has no token ids.
     """
     episodes = []
     for k, conversation in enumerate(conversations):

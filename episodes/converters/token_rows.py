@@ -29,9 +29,9 @@ Episodes = Iterable[SingleAgentEpisode]
 def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
     """Return the columns that a `rollout_func` of TRL returns, one entry per sequence, and a report of what was lost.
 
-    "prompt_ids", "completion_ids" and "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens and 0 for
-    replies. "reward" is the return of the episode, which reward functions of the trainer get as a keyword argument.
-    "episode_id" and "group" name the episode.
+    "prompt_ids", "completion_ids" and "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens that are
+    learned from, else 0. "reward" is the return of the episode, which reward functions of the trainer get as a keyword
+    argument. "episode_id" and "group" name the episode.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -204,8 +204,8 @@ def to_verl(
 
     With torch, `DataProto.from_dict(tensors={k: torch.from_numpy(v) ...}, non_tensors=...)` takes "batch" and
     "non_tensor_batch". Prompts [S, P] are padded on the left and responses [S, R] on the right. "response_mask" is 1
-    for sampled tokens, "rollout_log_probs" and "rm_scores" (rewards of turns at their last token) are [S, R].
-    "input_ids", "attention_mask" and "position_ids" are [S, P + R]. "uid" names the group.
+    for sampled tokens that are learned from, "rollout_log_probs" and "rm_scores" (rewards of turns at their last
+    token) are [S, R]. "input_ids", "attention_mask" and "position_ids" are [S, P + R]. "uid" names the group.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -252,10 +252,8 @@ def to_verl(
 def from_verl(data: Any) -> list[SingleAgentEpisode]:
     """Convert a `DataProto` of verl, or the result of `to_verl`, to episodes, one per row.
 
-    Rewards are "token_level_scores" or "rm_scores", and log-probabilities "rollout_log_probs" or "old_log_probs".
-
-    Raises:
-        UnknownKey: there are no log-probabilities.
+    Rewards are "token_level_scores" or "rm_scores", and log-probabilities "rollout_log_probs" or "old_log_probs"; both
+    are 0 if missing.
     """
     is_dict = isinstance(data, Mapping)
     batch, names = (data["batch"], data["non_tensor_batch"]) if is_dict else (data.batch, data.non_tensor_batch)

@@ -172,7 +172,7 @@ def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpiso
     """Return episodes from `TokenSample` objects: each run of sampled tokens is an action.
 
     Raises:
-        TrackMismatch: mask or log-probabilities have another length than the completion.
+        TrackMismatch: mask, rewards or log-probabilities have another length than the completion.
     """
     episodes = []
     for sample in samples:

@@ -145,7 +145,7 @@ def transitions_of(
         name: name of the buffer for messages.
         report: gets what is lost.
         mapping: mapping of the exported actions, None for the environment's.
-        keeps: the facts that the buffer keeps, as `keeps=`.
+        keeps: `keeps=` of `report_dropped_facts`, the names of the metadata that the buffer stores.
 
     Raises:
         InvalidArgument: no episode has a step, or items are not numbers.

@@ -43,7 +43,7 @@ def token_batch(
     - "loss_mask": bool, whether the token after each position is learned from: it was sampled by the model in a step
       of the pack, and the output "learned" is not 0 for it. Each such token occurs exactly once.
     - "position_ids": int32, counted from 0 in each sequence.
-    - "advantages": float32, 0 where no sampled token is predicted.
+    - "advantages" (only if given): float32, 0 where no sampled token is predicted.
     - a column per extra model output with a value per token: "action_logp" for the output "logp", "policy_version" for
       "version", or else for the versions of steps; other outputs by their name. 0 where no sampled token is predicted.
     - packed: "cu_seqlens", int32 [S + 1], and "max_seqlen", for attention kernels of variable length. Padded:
@@ -61,9 +61,9 @@ def token_batch(
         pad_id: token of the padding.
 
     Raises:
-        TrackMismatch: observations or actions are not ragged.
-        InvalidArgument: the layout is unknown, both kinds of advantages are given, or earlier turns of a chunk are
-            missing.
+        TrackMismatch: observations or actions are not ragged, or an output does not have one value per sampled token.
+        InvalidArgument: the layout is unknown, both kinds of advantages are given, `pad_to` is given for packed
+            sequences, or earlier turns of a chunk are missing.
         ShapeMismatch: advantages have another length, or a sequence is longer than `pad_to`.
         UnknownKey: the pack does not have one of the `outputs`.
     """

@@ -68,7 +68,10 @@ class _Comparison(NamedTuple):
     positions: np.ndarray  # position in the sequence
 
     def differences(self, shift: int) -> np.ndarray:
-        """Return |recorded - model| of log-probabilities, the model's taken `shift` positions later; inf outside."""
+        """Return |recorded - model| log-probability at the learned positions, with the model's `shift` positions later.
+
+        The result is inf where the later position is outside of the sequence.
+        """
         learned = np.flatnonzero(self.mask)
         others = (learned + shift).clip(0, max(len(self.mask) - 1, 0))
         differences = np.abs(self.recorded[learned] - self.model[others])
@@ -76,14 +79,14 @@ class _Comparison(NamedTuple):
         return np.where(is_inside & ~np.isnan(differences), differences, np.inf)
 
     def place(self, position: int) -> str:
-        """Return text for an error that names the sequence and the position in the sequence."""
+        """Return text for an error, such as "sequence 2, position 5", for one of the N positions of the batch."""
         return f"sequence {self.sequences[position]}, position {self.positions[position]}"
 
 
 def check_token_batch(
     model: Callable[[Any], Any], batch: Mapping[str, Any] | Batch, *, tolerance: float = 1e-3
 ) -> TokenCheck:
-    """Return problems found by comparing recorded log-probabilities with log-probabilities of the model that sampled.
+    """Compare recorded log-probabilities with those of the model that sampled, and return the problems found.
 
     The batch may come from `token_batch` or from any other pipeline. Run the check before the first update, with the
     weights that sampled. Besides differences, it finds their usual causes:

@@ -70,7 +70,7 @@ class Conversation:
 
     @property
     def context(self) -> np.ndarray:
-        """All tokens so far, [L], as a copy: what the model reads next."""
+        """All token ids of the conversation so far, [L], as a copy: the model's next input."""
         return self._tokens().copy()
 
     def _tokens(self) -> np.ndarray:
@@ -167,7 +167,7 @@ class Conversation:
     def _split(
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
-        """Return how many earlier tokens `prompt` repeats (-1: all), its remaining tokens, and the info to record."""
+        """Return how many earlier tokens `prompt` repeats (-1: all), its other tokens, and the info to record."""
         so_far = np.concatenate([self._tokens(), tokens])
         keep = common_prefix(so_far, prompt)
         if keep == len(so_far):

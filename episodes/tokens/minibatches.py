@@ -47,7 +47,7 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
         indices: indices of the sequences, int [k].
 
     Raises:
-        StepOutOfRange: there is no sequence with an index.
+        StepOutOfRange: an index is negative, or not less than the number of sequences.
     """
     lengths = sequence_lengths(batch)
     indices = np.asarray(indices, np.int64)
@@ -103,9 +103,8 @@ def sequence_groups(
         lengths: number of tokens of each sequence, int [S].
         max_tokens: the budget of a minibatch.
         is_padded: count each sequence with the length of the longest one of its minibatch.
-        rng: shuffles the sequences.
-
-    Raises:
+        rng: shuffles the sequences. None: in order, or sorted by length if `is_padded`.
+                Raises:
         InvalidArgument: a sequence alone has more tokens.
 
     >>> sequence_groups(np.array([3, 5, 2, 4]), 8, is_padded=False)
@@ -137,5 +136,5 @@ def _as_numpy(column: Any) -> np.ndarray:
 
 
 def _like(column: Any, values: np.ndarray) -> Any:
-    """Return values in the type of `column`: as an array, or as a tensor."""
+    """Return the array `values` as an array or as a tensor, whichever `column` is."""
     return values if isinstance(column, np.ndarray) else column.new_tensor(values)

@@ -115,7 +115,7 @@ class TokenRecorder:
     async def conversation(
         self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
     ) -> AsyncIterator[Conversation]:
-        """Return a context manager of a new conversation. It calls `end`, or `drop` if its block raises.
+        """Return an async context manager of a new conversation. It calls `end`, or `drop` if its block raises.
 
         Args:
             prompt: token ids [L].
@@ -157,9 +157,9 @@ class TokenRecorder:
         return len(self._complete)
 
     def missing(self) -> dict[Hashable, int]:
-        """Return how many conversations each incomplete group still needs, by group. Running ones count as missing.
+        """Return a dict from incomplete group to the number of conversations that must still end to complete the group.
 
-        Open conversations count as lacking.
+        Groups of which no conversation has ended are not included.
         """
         return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
 

@@ -108,8 +108,8 @@ def with_branches(
 
     Args:
         stream: the stream.
-        kept: for each segment of the stream, the number of tokens of the sequence that it follows, or -1 for all,
-            int64 [M].
+        kept: for each segment of the stream, the number of earlier tokens of the sequence that it keeps as its
+            context, or -1 for all, int64 [M].
         with_last: include the observation after the last step.
         error: function that returns the exception if `kept` is too large, for the index of an episode, the index of
             an observation in it, and the number of tokens before the observation.
@@ -172,7 +172,7 @@ def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Ite
 
 
 def _prefix(branch: _Branch, num_tokens: int) -> _Branch:
-    """Return the first `num_tokens` tokens of a sequence, as the context that the next one begins with."""
+    """Return the first `num_tokens` tokens of a sequence as a new sequence, which begins with these as context."""
     lengths = []
     for length in branch.lengths:
         if not num_tokens:

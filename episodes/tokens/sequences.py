@@ -37,7 +37,7 @@ class TokenSequences:
     Raises:
         TrackMismatch: observations or actions are not ragged.
         InvalidArgument: a chunk does not begin at its episode's start, and its lookback lacks earlier turns; or a
-            sampled token is the first one of its sequence.
+            sampled token is the first one of its sequence; or an info "kept_tokens" is not an int of at least 0.
         ShapeMismatch: an observation keeps more tokens than there are before it, or a sequence is longer than a row.
     """
 
@@ -213,7 +213,7 @@ class TokenSequences:
         return self.of_sampled(self.pack.actions)
 
     def of_sampled(self, track: Any) -> np.ndarray:
-        """Return one value per sampled token, [A], from an output recorded in this form, such as log-probabilities.
+        """Return the values of a ragged model output, such as log-probabilities, for the sampled tokens of steps, [A].
 
         Raises:
             TrackMismatch: the track is not ragged, or has values for other tokens.
@@ -250,7 +250,7 @@ class TokenSequences:
 
 
 def info_values(pack: EpisodePack, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices in the pack of observations with an info `key`, and the values there, int64 [k] each.
+    """Return the row indices of the observations of a pack whose info has `key`, and its values, int64 [k] each.
 
     Raises:
         InvalidArgument: a value is not an int of at least 0.
