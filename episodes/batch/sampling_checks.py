@@ -13,7 +13,7 @@ from episodes.tracks.validation import checked_number
 
 INDICES = "indices"
 LARGEST_COUNT = 1 << 40
-"""Larger counts are errors of the caller: no array has so many items."""
+"""Largest accepted batch size, sequence length or other count. Larger numbers are mistakes of the caller."""
 INFO_COLUMNS = "infos/columns"
 """Key for the infos as separate columns instead of the column "infos"."""
 _WITH_INFO_COLUMNS = (*TRANSITION_KEYS, INFO_COLUMNS)

@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 OPTIONAL = (Kind.OPTIONAL_ID, Kind.VERSIONS, Kind.TEXT)
-"""Kinds that may be None. Their columns may be None, too, and may be missing in files."""
+"""Kinds of metadata fields whose values may be None. Their arrays may be None, too, and may be missing in files."""
 
 
 FACTS = {
@@ -48,7 +48,7 @@ FACTS = {
     "policy_versions": Kind.VERSIONS,
     "acting_pipeline": Kind.TEXT,
 }
-"""The facts that may differ between episodes of a pack, in the order of `EpisodeFacts` and `PackFacts`.
+"""Metadata fields that may differ between episodes of a pack, in the order of `EpisodeFacts` and `PackFacts`.
 
 Packs, replay, files and pickles carry all facts in this table. A new fact goes to the end: here, and with a default in
 `EpisodeFacts` (before the spaces) and in `PackFacts`, so that what was written without it can be read. Then give it a

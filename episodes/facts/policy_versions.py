@@ -274,7 +274,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return np.ones(len(self.versions), np.int64) if self.bounds is None else np.diff(self.bounds)
 
     def all_begins(self) -> np.ndarray:
-        """Return the step of its episode at which each run of one version begins, int64 [m]."""
+        """Return the first step of each run of equal versions, counted in the run's episode, int64 [m]."""
         return np.zeros(len(self.versions), np.int64) if self.begins is None else self.begins
 
     def steps(self, lengths: np.ndarray) -> np.ndarray:
@@ -301,7 +301,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
     __hash__ = None  # type: ignore[assignment]
 
     def in_band(self) -> tuple[bytes | None, ...]:
-        """Return the arrays as bytes for pickling: a few numbers take less space so."""
+        """Return the three arrays as bytes (or None), for pickling: pickled arrays would take more space."""
         arrays = (self.versions, self.begins, self.bounds)
         return tuple(None if array is None else array.tobytes() for array in arrays)
 

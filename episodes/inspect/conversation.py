@@ -24,7 +24,7 @@ _COLDEST = -6.0  # log-probability with the strongest colour
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Token of a message, as it is displayed.
+    """One token of a conversation, as displayed: text, tooltip and colour.
 
     Attributes:
         text: its text, or its id.

@@ -83,7 +83,7 @@ class BatchLinks:
         return None if steps is None else self.link(steps)
 
     def link(self, steps: RowSteps) -> str:
-        """Return the URL of the first of these steps on the HTML page."""
+        """Return the URL of a step on the HTML page: of the first of the given batch row's steps."""
         parts = {"id": formatting.page_id(steps.id_), "t": steps.first}
         if steps.agent_id is not None:
             parts["agent"] = formatting.page_id(steps.agent_id)

@@ -174,7 +174,7 @@ def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> M
 
 
 def band(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG with one row of colours for an array of whole numbers: the higher, the stronger."""
+    """Return an SVG with one row of colours for an array of whole numbers. Higher numbers have stronger colours."""
     cells = series.cells(points)
     low, _, high = (0, 0, 1) if series.array.dtype == bool else series.range
     return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, 16)

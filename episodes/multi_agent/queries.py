@@ -104,7 +104,7 @@ class EnvSteps(NamedTuple):
 
 
 def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvSteps:
-    """Return the env steps that a getter call asks for. Raise an error for one outside, unless a fill is given.
+    """Return the env steps that a getter call asks for. Without a fill, env steps outside the episode raise an error.
 
     Args:
         chunk: env step at which the chunk begins, and its lookback in env steps.

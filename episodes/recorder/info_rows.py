@@ -279,7 +279,7 @@ def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
 
 
 def _nothing() -> None:
-    """Do nothing, as a trim that has no infos to drop."""
+    """Do nothing: stands for the function that drops old infos if no infos are stored."""
 
 
 def _longer(array: np.ndarray, capacity: int) -> np.ndarray:

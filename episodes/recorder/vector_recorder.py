@@ -531,7 +531,7 @@ class VectorRecorder:
 
 
 class _Classified(NamedTuple):
-    """Result of finding steps and resets in the recording: rows done, tracker after them, and the newest rows."""
+    """Result of finding steps and resets in `num_rows` recorded vector steps, and the episode tracker afterwards."""
 
     num_rows: int
     boundaries: Boundaries

@@ -136,7 +136,7 @@ def _bytes(buffer: Any, size: int) -> memoryview:
 
 
 sorted_json = json.JSONEncoder(sort_keys=True).encode
-"""The text of a JSON value that its sum is of."""
+"""Function that encodes a JSON value as the text from which its checksum is computed: with sorted keys."""
 
 
 def checksum_of_json(value: dict[str, Any], name: str | None = None) -> str:

@@ -15,7 +15,7 @@ from episodes.tracks.indexing import ranges
 from episodes.tracks.ragged import Ragged
 
 BLOCK_BYTES = 1 << 18
-"""A block has as many rows as fit into this, and at least one: a slice of 32 frames of 84 x 84 is in one or two."""
+"""Size limit of a block before compression, in bytes. A single larger item is a block of its own."""
 
 
 def rows_per_block(field: TrackField) -> int:

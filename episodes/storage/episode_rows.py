@@ -30,7 +30,7 @@ _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _
 
 @cache
 def row_fields() -> list[Any]:
-    """Return the Arrow fields (name and type) of all metadata columns, in order: facts, length, ..."""
+    """Return the Arrow fields (name and type) of all metadata columns, in order: ids, ending, length and so on."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
     types |= {Kind.VERSIONS: pa.large_list(pa.int64()), Kind.TEXT: pa.string()}
@@ -271,7 +271,7 @@ def _lowest_and_highest(versions: VersionColumn | None, num: int) -> np.ndarray:
 
 
 _READ = {Kind.ENDING: codes_of}
-"""Functions from the columns of a fact to its value in `PackFacts`, if that is not the column itself."""
+"""Functions from the Arrow columns of a metadata field to its array in `PackFacts`, unless that equals the column."""
 
 
 def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:

@@ -73,12 +73,12 @@ class ItemSource:
         self._arrange = arrange
 
     def next(self) -> Any:
-        """Return the next item."""
+        """Return the next random item of the space, if required in a random memory layout."""
         item = self._space.sample()
         return arranged(item, self._rng) if self._arrange else item
 
     def take(self, count: int) -> list[Any]:
-        """Return the next `count` items."""
+        """Return a list of the next `count` random items of the space."""
         return [self.next() for _ in range(count)]
 
 

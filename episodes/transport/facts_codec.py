@@ -201,7 +201,7 @@ _FROM_WIRE: dict[Kind, Any] = {
 }
 WRITERS = [_TO_WIRE[kind] for kind in FACTS.values()]
 READERS = [_FROM_WIRE[kind] for kind in FACTS.values()]
-"""Functions that encode and decode each metadata column, in the order of the columns."""
+"""Functions that decode each metadata column of a message, in the order of the columns. `WRITERS` encode."""
 _ALWAYS = sum(kind not in OPTIONAL for kind in FACTS.values())  # number of required columns, which come first
 _NOT_SENT = [None] * len(FACTS)
 

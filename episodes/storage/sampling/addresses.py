@@ -19,7 +19,7 @@ import numpy as np
 from episodes.storage.sampling.window_grid import WindowGrid
 
 _MOVED_AS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
-"""Numbers of these sizes are moved as such, which numpy does faster than bytes."""
+"""Dtypes as which array items are copied, by item size in bytes: numpy copies numbers faster than bytes."""
 
 
 class _Memory:

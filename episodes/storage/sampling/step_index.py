@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 END, LENGTH, FLAGS, LOOKBACK, BEFORE, AFTER, CHUNK_END, CHUNK_LENGTH, CHUNK_LOOKBACK, T_STARTED, FIRST_BASE = range(11)
-"""Rows of facts about chunks: of the chunk's episode the position after its last step, its number of steps, how it ends
-(1: terminated, 2: truncated) and its lookback; rows of the record batch before and after those of the chunk; the
-position after the chunk's last step, its number of steps, its lookback and the time of its first step; for each track
-the unit of position 0."""
+"""Row indices of a table of chunk properties, int64 [properties, number of chunks].
+
+- Of the chunk's episode: position after the last step, number of steps, ending (1: terminated, 2: truncated), lookback.
+- Array rows of the record batch before and after the rows of the chunk.
+- Of the chunk: position after the last step, number of steps, lookback, time of the first step.
+- For each array: memory offset of the item at position 0.
+"""
 
 _PER_EPISODE = 2  # buckets, at least
 _STEPS_ON = 8  # how many chunks further is searched, before the chunk is found by bisection

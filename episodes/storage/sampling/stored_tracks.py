@@ -224,7 +224,7 @@ class StoredTracks:
         )
 
     def _begin(self, chunk: int) -> int:
-        """Return the position (see `StepIndex`) of a chunk's first step."""
+        """Return the position of a chunk's first step, counted as in `StepIndex`: joined chunks follow one another."""
         return int(self.table.known[CHUNK_END][chunk] - self.table.lengths[chunk])
 
     def _chunk(self, chunk: int, stop: int | None) -> SingleAgentEpisode:

@@ -115,4 +115,4 @@ def _first_bad_key(value: Any, name: str) -> str:
 
 _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 _TO_EXT, _FROM_EXT = ([partial(convert, depth) for depth in range(_DEEPEST + 1)] for convert in (_to_ext, _from_ext))
-"""Converters by the number of tuples around the value."""
+"""Functions that convert a value to and from a msgpack extension type, by the number of tuples around the value."""
