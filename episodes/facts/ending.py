@@ -33,7 +33,7 @@ class Ending(Enum):
         """Return the ending for two flags. Raise `WrongType` unless both are bools or scalars 0 or 1."""
         if terminated is False and truncated is False:
             return ENDINGS[0]
-        return ENDINGS[_flag(terminated) + 2 * _flag(truncated)]
+        return ENDINGS[_flag("terminated", terminated) + 2 * _flag("truncated", truncated)]
 
     def in_window(self, reaches_end: bool) -> Ending:
         """Return the ending of a part of the episode: this one if the part includes the last step, else OPEN."""
@@ -43,7 +43,7 @@ class Ending(Enum):
         return f"Ending.{self.name}"
 
 
-def _flag(value: Any) -> bool:
+def _flag(name: str, value: Any) -> bool:
     if value is True or value is False:
         return value
     try:
@@ -51,7 +51,7 @@ def _flag(value: Any) -> bool:
     except (TypeError, ValueError, RuntimeError):
         is_flag = False
     if not is_flag or isinstance(value, np.ma.MaskedArray):
-        raise WrongType(f"{value!r} is not a flag of an ending; give True or False")
+        raise WrongType(f"{name}: {value!r} is not a flag of an ending; give True or False")
     return bool(value)
 
 
@@ -75,4 +75,4 @@ def _flags(values: Any) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype == bool:
         return array
-    return np.array([_flag(value) for value in array.ravel().tolist()], bool).reshape(array.shape)
+    return np.array([_flag("flags", value) for value in array.ravel().tolist()], bool).reshape(array.shape)

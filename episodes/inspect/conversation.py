@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, TrackMismatch
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.inspect import formatting
+from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged import RaggedKind
+from episodes.tracks.validation import checked_count
 
 __all__ = ["ConversationView", "Decode", "Message", "Token", "is_conversation", "view_conversation"]
 
@@ -106,16 +108,27 @@ def view_conversation(
         max_tokens: number of tokens that are shown of a message.
 
     Raises:
+        WrongType: `episode` is not an episode, `decode` is not a function, or an advantage is not a number.
         TrackMismatch: the episode is not made of ragged tokens.
         InvalidArgument: `decode` fails, or returns something other than text.
+        ShapeMismatch: there are not one or T advantages.
     """
+    if not isinstance(episode, SingleAgentEpisode):
+        raise WrongType(
+            f"view_conversation: episode is a {type(episode).__name__}; give one episode, such as pack[0] or "
+            "talk.episode"
+        )
+    if decode is not None and not callable(decode):
+        raise WrongType(f"view_conversation: decode={decode!r}; give a function from a list of ids to text")
+    max_tokens = checked_count("view_conversation: max_tokens", max_tokens, 0)
     if not is_conversation(episode):
         raise TrackMismatch(
             f"view_conversation: the observations and actions of episode {episode.id_} are no ragged tokens"
         )
-    gains = None if advantages is None else np.broadcast_to(np.asarray(advantages, float), len(episode))
+    gains = None if advantages is None else _checked_advantages(advantages, len(episode))
     versions = episode.get_policy_versions().tolist()
-    outputs = [key for key in (LOGP, LEARNED, VERSION) if key in episode.extra_model_outputs]
+    kinds = episode.tracks.ragged_kinds()
+    outputs = [key for key in (LOGP, LEARNED, VERSION) if key in episode.extra_model_outputs and key in kinds]
     messages: list[Message] = []
     for t in range(len(episode) + 1):
         if t:
@@ -131,6 +144,19 @@ def view_conversation(
             messages.append(_message("reply" if t else "prompt", t, observed, {}, kept, decode, max_tokens))
     shown = messages[:MOST_MESSAGES]
     return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "")
+
+
+def _checked_advantages(values: Any, num: int) -> np.ndarray:
+    """Return one advantage per turn, float [T], from one number or T of them."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        array = np.asarray("")
+    if array.dtype.kind not in "biuf":
+        raise WrongType(f"view_conversation: advantages={values!r}; give numbers")
+    if array.shape not in ((), (num,)):
+        raise ShapeMismatch(f"view_conversation: advantages have shape {list(array.shape)}; give one, or {num} (turns)")
+    return np.broadcast_to(array.astype(float), num)
 
 
 def _message(

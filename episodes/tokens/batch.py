@@ -9,11 +9,13 @@ import numpy as np
 
 from episodes.batch import Batch
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, UnknownKey
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tokens import names
+from episodes.tokens.arguments import check_pack
 from episodes.tokens.sequences import TokenSequences
 from episodes.tracks.ragged import Ragged
+from episodes.tracks.validation import checked_count, checked_items
 
 __all__ = ["token_batch"]
 
@@ -61,12 +63,14 @@ def token_batch(
         pad_id: token of the padding.
 
     Raises:
+        WrongType: `pack` is not an `EpisodePack`, or advantages are not numbers.
         TrackMismatch: observations or actions are not ragged, or an output does not have one value per sampled token.
-        InvalidArgument: the layout is unknown, both kinds of advantages are given, `pad_to` is given for packed
-            sequences, or earlier turns of a chunk are missing.
+        InvalidArgument: the layout is unknown, both kinds of advantages are given or one is not finite, `pad_to` is
+            given for packed sequences, `pad_id` is not a token id, or earlier turns of a chunk are missing.
         ShapeMismatch: advantages have another length, or a sequence is longer than `pad_to`.
         UnknownKey: the pack does not have one of the `outputs`.
     """
+    check_pack(pack, "token_batch")
     if layout not in ("packed", "padded"):
         raise InvalidArgument(f"token_batch: layout={layout!r}; give 'packed' or 'padded'")
     if advantages is not None and episode_advantages is not None:
@@ -76,8 +80,12 @@ def token_batch(
     if layout == "packed":
         sequences = TokenSequences(pack, with_last_observation=with_last_observation)
     else:
-        row_length = "longest" if pad_to is None else pad_to
+        row_length = "longest" if pad_to is None else checked_count("token_batch: pad_to", pad_to)
         sequences = TokenSequences(pack, with_last_observation=with_last_observation, row_length=row_length)
+    if advantages is not None:
+        advantages = _checked_advantages("advantages", advantages, pack.num_steps, "turns")
+    if episode_advantages is not None:
+        episode_advantages = _checked_advantages("episode_advantages", episode_advantages, len(pack), "episodes")
     columns = _columns(sequences, advantages, episode_advantages, outputs, pad_id)
     if layout == "padded":
         shape = sequences.attention_mask.shape
@@ -89,6 +97,27 @@ def token_batch(
     return Batch({**columns, names.EPISODES: sequences.episodes})
 
 
+def _checked_advantages(name: str, values: Any, num: int, what: str) -> np.ndarray:
+    """Return advantages as float32 [num]. Raise an error if they have another length or are not finite."""
+    try:
+        array = np.asarray(values)
+        array = None if array.dtype.kind not in "biuf" else array.astype(np.float32)
+    except (TypeError, ValueError, RuntimeError):
+        array = None
+    if array is None:
+        raise WrongType(f"token_batch: {name} is a {type(values).__name__}; give numbers, one for each of {num} {what}")
+    if array.shape != (num,):
+        raise ShapeMismatch(f"token_batch: {name} has shape {list(array.shape)}; give one for each of {num} {what}")
+    is_wrong = ~np.isfinite(array)
+    if is_wrong.any():
+        i = int(is_wrong.argmax())
+        raise InvalidArgument(
+            f"token_batch: {name}[{i}] is {array[i]}; give finite numbers (a standard deviation of 0 needs a small "
+            "constant added)"
+        )
+    return array
+
+
 def _columns(
     sequences: TokenSequences, advantages: Any, episode_advantages: Any, outputs: Iterable[str] | None, pad_id: int
 ) -> dict[str, np.ndarray]:
@@ -97,12 +126,13 @@ def _columns(
     extra = pack.extra_model_outputs
     if outputs is None:
         outputs = [key for key, values in extra.items() if type(values) is Ragged and values.ndim == 2]
-    unknown = [key for key in outputs if key not in extra]
+    outputs = checked_items("token_batch: outputs", outputs, "names of extra model outputs")
+    unknown = [key for key in outputs if key not in [*extra]]
     if unknown:
         raise UnknownKey(f"token_batch: no extra model outputs {unknown}; the pack has {list(extra)}")
     mask, sampled = sequences.predicts, sequences.sampled_tokens
     if names.LEARNED in extra:
-        is_learned = sequences.of_sampled(extra[names.LEARNED]) != 0
+        is_learned = _of_sampled(sequences, names.LEARNED) != 0
         mask, sampled = sequences.place(is_learned), sampled[is_learned]
     tokens = sequences.tokens(pad_id)
     labels = np.full(len(tokens), names.IGNORED, _signed(tokens.dtype))
@@ -114,15 +144,27 @@ def _columns(
         names.POSITION_IDS: sequences.position_ids,
     }
     if advantages is not None:
-        columns[Columns.ADVANTAGES] = sequences.place_per_turn(np.asarray(advantages, np.float32))
+        columns[Columns.ADVANTAGES] = sequences.place_per_turn(advantages)
     if episode_advantages is not None:
-        columns[Columns.ADVANTAGES] = sequences.place_per_episode(np.asarray(episode_advantages, np.float32))
+        columns[Columns.ADVANTAGES] = sequences.place_per_episode(episode_advantages)
     for key in outputs:
         if key != names.LEARNED:
-            columns[names.COLUMN_OF_OUTPUT.get(key, key)] = sequences.place(sequences.of_sampled(extra[key]))
+            values = _of_sampled(sequences, key)
+            columns[names.COLUMN_OF_OUTPUT.get(key, key)] = sequences.place(values)
     if pack.policy_versions is not None and Columns.POLICY_VERSION not in columns:
         columns[Columns.POLICY_VERSION] = sequences.place_per_turn(pack.get_policy_versions())
     return columns
+
+
+def _of_sampled(sequences: TokenSequences, key: str) -> np.ndarray:
+    """Return the values of an extra model output at the sampled tokens, [A]. Raise `TrackMismatch` with its name."""
+    track = sequences.pack.extra_model_outputs[key]
+    if type(track) is not Ragged or track.ndim != 2 or not track.has_lengths_of(sequences.pack.actions):
+        raise TrackMismatch(
+            f"token_batch: the extra model output {key!r} does not have one value per sampled token; leave it out of "
+            "outputs=[...], or record it as a ragged track"
+        )
+    return sequences.of_sampled(track)
 
 
 def _signed(dtype: np.dtype) -> np.dtype:

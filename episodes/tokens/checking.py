@@ -10,9 +10,10 @@ import numpy as np
 
 from episodes.batch import Batch
 from episodes.columns import Columns
-from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch
+from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch, WrongType
 from episodes.tokens import names
-from episodes.tokens.minibatches import sequence_lengths
+from episodes.tokens.minibatches import checked_lengths
+from episodes.tracks.validation import checked_number
 
 __all__ = ["TokenCheck", "check_token_batch"]
 
@@ -105,8 +106,9 @@ def check_token_batch(
             need more than the default.
 
     Raises:
-        InvalidArgument: a column is missing.
-        ShapeMismatch: the logits do not fit the batch.
+        WrongType: `model` is not a function, or `batch` not a `Batch` or dict.
+        InvalidArgument: a column is missing, or `tolerance` is not a number of at least 0.
+        ShapeMismatch: the logits do not fit the batch, or a token is not in the vocabulary.
 
     >>> import numpy as np
     >>> uniform = lambda batch: np.zeros((4, 2))
@@ -115,10 +117,14 @@ def check_token_batch(
     >>> print(check_token_batch(uniform, batch | {"action_logp": np.array([0, -0.6931, -0.6931, 0])}))
     no problems: 2 tokens, differences up to 4.7e-05, mean 4.7e-05
     """
+    if not callable(model):
+        raise WrongType(f"check_token_batch: model={model!r}; give a function from a batch to logits")
+    lengths = checked_lengths(batch, "check_token_batch")
+    tolerance = checked_number("check_token_batch: tolerance", tolerance, 0)
     missing = [name for name in _NEEDED if name not in batch.keys()]  # noqa: SIM118 - of a `Batch`, `in` looks at rows
     if missing:
         raise InvalidArgument(f"check_token_batch: the batch has no {missing}; it has {sorted(batch.keys())}")
-    compared = _compare(model(batch), batch)
+    compared = _compare(model(batch), batch, lengths)
     differences = compared.differences(0)
     problems = [*_label_problems(compared), *_difference_problems(compared, differences, tolerance)]
     finite = differences[np.isfinite(differences)]
@@ -126,9 +132,15 @@ def check_token_batch(
     return TokenCheck(tuple(problems), len(differences), largest, mean)
 
 
-def _compare(logits: Any, batch: Mapping[str, Any] | Batch) -> _Comparison:
-    lengths = sequence_lengths(batch)
+def _compare(logits: Any, batch: Mapping[str, Any] | Batch, lengths: np.ndarray) -> _Comparison:
     tokens, labels, mask, recorded = (_as_numpy(batch[name]) for name in _NEEDED)
+    is_packed = tokens.ndim == 1 and tokens.size == lengths.sum()
+    shapes = [list(column.shape) for column in (tokens, labels, mask, recorded)]
+    if len({*map(tuple, shapes)}) > 1 or not (is_packed or (tokens.ndim == 2 and len(tokens) == len(lengths))):
+        raise ShapeMismatch(
+            f"check_token_batch: {list(_NEEDED)} have shapes {shapes}; give one shape, [N] for {int(lengths.sum())} "
+            f"packed tokens or [S, L] for {len(lengths)} padded sequences"
+        )
     logits = _as_numpy(getattr(logits, "logits", logits))
     if logits.shape[:-1] not in (tokens.shape, (1, *tokens.shape)):
         raise ShapeMismatch(
@@ -140,6 +152,12 @@ def _compare(logits: Any, batch: Mapping[str, Any] | Batch) -> _Comparison:
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         logits, tokens, labels, mask, recorded = (c[is_token] for c in (logits, tokens, labels, mask, recorded))
     tokens, starts = tokens.astype(np.int64), lengths.cumsum() - lengths
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < logits.shape[-1]:
+        i = int(((tokens < 0) | (tokens >= logits.shape[-1])).argmax())
+        raise ShapeMismatch(
+            f"check_token_batch: token {tokens[i]} at position {i}, and logits for a vocabulary of {logits.shape[-1]}; "
+            "use the model that sampled, and token ids of its tokenizer"
+        )
     model = _log_probs(logits, np.append(tokens, 0)[1:])
     model[(starts + lengths - 1)[lengths > 0]] = np.nan
     positions = np.arange(len(tokens)) - starts.repeat(lengths)

@@ -7,16 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.arguments import (
+    as_token_ids,
+    as_token_values,
+    check_finite_reward,
+    check_group,
+    check_infos,
+    check_logp,
+    output_kinds,
+    token_kind,
+)
 from episodes.tokens.names import GROUP, KEPT_TOKENS, LOGP
-from episodes.tracks.ragged import RaggedKind
-from episodes.tracks.ragged_items import as_ragged_item
 
 __all__ = ["Conversation"]
 
-_LOGP_ONLY: Mapping[str, Any] = {LOGP: np.float32}
 _NONE = ()
+_INF = float("inf")
 
 
 class Conversation:
@@ -36,6 +44,10 @@ class Conversation:
         group: group of the episode, such as the index of its prompt, for advantages relative to the group. It is
             stored in the episode's custom data.
 
+    Raises:
+        InvalidArgument: the dtype is not one of integers, or an output has the name of an argument of `turn`.
+        WrongType: `outputs` is not a dict of dtypes, or the group is not hashable.
+
     >>> talk = Conversation("a")
     >>> talk.begin([1, 2, 3])
     >>> talk.turn([4, 5], [6], 0.5, logp=[-0.1, -0.2])
@@ -44,7 +56,7 @@ class Conversation:
     ([1, 2, 3, 4, 5, 6, 7], SingleAgentEpisode(a: 2 steps, return 1.5, terminated))
     """
 
-    __slots__ = ("_buffer", "_kind", "_num", "_pending", "episode", "outputs")
+    __slots__ = ("_buffer", "_kind", "_kinds", "_num", "_pending", "episode", "outputs")
 
     episode: SingleAgentEpisode  # the recorded episode, or the newest chunk after `cut`
 
@@ -56,12 +68,11 @@ class Conversation:
         dtype: Any = np.int32,
         group: Hashable = None,
     ) -> None:
-        kinds = {**(_LOGP_ONLY if outputs is None else outputs)}
-        self._kind = RaggedKind(np.dtype(dtype))
-        if self._kind.dtype.kind not in "iu":
-            raise InvalidArgument(f"Conversation: dtype={dtype!r}; tokens are integers")
-        self.outputs = tuple(kinds)
-        self.episode = SingleAgentEpisode(id_, ragged={"observations": self._kind, "actions": self._kind, **kinds})
+        self._kind, self._kinds = token_kind(dtype, "Conversation"), output_kinds(outputs, "Conversation")
+        check_group(group, "Conversation")
+        self.outputs = tuple(self._kinds)
+        kinds = {"observations": self._kind, "actions": self._kind, **self._kinds}
+        self.episode = SingleAgentEpisode(id_, ragged=kinds)
         if group is not None:
             self.episode.custom_data[GROUP] = group
         self._buffer = np.empty(0, self._kind.dtype)
@@ -70,7 +81,12 @@ class Conversation:
 
     @property
     def context(self) -> np.ndarray:
-        """All token ids of the conversation so far, [L], as a copy: the model's next input."""
+        """All token ids of the conversation so far, [L], as a copy: the model's next input.
+
+        Raises:
+            EpisodeStateError: before `begin`.
+        """
+        self._check_begun("context")
         return self._tokens().copy()
 
     def _tokens(self) -> np.ndarray:
@@ -87,17 +103,22 @@ class Conversation:
         """Start the conversation with the tokens of its first prompt.
 
         Args:
-            prompt: token ids [L], at least one.
+            prompt: token ids [L], at least one, as a list, array or tensor.
             infos: info of the prompt.
 
         Raises:
             EpisodeStateError: it has begun already.
-            ShapeMismatch: the prompt is not a list of token ids.
-            InvalidArgument: the prompt is empty.
+            WrongType: the prompt is not a list of token ids, such as text or a dict.
+            ShapeMismatch: the prompt has another shape or dtype.
+            InvalidArgument: the prompt is empty, or has a negative id.
         """
-        prompt = self._as_tokens(prompt, "prompt")
+        if self.episode.is_reset:
+            raise EpisodeStateError(f"episode {self.episode.id_}: begin was called before; create a new Conversation")
+        prompt = as_token_ids(prompt, self._kind, lambda: self._label("begin: prompt"))
         if not len(prompt):
-            raise InvalidArgument(f"episode {self.episode.id_}: the first prompt is empty; give at least one token")
+            raise InvalidArgument(f"{self._label('begin')}: the prompt is empty; give at least one token id")
+        if infos is not None:
+            check_infos(infos, lambda: self._label("begin"))
         self.episode.add_env_reset(prompt, infos)
         self._pending.append(prompt)
 
@@ -126,33 +147,47 @@ class Conversation:
                 are not stored again.
             infos: info of the observation after the turn.
             terminated: True if the conversation ended in a terminal state.
-            truncated: True if it was ended from outside, for example by a limit on tokens.
+            truncated: True if it was ended from outside, for example by a limit on tokens. If both flags are True, the
+                ending is `Ending.BOTH`, and a value of 0 follows, as after a termination.
             policy_version: version of the policy that sampled the tokens. If it changed within the turn, declare the
                 output "version" and give one for each token.
             outputs: for each name in `outputs` of the constructor, one value for each token in `ids`.
 
         Raises:
             EpisodeStateError: before `begin`, or after the end.
+            WrongType: token ids or values are not a list, array or tensor that numpy can read.
             ShapeMismatch: tokens are not integers [L], or an output has another length than `ids`.
             TrackMismatch: an output is missing, or was not declared.
-            InvalidArgument: both `reply_ids` and `prompt` are given, or `infos` has the key "kept_tokens".
+            InvalidArgument: a token id is negative, a log-probability is NaN or positive, the reward is not finite,
+                the whole next prompt is empty, both `reply_ids` and `prompt` are given, or `infos` has the key
+                "kept_tokens".
         """
-        # `add_env_step` checks arrays. Other values are converted once.
-        tokens = ids if type(ids) is np.ndarray and prompt is None else self._as_tokens(ids, "ids")
-        if infos is not None and KEPT_TOKENS in infos:
-            raise InvalidArgument(f"episode {self.episode.id_}: infos[{KEPT_TOKENS!r}] is set by prompt=")
+        if self.episode.growth is None:
+            self._check_growing()
+        if outputs.keys() != self._kinds.keys():
+            raise self._wrong_outputs(outputs)
+        tokens = as_token_ids(ids, self._kind, lambda: self._label("turn: ids"))
+        for name, kind in self._kinds.items():
+            values = as_token_values(outputs[name], kind, len(tokens), lambda name=name: self._label(f"turn: {name}"))
+            if name == LOGP:
+                check_logp(values, lambda: self._label("turn: logp"))
+            outputs[name] = values
+        if type(reward) is not float or not -_INF < reward < _INF:
+            check_finite_reward(reward, lambda: self._label("turn"))
+        if infos is not None:
+            check_infos(infos, lambda: self._label("turn"))
         if prompt is None:
-            keep, note = -1, infos
-            reply = reply_ids if type(reply_ids) is np.ndarray else self._as_tokens(reply_ids, "reply_ids")
+            keep = -1
+            reply = self._no_tokens() if reply_ids is _NONE else self._as_tokens(reply_ids, "reply_ids")
         else:
             if reply_ids is not _NONE:
-                raise InvalidArgument(f"episode {self.episode.id_}: give reply_ids or prompt, not both")
-            keep, reply, note = self._split(tokens, self._as_tokens(prompt, "prompt"), infos)
+                raise InvalidArgument(f"{self._label('turn')}: give reply_ids or prompt, not both")
+            keep, reply, infos = self._split(tokens, self._as_tokens(prompt, "prompt"), infos)
         self.episode.add_env_step(
             reply,
             tokens,
             reward,
-            note,
+            infos,
             terminated=terminated,
             truncated=truncated,
             policy_version=policy_version,
@@ -168,11 +203,14 @@ class Conversation:
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
         """Return how many earlier tokens `prompt` repeats (-1: all), its other tokens, and the info to record."""
+        if not len(prompt):
+            raise InvalidArgument(
+                f"{self._label('turn')}: prompt is empty; give the whole next prompt, or leave it out in the last turn"
+            )
         so_far = np.concatenate([self._tokens(), tokens])
         keep = common_prefix(so_far, prompt)
-        if keep == len(so_far):
-            return -1, prompt[keep:], infos
-        return keep, prompt[keep:], {**(infos or {}), KEPT_TOKENS: keep}
+        added = prompt[keep:].copy()  # a view would retain the whole prompt
+        return (-1, added, infos) if keep == len(so_far) else (keep, added, {**(infos or {}), KEPT_TOKENS: keep})
 
     def cut(self) -> SingleAgentEpisode:
         """Return the turns since the last cut as an episode chunk to learn from. The conversation continues.
@@ -183,15 +221,44 @@ class Conversation:
             EpisodeStateError: before `begin`, or after the end.
         """
         chunk = self.episode
-        if not chunk.is_reset:
-            raise EpisodeStateError(f"episode {chunk.id_}: cut before begin(prompt)")
+        self._check_begun("cut")
         self.episode = chunk.cut(len_lookback_buffer=chunk.t)
         return chunk
 
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _label(self, call: str) -> str:
+        """Return the first words of an error message."""
+        return f"episode {self.episode.id_}: {call}"
+
     def _as_tokens(self, ids: Any, name: str) -> np.ndarray:
-        if ids is _NONE:
-            return _EMPTY.setdefault(self._kind.dtype, np.empty(0, self._kind.dtype))
-        return as_ragged_item(ids, self._kind, lambda: f"episode {self.episode.id_}: {name}")
+        return as_token_ids(ids, self._kind, lambda: self._label(f"turn: {name}"))
+
+    def _no_tokens(self) -> np.ndarray:
+        return _EMPTY.setdefault(self._kind.dtype, np.empty(0, self._kind.dtype))
+
+    def _check_begun(self, call: str) -> None:
+        if not self.episode.is_reset:
+            raise EpisodeStateError(f"{self._label(call)} before begin(prompt)")
+
+    def _check_growing(self) -> None:
+        """Raise `EpisodeStateError` if no turn can be recorded now."""
+        self._check_begun("turn")
+        self.episode.growing("turn")
+
+    def _wrong_outputs(self, outputs: Mapping[str, Any]) -> TrackMismatch:
+        label, declared = self._label("turn"), list(self._kinds)
+        unknown = [name for name in outputs if name not in self._kinds]
+        if unknown:
+            return TrackMismatch(
+                f"{label}: {unknown[0]!r} is neither an argument nor a declared output, which are {declared}; declare "
+                f"it with Conversation(outputs={{..., {unknown[0]!r}: 'f4'}})"
+            )
+        missing = [name for name in declared if name not in outputs]
+        return TrackMismatch(
+            f"{label}: values of the output {missing[0]!r} are missing; give {missing[0]}=[one value per sampled "
+            f"token], or declare other outputs, such as none with Conversation(outputs={{}})"
+        )
 
     def _fill_buffer(self) -> None:
         """Append newly recorded tokens to the array of all tokens so far."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from episodes.batch import Batch
-from episodes.errors import InvalidArgument, StepOutOfRange
+from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, WrongType
 from episodes.tokens import names
 from episodes.tracks.indexing import ranges
 from episodes.tracks.validation import checked_count
@@ -25,15 +25,39 @@ def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
         batch: arrays or tensors of a packed or padded `token_batch`.
 
     Raises:
+        WrongType: `batch` is not a `Batch` or dict.
         InvalidArgument: the batch has neither "cu_seqlens" nor "attention_mask".
+        ShapeMismatch: these are not increasing offsets [S + 1], or a mask [S, L].
     """
+    return checked_lengths(batch, "sequence_lengths")
+
+
+def checked_lengths(batch: Any, call: str) -> np.ndarray:
+    """Return the lengths of a token batch's sequences, int64 [S]. Errors name the function `call`."""
+    if not isinstance(batch, (Mapping, Batch)):
+        raise WrongType(
+            f"{call}: batch is a {type(batch).__name__}; give the Batch of token_batch, or a dict of columns"
+        )
     if names.CU_SEQLENS in batch.keys():  # noqa: SIM118 - of a `Batch`, `in` looks at rows
-        return np.diff(_as_numpy(batch[names.CU_SEQLENS])).astype(np.int64)
+        bounds = _as_numpy(batch[names.CU_SEQLENS])
+        is_right = bounds.dtype.kind in "iu" and bounds.ndim == 1 and len(bounds) and bounds[0] == 0
+        lengths = np.diff(bounds).astype(np.int64) if is_right else np.array([-1])
+        if (lengths < 0).any():
+            raise ShapeMismatch(
+                f"{call}: {names.CU_SEQLENS!r} is {bounds}; give int offsets [S + 1] from 0, increasing"
+            )
+        return lengths
     if names.ATTENTION_MASK in batch.keys():  # noqa: SIM118
-        return _as_numpy(batch[names.ATTENTION_MASK]).astype(bool).sum(1)
+        mask = _as_numpy(batch[names.ATTENTION_MASK])
+        if mask.ndim != 2 or mask.dtype.kind not in "biuf":
+            raise ShapeMismatch(
+                f"{call}: {names.ATTENTION_MASK!r} has shape {list(mask.shape)} and dtype {mask.dtype}; give a mask "
+                "[S, L]"
+            )
+        return mask.astype(bool).sum(1)
     raise InvalidArgument(
-        f"a token batch has {names.CU_SEQLENS!r} (packed) or {names.ATTENTION_MASK!r} (padded), this one has "
-        f"{sorted(batch.keys())}"
+        f"{call}: a token batch has {names.CU_SEQLENS!r} (packed) or {names.ATTENTION_MASK!r} (padded), this one has "
+        f"{sorted(map(str, batch.keys()))}"
     )
 
 
@@ -47,12 +71,16 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
         indices: indices of the sequences, int [k].
 
     Raises:
+        WrongType: `batch` is not a `Batch` or dict of arrays or tensors, or the indices are not a list of ints.
         StepOutOfRange: an index is negative, or not less than the number of sequences.
     """
-    lengths = sequence_lengths(batch)
-    indices = np.asarray(indices, np.int64)
+    lengths = checked_lengths(batch, "select_sequences")
+    indices = _checked_indices(indices)
     if indices.size and not 0 <= indices.min() <= indices.max() < len(lengths):
         raise StepOutOfRange(f"select_sequences: indices {indices.tolist()}; there are sequences 0..{len(lengths) - 1}")
+    for name, column in batch.items():
+        if not hasattr(column, "shape"):
+            raise WrongType(f"select_sequences: batch[{name!r}] is a {type(column).__name__}; give arrays or tensors")
     picked = lengths[indices]
     longest = int(picked.max(initial=0))
     selected: dict[str, Any] = {}
@@ -86,9 +114,12 @@ def token_minibatches(
         rng: shuffles the sequences. None: packed sequences stay in order, padded ones are sorted by length.
 
     Raises:
-        InvalidArgument: a sequence alone has more tokens.
+        InvalidArgument: a sequence alone has more tokens, or `max_tokens` is not an int of at least 1.
+        WrongType: `batch` is not a `Batch` or dict, or `rng` is not a generator.
     """
-    lengths = sequence_lengths(batch)
+    lengths = checked_lengths(batch, "token_minibatches")
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        raise WrongType(f"token_minibatches: rng={rng!r}; give np.random.default_rng(seed), or None")
     is_padded = names.CU_SEQLENS not in batch.keys()  # noqa: SIM118
     for indices in sequence_groups(lengths, max_tokens, is_padded=is_padded, rng=rng):
         yield select_sequences(batch, indices)
@@ -128,6 +159,14 @@ def sequence_groups(
             longest = total = length
         groups[-1].append(index)
     return [np.array(group, np.int64) for group in groups]
+
+
+def _checked_indices(indices: Any) -> np.ndarray:
+    """Return indices as int64 [k]. Raise `WrongType` unless they are ints in a list, array or tensor."""
+    array = _as_numpy(indices)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise WrongType(f"select_sequences: indices={indices!r}; give ints [k], such as [0]")
+    return array.astype(np.int64)
 
 
 def _as_numpy(column: Any) -> np.ndarray:

@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError
+from episodes.errors import EpisodeStateError, WrongType
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.arguments import check_group, output_kinds, token_kind
 from episodes.tokens.conversation import Conversation
 from episodes.tokens.names import GROUP
 from episodes.tracks.validation import checked_count
 
 __all__ = ["TokenRecorder"]
+
+_MOST_TEXT = 200  # characters of an error that are kept
 
 
 class TokenRecorder:
@@ -43,6 +46,10 @@ class TokenRecorder:
         outputs: dtypes, by name, of values that each sampled token has, as in `Conversation`.
         dtype: integer dtype of the tokens.
 
+    Raises:
+        InvalidArgument: the group size is not an int of at least 1, or see `Conversation`.
+        WrongType: `outputs` is not a dict of dtypes.
+
     >>> recorder = TokenRecorder(group_size=2, outputs={})
     >>> talks = [recorder.begin([1, 2], group="prompt 1") for _ in range(2)]
     >>> for reward, talk in enumerate(talks):
@@ -54,10 +61,12 @@ class TokenRecorder:
 
     def __init__(self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: Any = np.int32) -> None:
         self.group_size = checked_count("group_size", group_size)
-        self._arguments: dict[str, Any] = {"outputs": outputs, "dtype": dtype}
+        self._outputs, self._dtype = output_kinds(outputs, "TokenRecorder"), token_kind(dtype, "TokenRecorder").dtype
         self._open: dict[int, Conversation] = {}  # by `id` of the conversation
         self._incomplete: dict[Hashable, list[SingleAgentEpisode]] = {}
         self._complete: deque[list[SingleAgentEpisode]] = deque()
+        self._num_dropped = 0
+        self._newest_failure = ""
         self._waiters: list[asyncio.Future[None]] = []
 
     # --- conversations -----------------------------------------------------------------------------------------------
@@ -73,7 +82,8 @@ class TokenRecorder:
             id_: id of the episode, by default a random one.
             infos: info of the prompt.
         """
-        talk = Conversation(id_, group=group, **self._arguments)
+        check_group(group, "TokenRecorder.begin")
+        talk = Conversation(id_, group=group, outputs=self._outputs, dtype=self._dtype)
         talk.begin(prompt, infos)
         self._open[id(talk)] = talk
         return talk
@@ -83,12 +93,14 @@ class TokenRecorder:
 
         Raises:
             EpisodeStateError: it has not ended, or is not open in this recorder.
+            WrongType: it is not a conversation.
         """
-        self._check_open(talk)
+        self._check_open(talk, "end")
         episode = talk.episode
         if not episode.is_done:
             raise EpisodeStateError(
-                f"episode {episode.id_} has not ended; set terminated or truncated in its last turn, or drop it"
+                f"TokenRecorder.end: episode {episode.id_} has not ended; set terminated or truncated in its last "
+                "turn, or drop it"
             )
         episode.to_numpy()
         del self._open[id(talk)]
@@ -103,19 +115,30 @@ class TokenRecorder:
                 waiter.set_result(None)
 
     def drop(self, talk: Conversation) -> None:
-        """Forget a conversation, for example because its tool failed. Its group waits for another one.
+        """Forget a conversation, for example because its tool failed. Its group then lacks one: see `missing`.
 
         Raises:
             EpisodeStateError: it is not an open conversation of this recorder.
+            WrongType: it is not a conversation.
         """
-        self._check_open(talk)
-        del self._open[id(talk)]
+        self._check_open(talk, "drop")
+        self._drop(talk, "drop()")
+
+    def _drop(self, talk: Conversation, reason: str) -> None:
+        if self._open.pop(id(talk), None) is None:
+            return  # ended or dropped before
+        self._num_dropped, self._newest_failure = self._num_dropped + 1, reason
+        group = talk.episode.custom_data.get(GROUP)
+        if group is not None:
+            self._incomplete.setdefault(group, [])
 
     @asynccontextmanager
     async def conversation(
         self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
     ) -> AsyncIterator[Conversation]:
         """Return an async context manager of a new conversation. It calls `end`, or `drop` if its block raises.
+
+        A block may call `end` or `drop` itself.
 
         Args:
             prompt: token ids [L].
@@ -129,19 +152,28 @@ class TokenRecorder:
         talk = self.begin(prompt, group=group, id_=id_, infos=infos)
         try:
             yield talk
-            self.end(talk)
-        except BaseException:
-            self._open.pop(id(talk), None)
+            if id(talk) in self._open:
+                self.end(talk)
+        except BaseException as error:
+            self._drop(talk, repr(error)[:_MOST_TEXT])
             raise
 
     def drop_group(self, group: Hashable) -> int:
-        """Forget the ended conversations of an incomplete group, and return the number of these conversations."""
+        """Forget the ended conversations of an incomplete group, and return the number of these conversations.
+
+        Raises:
+            WrongType: the group is not hashable.
+        """
+        check_group(group, "TokenRecorder.drop_group")
         return len(self._incomplete.pop(group, ()))
 
-    def _check_open(self, talk: Conversation) -> None:
+    def _check_open(self, talk: Conversation, call: str) -> None:
+        if not isinstance(talk, Conversation):
+            raise WrongType(f"TokenRecorder.{call}: talk is a {type(talk).__name__}; give the Conversation of begin()")
         if self._open.get(id(talk)) is not talk:
             raise EpisodeStateError(
-                f"{talk!r} is not open in this recorder: it has ended, was dropped, or is another's"
+                f"TokenRecorder.{call}: talk={talk!r} is not open in this recorder: it was ended or dropped before (as "
+                "`async with recorder.conversation(...)` does), or is another recorder's"
             )
 
     # --- what is recorded --------------------------------------------------------------------------------------------
@@ -156,15 +188,23 @@ class TokenRecorder:
         """Number of complete groups that `take` would return."""
         return len(self._complete)
 
+    @property
+    def num_dropped(self) -> int:
+        """Number of conversations that failed, were cancelled or dropped."""
+        return self._num_dropped
+
     def missing(self) -> dict[Hashable, int]:
         """Return a dict from incomplete group to the number of conversations that must still end to complete the group.
 
-        Groups of which no conversation has ended are not included.
+        A group is incomplete from its first conversation that ended or was dropped, until it is complete or
+        `drop_group` is called.
         """
         return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
 
     def take(self, num_groups: int | None = None) -> EpisodePack | None:
         """Return complete groups as one pack, group after group, the earliest first. None if no group is complete.
+
+        If it is None unexpectedly, `print(recorder)` shows how many conversations were dropped, and the newest error.
 
         Args:
             num_groups: the largest number of groups; None for all.
@@ -193,4 +233,5 @@ class TokenRecorder:
 
     def __repr__(self) -> str:
         groups = f"{len(self._incomplete)} incomplete groups, {self.num_complete} complete"
-        return f"TokenRecorder({self.num_open} open, {groups})"
+        dropped = f", {self._num_dropped} dropped, the newest by {self._newest_failure}" if self._num_dropped else ""
+        return f"TokenRecorder({self.num_open} open, {groups}{dropped})"

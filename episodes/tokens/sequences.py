@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.pack import EpisodePack
+from episodes.tokens.arguments import check_pack
 from episodes.tokens.names import KEPT_TOKENS
 from episodes.tokens.segments import Segments, stream_of, whole_episodes, with_branches
 from episodes.tracks.indexing import ranges
@@ -35,6 +37,7 @@ class TokenSequences:
         row_length: length L of the rows, or "longest" for that of the longest sequence. None: no padding.
 
     Raises:
+        WrongType: `pack` is not an `EpisodePack`.
         TrackMismatch: observations or actions are not ragged.
         InvalidArgument: a chunk does not begin at its episode's start, and its lookback lacks earlier turns; or a
             sampled token is the first one of its sequence; or an info "kept_tokens" is not an int of at least 0.
@@ -48,6 +51,7 @@ class TokenSequences:
         with_last_observation: bool = False,
         row_length: int | Literal["longest"] | None = None,
     ) -> None:
+        check_pack(pack, "TokenSequences")
         for name in ("observations", "actions"):
             track = getattr(pack, name)
             if type(track) is not Ragged or track.ndim != 2:
@@ -116,8 +120,10 @@ class TokenSequences:
         longest = int(self.lengths.max(initial=0))
         if row_length == "longest":
             return longest
-        if checked_count("row_length", row_length) < longest:
-            raise ShapeMismatch(f"TokenSequences: rows of {row_length} tokens, and a sequence has {longest}")
+        if checked_count("TokenSequences: row_length", row_length) < longest:
+            raise ShapeMismatch(
+                f"TokenSequences: row_length={row_length} (pad_to of token_batch), and a sequence has {longest} tokens"
+            )
         return int(row_length)
 
     def _padded_segments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +185,7 @@ class TokenSequences:
             tokens = tokens[ranges(starts[segments.indices], segments.lengths)]
         if self.row_length is None:
             return tokens
-        rows = np.full(self.num_positions, pad_id, tokens.dtype)
+        rows = np.full(self.num_positions, _checked_pad_id(pad_id, tokens.dtype), tokens.dtype)
         rows[self.attention_mask.reshape(-1)] = tokens
         return rows
 
@@ -219,13 +225,18 @@ class TokenSequences:
             TrackMismatch: the track is not ragged, or has values for other tokens.
         """
         if type(track) is not Ragged or not track.has_lengths_of(self.pack.actions):
-            raise TrackMismatch("TokenSequences: a track of one value per sampled token is needed")
+            raise TrackMismatch("TokenSequences.of_sampled: give a Ragged track with one value per sampled token")
         rows = self._step_rows
         return track.flat if type(rows) is slice else track.take(rows).flat
 
     def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Return one value per position, [N]: `values` [A] where the sampled tokens are predicted, else `fill`."""
-        num = self.num_positions
+        values, num = np.asarray(values), self.num_positions
+        if values.shape != self.sampled_tokens.shape:
+            raise ShapeMismatch(
+                f"TokenSequences.place: values of shape {list(values.shape)}; give one for each of "
+                f"{len(self.sampled_tokens)} sampled tokens"
+            )
         placed = np.full(num, fill, values.dtype) if fill else np.zeros(num, values.dtype)
         placed[self.predicts] = values
         return placed
@@ -235,7 +246,8 @@ class TokenSequences:
         values = np.asarray(values)
         if values.shape != (self.pack.num_steps,):
             raise ShapeMismatch(
-                f"values of shape {list(values.shape)}; give one for each of {self.pack.num_steps} turns"
+                f"TokenSequences.place_per_turn: values of shape {list(values.shape)}; give one for each of "
+                f"{self.pack.num_steps} turns"
             )
         of_segments = np.zeros(len(self._spans), values.dtype)
         of_segments[self._is_learned] = values
@@ -245,8 +257,18 @@ class TokenSequences:
         """Return one value per position, [N]: the episode's value where sampled tokens are predicted, else 0."""
         values = np.asarray(values)
         if values.shape != (len(self.pack),):
-            raise ShapeMismatch(f"values of shape {list(values.shape)}; give one for each of {len(self.pack)} episodes")
+            raise ShapeMismatch(
+                f"TokenSequences.place_per_episode: values of shape {list(values.shape)}; give one for each of "
+                f"{len(self.pack)} episodes"
+            )
         return self.place_per_turn(values.repeat(self.pack.lengths))
+
+
+def _checked_pad_id(pad_id: Any, dtype: np.dtype) -> int:
+    number, limits = checked_count("pad_id", pad_id, at_least=-math.inf), np.iinfo(dtype)
+    if not limits.min <= number <= limits.max:
+        raise InvalidArgument(f"pad_id={pad_id!r}: tokens are {dtype}; give an int from {limits.min} to {limits.max}")
+    return number
 
 
 def info_values(pack: EpisodePack, key: str) -> tuple[np.ndarray, np.ndarray]:

@@ -32,6 +32,8 @@ class RaggedKind:
 
     def __post_init__(self) -> None:
         try:
+            if self.dtype is None:  # numpy's default dtype
+                raise TypeError
             dtype = np.dtype(np.dtype(self.dtype).type)  # the dtype object that native arrays have
             shape = tuple(map(int, self.value_shape))
         except (TypeError, ValueError):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from conversations import Plain, conversations
 from hypothesis import given, settings
 
 from episodes import EpisodePack
-from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.tokens import Conversation, token_batch
 
 
@@ -33,52 +31,6 @@ def test_conversation_context_is_a_copy() -> None:
     context = talk.context
     context[:] = 0
     assert talk.context.tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"ids": [1.5], "logp": [0.0]}, ShapeMismatch, "ids has dtype float64"),
-        ({"ids": [[1]], "logp": [0.0]}, ShapeMismatch, "ids has shape"),
-        ({"ids": [1, 2], "logp": [0.0]}, ShapeMismatch, "logp"),
-        ({"ids": [2**40], "logp": [0.0]}, ShapeMismatch, "does not fit int32"),
-        ({"ids": [1]}, TrackMismatch, "logp"),
-        ({"ids": [1], "logp": [0.0], "entropy": [0.0]}, TrackMismatch, "entropy"),
-        ({"ids": [1], "reply_ids": ["a"], "logp": [0.0]}, ShapeMismatch, "reply_ids"),
-        ({"ids": [1], "reply_ids": [1], "prompt": [1], "logp": [0.0]}, InvalidArgument, "not both"),
-        ({"ids": [1], "infos": {"kept_tokens": 1}, "logp": [0.0]}, InvalidArgument, "is set by prompt="),
-        ({"ids": [1], "reward": "1", "logp": [0.0]}, EpisodeError, "reward"),
-        ({"ids": [1], "policy_version": -1, "logp": [0.0]}, InvalidArgument, "policy_version"),
-    ],
-)
-def test_conversation_rejected_turn_changes_nothing(arguments: dict, error: type[Exception], message: str) -> None:
-    talk = begun()
-    talk.turn([3], [4], logp=[-1.0])
-    with pytest.raises(error, match=message):
-        talk.turn(**arguments)
-    assert talk.context.tolist() == [1, 2, 3, 4]
-    talk.turn([5], terminated=True, logp=[-1.0])
-    assert talk.context.tolist() == [1, 2, 3, 4, 5]
-    assert len(talk.episode) == 2
-
-
-def test_conversation_rejects_calls_out_of_order() -> None:
-    talk = Conversation("a", outputs={})
-    with pytest.raises(EpisodeStateError, match="before the reset"):
-        talk.turn([1])
-    with pytest.raises(EpisodeStateError, match=r"cut before begin"):
-        talk.cut()
-    with pytest.raises(InvalidArgument, match="the first prompt is empty"):
-        talk.begin([])
-    talk.begin([1])
-    with pytest.raises(EpisodeStateError, match="after a reset"):
-        talk.begin([1])
-    talk.turn([2], terminated=True)
-    with pytest.raises(EpisodeStateError, match="after the end"):
-        talk.turn([3])
-    assert talk.context.tolist() == [1, 2]
-    with pytest.raises(InvalidArgument, match="tokens are integers"):
-        Conversation(dtype=float)
 
 
 @settings(max_examples=40)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes import EpisodePack, SingleAgentEpisode
-from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, UnknownKey
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.tokens import (
     Conversation,
     TokenSequences,
@@ -176,28 +176,6 @@ def test_token_batch_of_unsigned_tokens_has_signed_labels() -> None:
     talk.turn([65534], terminated=True)
     batch = token_batch(EpisodePack.from_episodes([talk.episode]))
     assert batch["labels"].tolist() == [65534, IGNORED]
-
-
-def test_token_batch_rejects_wrong_arguments() -> None:
-    pack = small_pack()
-    with pytest.raises(InvalidArgument, match="layout='flat'; give 'packed' or 'padded'"):
-        token_batch(pack, layout="flat")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="not both"):
-        token_batch(pack, advantages=[1, 2], episode_advantages=[1])
-    with pytest.raises(ShapeMismatch, match="one for each of 2 turns"):
-        token_batch(pack, advantages=[1])
-    with pytest.raises(ShapeMismatch, match="one for each of 1 episodes"):
-        token_batch(pack, episode_advantages=[1, 2])
-    with pytest.raises(UnknownKey, match=r"no extra model outputs \['entropy'\]"):
-        token_batch(pack, outputs=["entropy"])
-    with pytest.raises(ShapeMismatch, match="a sequence has 6"):
-        token_batch(pack, layout="padded", pad_to=5)
-    with pytest.raises(InvalidArgument, match="pad_to needs layout='padded'"):
-        token_batch(pack, pad_to=5)
-    with pytest.raises(StepOutOfRange, match=r"there are sequences 0\.\.0"):
-        select_sequences(token_batch(pack), [1])
-    with pytest.raises(InvalidArgument, match="cu_seqlens"):
-        sequence_lengths({"input_ids": np.zeros(3)})
 
 
 def test_token_sequences_reject_fixed_shapes_and_missing_past() -> None:

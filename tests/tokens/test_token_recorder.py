@@ -183,25 +183,38 @@ def test_token_recorder_take_leaves_later_groups() -> None:
         recorder.take(0)
 
 
-def test_token_recorder_rejects_open_and_foreign_conversations() -> None:
+def test_token_recorder_of_failed_group_lacks_all_its_conversations() -> None:
     recorder = TokenRecorder(group_size=2, outputs={})
-    talk = recorder.begin([1], group=0)
-    with pytest.raises(EpisodeStateError, match="has not ended"):
-        recorder.end(talk)
-    assert recorder.num_open == 1
-    talk.turn([2], terminated=True)
-    with pytest.raises(EpisodeStateError, match="is not open in this recorder"):
-        TokenRecorder().end(talk)
-    recorder.end(talk)
-    with pytest.raises(EpisodeStateError, match="is not open in this recorder"):
-        recorder.drop(talk)
-    assert recorder.drop_group(0) == 1
-    assert recorder.drop_group(0) == 0
+
+    async def fail(number: int) -> None:
+        async with recorder.conversation([1], group="g") as talk:
+            talk.turn([number])
+            raise ToolFailed(number)
 
     async def unfinished() -> None:
-        async with recorder.conversation([1]):
+        async with recorder.conversation([1], group="g"):
             pass
 
-    with pytest.raises(EpisodeStateError, match="has not ended"):
-        asyncio.run(unfinished())
-    assert recorder.num_open == 0
+    async def main() -> list:
+        return await asyncio.gather(fail(0), fail(1), unfinished(), return_exceptions=True)
+
+    errors = asyncio.run(main())
+    assert [type(error) for error in errors] == [ToolFailed, ToolFailed, EpisodeStateError]
+    assert (recorder.take(), recorder.missing(), recorder.num_dropped, recorder.num_open) == (None, {"g": 2}, 3, 0)
+    assert "3 dropped, the newest by EpisodeStateError('TokenRecorder.end: episode" in repr(recorder)
+    assert recorder.drop_group("g") == 0
+    assert recorder.missing() == {}
+
+
+def test_token_recorder_block_may_end_or_drop_its_conversation() -> None:
+    recorder = TokenRecorder(outputs={})
+
+    async def main() -> None:
+        async with recorder.conversation([1]) as talk:
+            recorder.drop(talk)
+        async with recorder.conversation([1]) as talk:
+            talk.turn([2], truncated=True)
+            recorder.end(talk)
+
+    asyncio.run(main())
+    assert (recorder.num_open, recorder.num_complete, recorder.num_dropped) == (0, 1, 1)

@@ -1,0 +1,166 @@
+"""Checks of what a language agent records: token ids, values of sampled tokens, rewards, and declared outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.pack import EpisodePack
+from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
+from episodes.tracks.casting import check_reward
+from episodes.tracks.ragged import RaggedKind
+from episodes.tracks.ragged_items import as_ragged_item
+
+_ARGUMENTS = ("ids", "reply_ids", "reward", "prompt", "infos", "terminated", "truncated", "policy_version")
+_NUMBERS = {LOGP: ("f", "floats"), LEARNED: ("biu", "bools"), VERSION: ("iu", "integers")}
+_MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightly above 0
+
+
+def token_kind(dtype: Any, label: str) -> RaggedKind:
+    """Return the kind of token sequences, given the dtype of the tokens.
+
+    Raises:
+        InvalidArgument: the dtype is not one of integers.
+    """
+    try:
+        kind = None if dtype is None else np.dtype(dtype).kind
+    except TypeError:
+        kind = None
+    if kind not in ("i", "u"):
+        raise InvalidArgument(f"{label}: dtype={dtype!r}; tokens are integers, give a dtype such as np.int32")
+    return RaggedKind(np.dtype(dtype))
+
+
+def output_kinds(outputs: Any, label: str) -> dict[str, RaggedKind]:
+    """Return the kinds of the declared outputs by name, given their dtypes. None declares log-probabilities only.
+
+    Raises:
+        WrongType: `outputs` is not a dict of dtypes.
+        InvalidArgument: a name is an argument of `turn`, or the dtype does not fit the meaning of the name.
+    """
+    if outputs is None:
+        outputs = {LOGP: np.float32}
+    if not isinstance(outputs, Mapping):
+        raise WrongType(f"{label}: outputs={outputs!r}; give a dict of dtypes by name, such as {{'logp': 'f4'}}")
+    kinds = {}
+    for name, dtype in outputs.items():
+        if name in _ARGUMENTS or not isinstance(name, str):
+            raise InvalidArgument(
+                f"{label}: outputs[{name!r}]: outputs become keyword arguments of turn, which has {list(_ARGUMENTS)}; "
+                "give another name, a str"
+            )
+        if isinstance(dtype, Mapping):
+            raise WrongType(f"{label}: outputs[{name!r}]={dtype!r}; give a dtype, such as 'f4'")
+        try:
+            kinds[name] = kind = dtype if isinstance(dtype, RaggedKind) else RaggedKind(dtype)
+        except WrongType as error:
+            raise WrongType(f"{label}: outputs[{name!r}]={dtype!r}; give a dtype, such as 'f4' ({error})") from None
+        allowed, what = _NUMBERS.get(name, (kind.dtype.kind, ""))
+        if kind.dtype.kind not in allowed or (name in _NUMBERS and kind.value_shape):
+            raise InvalidArgument(f"{label}: outputs[{name!r}]={dtype!r}; this output has {what}, one per token")
+    return kinds
+
+
+def check_group(group: Hashable, label: str) -> None:
+    """Raise `WrongType` if the group cannot be a key of a dict."""
+    try:
+        hash(group)
+    except TypeError:
+        raise WrongType(f"{label}: group={group!r}; give an int, a str or a tuple, which can be a dict's key") from None
+
+
+def as_token_ids(ids: Any, kind: RaggedKind, label: Callable[[], str]) -> np.ndarray:
+    """Return token ids as an array [L] of the kind's dtype. Arrays of this dtype are not copied.
+
+    Args:
+        ids: the token ids, as a list, array or tensor.
+        kind: the kind.
+        label: function that returns the first words of an error message.
+
+    Raises:
+        WrongType: the ids are text, a dict, None, bools, or a tensor that numpy cannot read.
+        ShapeMismatch: the ids are not [L], or the dtype cannot hold them.
+        InvalidArgument: an id is negative.
+    """
+    if type(ids) is not np.ndarray or ids.dtype is not kind.dtype or ids.ndim != 1:
+        ids = _converted(ids, kind, label, "token ids")
+    if len(ids) and ids.item(i := ids.argmin()) < 0:
+        raise InvalidArgument(f"{label()} has {ids[i]} at index {i}; token ids are 0 or more")
+    return ids
+
+
+def as_token_values(values: Any, kind: RaggedKind, num: int, label: Callable[[], str]) -> np.ndarray:
+    """Return an output's values of `num` sampled tokens as an array [L, ...] of its kind.
+
+    Raises:
+        WrongType: the values are text, a dict, None, or a tensor that numpy cannot read.
+        ShapeMismatch: there are not `num` values, or the dtype cannot hold them.
+    """
+    shape = kind.value_shape
+    if type(values) is not np.ndarray or values.dtype is not kind.dtype or values.shape[1:] != shape or not values.ndim:
+        values = _converted(values, kind, label, "one value per sampled token")
+    if len(values) != num:
+        raise ShapeMismatch(f"{label()} has a length of {len(values)} for {num} sampled ids; give one value for each")
+    return values
+
+
+def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:
+    """Raise `InvalidArgument` if a log-probability is NaN or greater than 0."""
+    if len(logp) and not logp.item(i := logp.argmax()) <= _MOST_LOGP:  # `argmax` returns the index of the first NaN
+        raise InvalidArgument(
+            f"{label()} has {logp[i]:.6g} at index {i}; log-probabilities are 0 or less (math.log of the probability)"
+        )
+
+
+def _converted(values: Any, kind: RaggedKind, label: Callable[[], str], what: str) -> np.ndarray:
+    """Return a list, array or tensor as an array of `kind`."""
+    is_text = isinstance(values, (str, bytes, Mapping, Set)) or hasattr(values, "keys")
+    if is_text or not (hasattr(values, "__array__") or isinstance(values, Sequence) or np.isscalar(values)):
+        hint = "; encode text with the tokenizer, and take the list of ids" if what == "token ids" and is_text else ""
+        raise WrongType(f"{label()} is a {type(values).__name__}; give {what} as a list, array or tensor [L]{hint}")
+    try:
+        values = values if isinstance(values, np.ndarray) else np.asarray(values)
+    except ValueError:
+        pass  # items of several lengths, which `as_ragged_item` rejects
+    except (TypeError, RuntimeError) as error:  # a tensor with gradients, on a GPU, or of bfloat16
+        raise WrongType(
+            f"{label()} is a {type(values).__name__} that numpy cannot read ({error}); give "
+            f"{'ids.cpu()' if what == 'token ids' else 'tensor.detach().float().cpu()'}"
+        ) from None
+    if what == "token ids" and isinstance(values, np.ndarray) and values.dtype.kind == "b" and values.size:
+        raise WrongType(f"{label()} has bools; give token ids, which are integers")
+    return as_ragged_item(values, kind, label)
+
+
+def check_finite_reward(reward: Any, label: Callable[[], str]) -> None:
+    """Raise an error unless the reward is one finite number.
+
+    Raises:
+        ShapeMismatch: the reward is an array.
+        WrongType: the reward is not a number.
+        InvalidArgument: the reward is NaN or infinite.
+    """
+    check_reward(reward, label)
+    if not math.isfinite(reward):
+        raise InvalidArgument(f"{label()}: reward={reward!r}; give a finite number")
+
+
+def check_infos(infos: Any, label: Callable[[], str]) -> None:
+    """Raise an error if the infos are not a dict, or have a key that only `turn(prompt=...)` sets."""
+    if not isinstance(infos, dict):
+        raise WrongType(f"{label()}: infos={infos!r}; give a dict, or None")
+    if KEPT_TOKENS in infos:
+        raise InvalidArgument(f"{label()}: infos[{KEPT_TOKENS!r}] is set by turn(prompt=...); give another key")
+
+
+def check_pack(pack: Any, call: str) -> None:
+    """Raise `WrongType` unless `pack` is an `EpisodePack`."""
+    if not isinstance(pack, EpisodePack):
+        raise WrongType(
+            f"{call}: pack is a {type(pack).__name__}; give an EpisodePack, as TokenRecorder.take() and "
+            "EpisodePack.from_episodes([talk.episode, ...]) return"
+        )
