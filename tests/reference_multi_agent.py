@@ -28,7 +28,7 @@ class History:
     def add(self, observations, actions, rewards, infos, extra, endings) -> None:
         if self.observations:
             self.actions[-1], self.extra[-1] = dict(actions), dict(extra)
-        for name, given in [
+        for name, values in [
             ("observations", observations),
             ("infos", infos),
             ("rewards", rewards),
@@ -36,7 +36,7 @@ class History:
             ("actions", {}),
             ("extra", {}),
         ]:
-            getattr(self, name).append(dict(given))
+            getattr(self, name).append(dict(values))
 
     @property
     def now(self) -> int:

@@ -96,7 +96,7 @@ def test_work_that_uses_up_its_input_gets_a_fresh_one_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bar", "ours", "other", "ratio", "holds"),
+    ("bar", "ours", "reference", "ratio", "holds"),
     [
         (at_least(2), 1.0, 2.0, 2.0, True),
         (at_least(2), 1.0, 1.9, 1.9, False),
@@ -104,17 +104,20 @@ def test_work_that_uses_up_its_input_gets_a_fresh_one_each_time() -> None:
         (at_most(1.3), 1.4, 1.0, 1.4, False),
     ],
 )
-def test_a_ratio_is_held_against_its_bar(bar: Bar, ours: float, other: float, ratio: float, holds: bool) -> None:
-    row = measure(figure(counted("ours", ours), counted("other", other), bar), ONCE)
+def test_a_ratio_is_held_against_its_bar(bar: Bar, ours: float, reference: float, ratio: float, holds: bool) -> None:
+    row = measure(figure(counted("ours", ours), counted("other", reference), bar), ONCE)
     assert row.ratio == pytest.approx(ratio)
     assert row.holds is holds
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, other = Counted(0.0), Counted(0.0)
-    rounds = {id(ours): iter([1.0, 20.0, 3.0]), id(other): iter([2.0, 40.0, 3.0])}  # a busy machine in the second one
+    ours, other_counted = Counted(0.0), Counted(0.0)
+    rounds = {
+        id(ours): iter([1.0, 20.0, 3.0]),
+        id(other_counted): iter([2.0, 40.0, 3.0]),
+    }  # a busy machine in the second one
     monkeypatch.setattr(measuring, "cost", lambda work, calls: next(rounds[id(work)]))
-    sides = [Side("ours", lambda size: ours), Side("other", lambda size: other)]
+    sides = [Side("ours", lambda size: ours), Side("other", lambda size: other_counted)]
     row = measure(figure(sides[0], sides[1], at_least(2)), ONCE)
     assert (row.ours, row.other, row.ratio) == (3.0, 3.0, 2.0)
 
@@ -232,9 +235,9 @@ def test_our_replay_can_do_what_the_table_asks(question: str) -> None:
 
 
 def test_the_table_says_what_is_not_installed_and_what_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = (questions.LIBRARIES["cpprb"][0], "no_such_library")
-    here = (questions.LIBRARIES["cpprb"][0], "json")
-    monkeypatch.setattr(questions, "LIBRARIES", {"gone": gone, "here": here})
+    missing_library = (questions.LIBRARIES["cpprb"][0], "no_such_library")
+    installed_library = (questions.LIBRARIES["cpprb"][0], "json")
+    monkeypatch.setattr(questions, "LIBRARIES", {"gone": missing_library, "here": installed_library})
     assert questions.answer("gone", "sequences_stay_in_their_episode") == questions.NOT_INSTALLED
     assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NO_SUCH_MODE
 

@@ -21,10 +21,12 @@ def source(tmp_path: Path) -> Path:
     known = {"observation_space": spaces.Box(-9, 9, (2,)), "action_space": spaces.Discrete(2)}
     made = []
     for n in (5, 6, 7):
-        seen = np.arange(2.0 * n + 2, dtype=np.float32).reshape(-1, 2) % 9
-        told = {"infos": [{"t": t} for t in range(n + 1)], "custom_data": {"seed": n}, "id_": f"e{n}"}
+        observations = np.arange(2.0 * n + 2, dtype=np.float32).reshape(-1, 2) % 9
+        facts = {"infos": [{"t": t} for t in range(n + 1)], "custom_data": {"seed": n}, "id_": f"e{n}"}
         ends = {"terminated": n % 2 == 0, "truncated": n % 2 == 1}
-        made.append(SingleAgentEpisode.from_arrays(seen, np.zeros(n, int), np.ones(n), **told, **ends, **known))
+        made.append(
+            SingleAgentEpisode.from_arrays(observations, np.zeros(n, int), np.ones(n), **facts, **ends, **known)
+        )
     write(made, tmp_path / "ours", "episodes")
     return tmp_path / "ours"
 
@@ -49,24 +51,24 @@ def test_convert_through_all_formats_loses_nothing(
     assert run("convert", tmp_path / "minari/some/data-v0", tmp_path / "again")[0] == 0
     for name in ("back", "again"):
         pairs = zip(EpisodeDataset(source), EpisodeDataset(tmp_path / name), strict=True)
-        assert all(one.equals(other) for one, other in pairs)
+        assert all(left.equals(right) for left, right in pairs)
     assert run("doctor", tmp_path / "minari/some/data-v0")[0] == 0
 
 
 def test_convert_prints_losses_and_strict_writes_nothing(source: Path, tmp_path: Path) -> None:
     cut = [episode.slice(slice(2, None), len_lookback_buffer=1) for episode in EpisodeDataset(source)]
     write(cut, tmp_path / "cut", "episodes")
-    code, said = run("convert", tmp_path / "cut", tmp_path / "x", "--to", "parquet", "--json")
-    told = json.loads(said)
-    assert (code, told["episodes"], told["steps"]) == (0, 3, 12)
-    assert [(loss["what"], loss["num_episodes"], loss["first"]) for loss in told["losses"]] == [("lookback", 3, "e5")]
-    code, said = run("convert", tmp_path / "cut", tmp_path / "y", "--to", "parquet", "--strict")
-    assert (code, "lookback" in said) == (2, True)
+    code, output = run("convert", tmp_path / "cut", tmp_path / "x", "--to", "parquet", "--json")
+    report = json.loads(output)
+    assert (code, report["episodes"], report["steps"]) == (0, 3, 12)
+    assert [(loss["what"], loss["num_episodes"], loss["first"]) for loss in report["losses"]] == [("lookback", 3, "e5")]
+    code, output = run("convert", tmp_path / "cut", tmp_path / "y", "--to", "parquet", "--strict")
+    assert (code, "lookback" in output) == (2, True)
     assert not (tmp_path / "y").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("{ours}", "{ours}"), "is there already"),
         (("{ours}", "{new}", "--to", "csv"), "there is none of this name"),
@@ -78,9 +80,9 @@ def test_convert_prints_losses_and_strict_writes_nothing(source: Path, tmp_path:
     ],
 )
 def test_convert_wrong_call_prints_an_error_and_writes_nothing(
-    words: tuple[str, ...], said: str, source: Path, tmp_path: Path
+    words: tuple[str, ...], message: str, source: Path, tmp_path: Path
 ) -> None:
     code, line = run("convert", *(word.format(ours=source, new=tmp_path / "new") for word in words))
     assert code == 2
-    assert said in line
+    assert message in line
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]

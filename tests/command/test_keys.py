@@ -15,9 +15,9 @@ def test_keys_creates_keys_and_overwrites_none(tmp_path: Path) -> None:
     from episodes.command.app import app
 
     run = typer_testing.CliRunner().invoke
-    found = run(app, ["keys", str(tmp_path)])
-    assert found.exit_code == 0, found.output
-    receivers, senders = map(Path, found.output.split())
+    result = run(app, ["keys", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    receivers, senders = map(Path, result.output.split())
     assert (senders / "receiver.key").exists()
     EpisodeReceiver(keys=receivers).close()
     assert run(app, ["keys", str(tmp_path)]).exit_code == 2

@@ -188,9 +188,9 @@ def test_trained_policy_behind_a_filter_without_statistics_is_rejected() -> None
 def test_an_episode_may_branch_off_from_any_state() -> None:
     policy, observations = made(LSTMPolicy, NUMBERS, BOX), np.random.default_rng(0).normal(size=(4, 3))
     _, state = compute_action(policy, observations[0])
-    later, other, again = (compute_action(policy, observations[i], state)[1].action for i in (1, 2, 1))
-    assert np.array_equal(later, again)
-    assert not np.array_equal(later, other)
+    later, second, repeated = (compute_action(policy, observations[i], state)[1].action for i in (1, 2, 1))
+    assert np.array_equal(later, repeated)
+    assert not np.array_equal(later, second)
     assert state.episode.t == 0
 
 

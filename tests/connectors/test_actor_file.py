@@ -75,11 +75,11 @@ def observations_of(space: Any, num: int) -> list[Any]:
 
 def logits_of(actor: Actor) -> np.ndarray:
     """Return the distribution inputs of an episode, float32 [8, ...]."""
-    found, state = [], None
+    result, state = [], None
     for observation in observations_of(actor.observation_space, 8):
         _, state = actor.act(observation, state, reward=0.5)
-        found.append(state.outputs["action_dist_inputs"])
-    return np.array(found)
+        result.append(state.outputs["action_dist_inputs"])
+    return np.array(result)
 
 
 def load(folder: Path) -> None:
@@ -209,8 +209,8 @@ def test_half_precision_weights_are_saved(tmp_path: Path) -> None:
     actor.policy.bfloat16()
     actor.save(tmp_path / "a.actor")
     loaded = Actor.load(tmp_path / "a.actor", MLPPolicy(NUMBERS, CHOICE, hidden_sizes=(4,)).bfloat16())
-    for one, other in zip(actor.policy.parameters(), loaded.policy.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for saved_weights, loaded_weights in zip(actor.policy.parameters(), loaded.policy.parameters(), strict=True):
+        assert torch.equal(saved_weights, loaded_weights)
 
 
 def test_spaces_of_gym_are_those_of_the_actor(tmp_path: Path) -> None:

@@ -126,17 +126,17 @@ def test_discrete_agrees_with_categorical(start):
 def test_rows_of_few_choices_have_the_log_probabilities_of_torch(n):
     logits = torch.randn(3, 5, n, generator=torch.Generator().manual_seed(n)) * 4
     logits[1, 2, (n + 1) // 2 :] = -math.inf
-    ours, theirs = (logits.clone().requires_grad_() for _ in range(2))
+    ours, reference = (logits.clone().requires_grad_() for _ in range(2))
     actions = torch.zeros(3, 5, dtype=torch.int64)
-    found = Categorical(n).log_prob(ours, actions)
-    expected = theirs.log_softmax(-1)[..., 0]
-    found.sum().backward()
+    result = Categorical(n).log_prob(ours, actions)
+    expected = reference.log_softmax(-1)[..., 0]
+    result.sum().backward()
     expected.sum().backward()
     right = logits.double().log_softmax(-1)[..., 0].float()
     few_bits = {"rtol": 4 * torch.finfo(torch.float32).eps, "atol": 1e-6}  # how torch adds up differs from CPU to CPU
-    torch.testing.assert_close(found, right, **few_bits)
+    torch.testing.assert_close(result, right, **few_bits)
     torch.testing.assert_close(expected, right, **few_bits)
-    torch.testing.assert_close(ours.grad, theirs.grad)
+    torch.testing.assert_close(ours.grad, reference.grad)
 
 
 @pytest.mark.parametrize("start", [[0, 0, 0], [1, -3, 2]])
@@ -237,5 +237,5 @@ def test_a_space_without_a_distribution_is_named(space):
 @each_space
 def test_a_distribution_survives_pickling(space):
     distribution, inputs = distribution_for(space), inputs_for(space, 4)
-    again = pickle.loads(pickle.dumps(distribution))
-    assert torch.equal(again.entropy(inputs), distribution.entropy(inputs))
+    restored = pickle.loads(pickle.dumps(distribution))
+    assert torch.equal(restored.entropy(inputs), distribution.entropy(inputs))

@@ -63,11 +63,11 @@ def test_a_recorder_and_a_list_of_growing_episodes_give_the_same_input(num_steps
     recorder, episodes = play(num_steps, done_at=done_at)
     pieces = [FrameStacking(num_frames=3), PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=3)]
     pipeline = env_to_module_pipeline(BOX, ACTIONS, pieces=pieces)
-    one, other = pipeline(episodes=recorder.episodes)["obs"], pipeline(episodes=episodes)["obs"]
-    assert one.keys() == other.keys() == {"_orig_obs", "prev_n_actions", "prev_n_rewards"}
-    for key in one:
-        assert one[key].tolist() == other[key].tolist()
-        assert pipeline.observation_space[key].contains(one[key][0].numpy())
+    left, right = pipeline(episodes=recorder.episodes)["obs"], pipeline(episodes=episodes)["obs"]
+    assert left.keys() == right.keys() == {"_orig_obs", "prev_n_actions", "prev_n_rewards"}
+    for key in left:
+        assert left[key].tolist() == right[key].tolist()
+        assert pipeline.observation_space[key].contains(left[key][0].numpy())
 
 
 def test_frames_of_the_previous_episode_are_zeros() -> None:
@@ -127,9 +127,9 @@ def test_previous_actions_of_any_space_are_flattened_as_gymnasium_does(action_sp
     )
     flat = [spaces.flatten(action_space, action) for action in actions]
     acting = PrevActionsPrevRewards(BOX, action_space, n_prev_actions=2)
-    seen = acting(batch={}, episodes=[episode])["obs"]
-    assert np.array_equal(seen["prev_n_actions"][0], np.concatenate(flat[1:]).astype(np.float32))
-    assert acting.observation_space.contains({name: part[0] for name, part in seen.items()})
+    observed = acting(batch={}, episodes=[episode])["obs"]
+    assert np.array_equal(observed["prev_n_actions"][0], np.concatenate(flat[1:]).astype(np.float32))
+    assert acting.observation_space.contains({name: part[0] for name, part in observed.items()})
     learning = learner_pipeline(BOX, action_space, pieces=[LearnPrevious(n_prev_actions=2)])
     batch = learning(episodes=[episode])["obs"]["prev_n_actions"]
     none = np.zeros_like(flat[0])
@@ -262,13 +262,13 @@ def rows(seed: int, num: int, shape: tuple[int, ...] = (3,)) -> np.ndarray:
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_a_filter_knows_the_mean_and_deviation_of_everything_it_saw(sizes: list[int]) -> None:
     piece = MeanStdFilter(clip_by_value=None)
-    seen = np.concatenate([rows(i, size) for i, size in enumerate(sizes)])
+    all_rows = np.concatenate([rows(i, size) for i, size in enumerate(sizes)])
     for i, size in enumerate(sizes):
         piece.rewrite(rows(i, size))
-    if len(seen) < 2:
+    if len(all_rows) < 2:
         return
     probe = rows(99, 4)
-    expected = (probe - seen.mean(0)) / seen.std(0, ddof=1)
+    expected = (probe - all_rows.mean(0)) / all_rows.std(0, ddof=1)
     np.testing.assert_allclose(piece.rewrite(probe, update=False), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -320,22 +320,22 @@ def test_statistics_are_kept_per_leaf_and_parts_that_are_no_box_pass() -> None:
 
 
 def test_a_restored_filter_goes_on_as_the_saved_one_and_shares_no_memory() -> None:
-    one, two = MeanStdFilter(), MeanStdFilter()
-    one.rewrite(rows(0, 5))
-    state = one.get_state()
+    first_filter, two = MeanStdFilter(), MeanStdFilter()
+    first_filter.rewrite(rows(0, 5))
+    state = first_filter.get_state()
     two.set_state(state)
     state["own"][""]["mean"][:] = 0
-    assert np.array_equal(one.rewrite(rows(1, 3)), two.rewrite(rows(1, 3)))
-    one.reset_state()
-    assert one.get_state() == {"synced": {}, "own": {}}
+    assert np.array_equal(first_filter.rewrite(rows(1, 3)), two.rewrite(rows(1, 3)))
+    first_filter.reset_state()
+    assert first_filter.get_state() == {"synced": {}, "own": {}}
 
 
 def test_a_filters_state_of_another_space_is_an_error_and_changes_nothing() -> None:
-    one, two = MeanStdFilter(spaces.Box(-1, 1, (2,))), MeanStdFilter(spaces.Box(-1, 1, (3,)))
-    one.rewrite(np.ones((2, 2)))
+    first_filter, two = MeanStdFilter(spaces.Box(-1, 1, (2,))), MeanStdFilter(spaces.Box(-1, 1, (3,)))
+    first_filter.rewrite(np.ones((2, 2)))
     two.rewrite(np.ones((4, 3)))
     with pytest.raises(StateMismatch, match=r"state has observations of shape \(2,\), the space \(3,\)"):
-        two.set_state(one.get_state())
+        two.set_state(first_filter.get_state())
     assert two.get_state()["own"][""]["count"] == 4
     with pytest.raises(ShapeMismatch, match="those before had"):
         two.rewrite(np.ones((4, 5)))

@@ -146,7 +146,7 @@ def test_exported_policy_acts_as_its_actor(kind: str, explore: bool, tmp_path: P
     assert exported.parity.num_episodes > 10
     assert exported.parity.num_ties <= 3
     assert nested.equal(actor.env_to_module.get_state(), before)
-    assert {one.name for one in tmp_path.iterdir()} == {"policy.onnx", "serve.py"}
+    assert {path.name for path in tmp_path.iterdir()} == {"policy.onnx", "serve.py"}
     assert not any("critic" in name for name in exported.inputs + exported.outputs)
 
 
@@ -162,7 +162,8 @@ def test_served_process_imports_numpy_and_onnxruntime_only(lstm: tuple[Actor, Pa
         action, state = actor.act(observation, None if first[t] else state, reward=0.0 if first[t] else t / 100)
         actions.append(int(action))
     flat = {
-        name: np.array([nested.flatten(one)[name] for one in observations]) for name in nested.flatten(observations[0])
+        name: np.array([nested.flatten(first_observation)[name] for first_observation in observations])
+        for name in nested.flatten(observations[0])
     }
     np.savez(tmp_path / "data.npz", first=first, **flat)
     code = """
@@ -192,10 +193,10 @@ def test_several_environments_are_served_together(lstm: tuple[Actor, Path]) -> N
         rows = [actor.observation_space.sample() for _ in range(4)]
         rewards, first = generator.normal(size=4).astype(np.float32), (generator.random(4) < 0.2) | (t == 0)
         actions = together(nested.stack(rows), rewards, first)
-        each = [one.act(row, r, f) for one, row, r, f in zip(alone, rows, rewards, first, strict=True)]
+        each = [served.act(row, r, f) for served, row, r, f in zip(alone, rows, rewards, first, strict=True)]
         assert actions.tolist() == [int(action) for action in each]
-        for i, one in enumerate(alone):
-            inputs = one.outputs["action_dist_inputs"][0]
+        for i, served in enumerate(alone):
+            inputs = served.outputs["action_dist_inputs"][0]
             np.testing.assert_allclose(together.outputs["action_dist_inputs"][i], inputs, atol=1e-5)
 
 
@@ -231,13 +232,13 @@ def test_trained_and_seeded_actor_is_exported(tmp_path: Path) -> None:
 
 def test_seeded_noise_is_repeatable(tmp_path: Path) -> None:
     export(made_actor("mlp"), tmp_path / "policy.onnx", explore=True, outputs=["action_logp"], num_steps=20)
-    acted = []
+    runs = []
     for seed in (1, 1, 2):
         policy = ServedPolicy(tmp_path / "policy.onnx", 8, seed=seed)
-        acted.append([policy(np.zeros((8, 3))).tolist() for _ in range(10)])
+        runs.append([policy(np.zeros((8, 3))).tolist() for _ in range(10)])
         assert (policy.outputs["action_logp"] < 0).all()
-    assert acted[0] == acted[1] != acted[2]
-    assert len({one for row in acted[0] for one in row}) > 1
+    assert runs[0] == runs[1] != runs[2]
+    assert len({action for row in runs[0] for action in row}) > 1
 
 
 def test_file_has_no_paths_and_little_more_than_weights(lstm: tuple[Actor, Path]) -> None:
@@ -245,7 +246,9 @@ def test_file_has_no_paths_and_little_more_than_weights(lstm: tuple[Actor, Path]
     data = path.read_bytes()
     assert b"/connectors/" not in data
     assert b"site-packages" not in data
-    weights = sum(one.nbytes for name, one in actor.policy.named_parameters() if not name.startswith("critic"))
+    weights = sum(
+        parameter.nbytes for name, parameter in actor.policy.named_parameters() if not name.startswith("critic")
+    )
     assert len(data) <= weights + 20_000
 
 
@@ -254,7 +257,7 @@ def test_float32_computes_without_doubles(tmp_path: Path) -> None:
     actor = made_actor("mlp, all")
     exported = export(actor, tmp_path / "policy.onnx", double=False, tolerance=1e-4)
     session = onnxruntime.InferenceSession(exported.path)
-    assert {one.type for one in session.get_inputs()} & {"tensor(double)"} == set()
+    assert {model_input.type for model_input in session.get_inputs()} & {"tensor(double)"} == set()
     assert b"tensor(double)" not in exported.path.read_bytes()
 
 

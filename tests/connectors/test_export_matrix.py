@@ -242,7 +242,7 @@ def act_on_samples(actor: Actor, served: ServedPolicy, explore: bool) -> tuple[d
     parts = [draws.get(kind, generator.random)((NUM_STEPS, NUM_ENVS, size), np.float32) for kind, size in sizes]
     noise = np.concatenate(parts, -1) if parts else None
     states: list[Any] = [None] * NUM_ENVS
-    acted: list[Any] = []
+    rows: list[Any] = []
     for t in range(NUM_STEPS):
         for env in range(NUM_ENVS):
             state = None if first[t, env] else states[env]
@@ -251,12 +251,12 @@ def act_on_samples(actor: Actor, served: ServedPolicy, explore: bool) -> tuple[d
                     items[t * NUM_ENVS + env], state, reward=float(rewards[t, env]), explore=explore
                 )
             outputs = {"action_dist_inputs": states[env].outputs["action_dist_inputs"]}
-            acted.append({**nested.flatten(action, "action"), **outputs})
+            rows.append({**nested.flatten(action, "action"), **outputs})
     shape = (NUM_STEPS, NUM_ENVS)
     stacked = nested.flatten(nested.stack(items), "obs")
     inputs = {name: leaf.reshape(*shape, *leaf.shape[1:]) for name, leaf in stacked.items()}
     inputs |= {"first": first, "reward": rewards} | ({} if noise is None else {"noise": noise})
-    outputs = {name: np.stack([np.asarray(row[name]) for row in acted]) for name in acted[0]}
+    outputs = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
     return inputs, {name: leaf.reshape(*shape, *leaf.shape[1:]) for name, leaf in outputs.items()}
 
 
@@ -269,10 +269,10 @@ class Largest:
 
 @pytest.fixture(scope="module")
 def largest() -> Iterator[Largest]:
-    kept = Largest()
-    yield kept
+    differences = Largest()
+    yield differences
     for name in ("inputs", "continuous", "ties"):
-        values = {case: values[name] for case, values in kept.by_case.items() if name in values}
+        values = {case: values[name] for case, values in differences.by_case.items() if name in values}
         if values:
             case = max(values, key=values.__getitem__)
             print(f"\n{len(values)} cases: {name} at most {values[case]:.2g} ({case})")
@@ -294,8 +294,8 @@ def test_file_acts_as_its_actor_without_torch(case: Case, bare_python: Path, lar
     for way in ("together", "alone"):
         actual = {name: served[f"{way}/{name}"] for name in expected}
         values = compare(actor, expected, actual, inputs["first"])
-        kept = largest.by_case.setdefault(str(case), {})
-        kept |= {name: max(value, kept.get(name, 0.0)) for name, value in values.items()}
+        case_differences = largest.by_case.setdefault(str(case), {})
+        case_differences |= {name: max(value, case_differences.get(name, 0.0)) for name, value in values.items()}
 
 
 def compare(actor: Actor, expected: dict[str, Any], actual: dict[str, Any], first: np.ndarray) -> dict[str, float]:
@@ -316,15 +316,15 @@ def compare(actor: Actor, expected: dict[str, Any], actual: dict[str, Any], firs
     assert ties <= MOST_TIES
     values = {"ties": float(ties)}
     for name in expected:
-        wanted, result = expected[name][compared].astype(float), actual[name][compared].astype(float)
+        expected_values, result = expected[name][compared].astype(float), actual[name][compared].astype(float)
         if name in discrete:
-            np.testing.assert_array_equal(result, wanted)
+            np.testing.assert_array_equal(result, expected_values)
             continue
-        finite = np.isfinite(wanted)
-        np.testing.assert_array_equal(result[~finite], wanted[~finite])
+        finite = np.isfinite(expected_values)
+        np.testing.assert_array_equal(result[~finite], expected_values[~finite])
         is_action = name != "action_dist_inputs"
-        scale = 8.0 if is_action else max(1.0, float(np.abs(wanted[finite]).max()))  # the range of BOX
-        difference = float(np.abs(result[finite] - wanted[finite]).max()) / scale
+        scale = 8.0 if is_action else max(1.0, float(np.abs(expected_values[finite]).max()))  # the range of BOX
+        difference = float(np.abs(result[finite] - expected_values[finite]).max()) / scale
         assert difference <= 1e-5, name
         key = "continuous" if is_action else "inputs"
         values[key] = max(difference, values.get(key, 0.0))

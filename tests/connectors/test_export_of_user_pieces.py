@@ -35,7 +35,7 @@ class ScaleOne(ObservationPreprocessor):
 
 
 class IntoBuffer(ObservationPreprocessor):
-    def recompute_output_observation_space(self, *given: Any) -> Any:
+    def recompute_output_observation_space(self, *arguments: Any) -> Any:
         return spaces.Box(-np.inf, np.inf, (5,), np.float32)
 
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
@@ -168,7 +168,7 @@ def actions_of_window(history: Any) -> Any:
 
 
 def reads_infos(history: Any) -> Any:
-    return {"obs": history.observations(), "n": np.array([len(one) for one in history.infos], np.float32)}
+    return {"obs": history.observations(), "n": np.array([len(info) for info in history.infos], np.float32)}
 
 
 def as_numpy(history: Any) -> Any:

@@ -50,15 +50,15 @@ TIME = np.concatenate([np.arange(length) for length in LENGTHS])
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_goals_are_ones_that_the_episode_reached(strategy: str) -> None:
-    seen = []
+    goal_rows = []
     for seed in range(30):
         batch = relabelled(EPISODES, strategy=strategy, seed=seed)
         goals = batch["obs"]["desired_goal"][:, 0]
         assert np.array_equal(goals, batch["new_obs"]["desired_goal"][:, 0])
         assert np.array_equal(goals // 1000, NUMBER)
         assert np.array_equal(batch["rewards"], np.abs(goals % 1000 - TIME - 1))
-        seen.append(goals % 1000)
-    times = np.array(seen)
+        goal_rows.append(goals % 1000)
+    times = np.array(goal_rows)
     lowest = {"future": TIME + 1, "final": LENGTHS[NUMBER], "episode": np.ones(len(TIME))}[strategy]
     assert np.array_equal(times.max(0), LENGTHS[NUMBER])
     assert (times >= lowest).all()

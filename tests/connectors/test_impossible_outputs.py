@@ -73,10 +73,10 @@ def acted(policy: Saying, space: gym.Space, explore: bool, seed: int | None) -> 
 
 @pytest.mark.parametrize("has_own", [False, True])
 @pytest.mark.parametrize("explore", [False, True])
-@pytest.mark.parametrize(("name", "last", "found"), WRONG)
-def test_a_row_that_describes_no_action_is_named_with_its_policy(name, last, found, explore, has_own):
+@pytest.mark.parametrize(("name", "last", "problem"), WRONG)
+def test_a_row_that_describes_no_action_is_named_with_its_policy(name, last, problem, explore, has_own):
     policy = WithDistribution(last, SPACES[name]) if has_own else Saying(last)
-    words = rf"policy {type(policy).__name__}'s output .* has {found} in row 2, for environment 2 \(1 of 3"
+    words = rf"policy {type(policy).__name__}'s output .* has {problem} in row 2, for environment 2 \(1 of 3"
     with pytest.raises(InvalidArgument, match=words):
         acted(policy, SPACES[name], explore, seed=0)
 

@@ -56,18 +56,18 @@ def test_random_numbers_go_on_after_restoring_and_pickling_and_are_not_merged() 
     def draw(piece: GetActions) -> list[int]:
         return piece(batch=dict(batch))["actions"].tolist()
 
-    one, two = GetActions(None, spaces.Discrete(5), seed=1), GetActions(None, spaces.Discrete(5), seed=2)
-    fresh = one.get_state()
-    first = draw(one)
-    two.set_state(one.get_state())
-    three = pickle.loads(pickle.dumps(one))
-    assert draw(one) == draw(two) == draw(three)
-    two.set_state(two.merge_states([one.get_state(), three.get_state()]))
-    assert draw(one) == draw(two)
-    two.set_state(fresh)
+    first_piece, two = GetActions(None, spaces.Discrete(5), seed=1), GetActions(None, spaces.Discrete(5), seed=2)
+    state_before = first_piece.get_state()
+    first = draw(first_piece)
+    two.set_state(first_piece.get_state())
+    three = pickle.loads(pickle.dumps(first_piece))
+    assert draw(first_piece) == draw(two) == draw(three)
+    two.set_state(two.merge_states([first_piece.get_state(), three.get_state()]))
+    assert draw(first_piece) == draw(two)
+    two.set_state(state_before)
     assert draw(two) == first  # a state contains the seed
-    one.reset_state()
-    assert draw(one) == first
+    first_piece.reset_state()
+    assert draw(first_piece) == first
 
 
 @pytest.mark.parametrize("seed", [3, 0, -1, 2**63])

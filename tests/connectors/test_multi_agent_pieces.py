@@ -71,8 +71,8 @@ def test_only_agents_that_must_act_have_rows_and_those_of_one_module_share_a_bat
     shared = {}
     pipeline = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)
     batch = pipeline(episodes=episodes, shared_data=shared)
-    whose = {m: [(seat.place, seat.agent_id) for seat in seats] for m, seats in shared["seats"].items()}
-    assert whose == {"low": [(0, "a"), (0, "b"), (1, "a"), (2, "a")], "high": [(0, "c"), (2, "c")]}
+    owners = {m: [(seat.place, seat.agent_id) for seat in seats] for m, seats in shared["seats"].items()}
+    assert owners == {"low": [(0, "a"), (0, "b"), (1, "a"), (2, "a")], "high": [(0, "c"), (2, "c")]}
     expected = [item("a", 2), item("b", 2), item("a", 3), item("a", 1)]
     torch.testing.assert_close(batch["low"]["obs"], torch.tensor(np.array(expected)))
     torch.testing.assert_close(batch["high"]["obs"], torch.tensor(np.array([item("c", 2), item("c", 1)])))
@@ -95,11 +95,11 @@ def test_rows_go_back_to_the_agents_of_their_environments():
     }
     assert {m: len(columns["obs"]) for m, columns in batch.items()} == {"low": 3, "high": 1}
     pipeline = multi_agent_module_to_env(OBSERVATION_SPACES, ACTION_SPACES)
-    told = pipeline(batch=outputs, episodes=episodes, shared_data=shared)
-    assert told["actions"] == [{"a": 0, "b": 1, "c": pytest.approx(0.5)}, {"a": 1}]
-    assert told["actions_for_env"][0]["c"] == pytest.approx(1.0)  # spread over the bounds of its own space
-    assert told["extra_model_outputs"][1] == {"a": {"vf_preds": pytest.approx(0.3)}}
-    assert told["extra_model_outputs"][0]["c"]["state_out"]["h"].tolist() == [7.0, 8.0]
+    result = pipeline(batch=outputs, episodes=episodes, shared_data=shared)
+    assert result["actions"] == [{"a": 0, "b": 1, "c": pytest.approx(0.5)}, {"a": 1}]
+    assert result["actions_for_env"][0]["c"] == pytest.approx(1.0)  # spread over the bounds of its own space
+    assert result["extra_model_outputs"][1] == {"a": {"vf_preds": pytest.approx(0.3)}}
+    assert result["extra_model_outputs"][0]["c"]["state_out"]["h"].tolist() == [7.0, 8.0]
 
 
 def test_an_output_that_loses_rows_is_an_error_that_names_the_module():
@@ -120,13 +120,15 @@ def test_each_module_learns_from_exactly_the_complete_steps_of_its_agents():
     episodes = [episode(4), episode(3)]
     pipeline = multi_agent_learner(OBSERVATION_SPACES, ACTION_SPACES, next_observations=True)
     batch = pipeline(episodes=episodes)
-    own = {m: [e for whole in episodes for e in whole.agent_episodes.values() if e.module_id == m] for m in batch}
+    module_episodes = {
+        m: [e for whole in episodes for e in whole.agent_episodes.values() if e.module_id == m] for m in batch
+    }
     for module_id, columns in batch.items():
-        rows = [e.get_observations(t) for e in own[module_id] for t in range(len(e))]
-        later = [e.get_observations(t + 1) for e in own[module_id] for t in range(len(e))]
+        rows = [e.get_observations(t) for e in module_episodes[module_id] for t in range(len(e))]
+        later = [e.get_observations(t + 1) for e in module_episodes[module_id] for t in range(len(e))]
         torch.testing.assert_close(columns["obs"], torch.tensor(np.array(rows)))
         torch.testing.assert_close(columns["new_obs"], torch.tensor(np.array(later)))
-        rewards = [r for e in own[module_id] for r in e.get_rewards()]
+        rewards = [r for e in module_episodes[module_id] for r in e.get_rewards()]
         torch.testing.assert_close(columns["rewards"], torch.tensor(rewards, dtype=torch.float32))
     assert batch["high"]["terminateds"].tolist() == [False, True] * 2
     assert not batch["low"]["terminateds"].any()
@@ -143,12 +145,12 @@ def test_advantages_are_those_of_each_agents_own_episode():
     for module_id in ("low", "high"):
         expected = []
         for whole in episodes:
-            for own in whole.agent_episodes.values():
-                if own.module_id == module_id and len(own):
-                    values = np.array(own.get_observations())[:, 1] * 10
-                    flags = np.array([own.is_terminated]), np.array([own.is_truncated])
-                    offsets = np.array([0, len(own)])
-                    rewards = np.array(own.get_rewards())
+            for agent_episode in whole.agent_episodes.values():
+                if agent_episode.module_id == module_id and len(agent_episode):
+                    values = np.array(agent_episode.get_observations())[:, 1] * 10
+                    flags = np.array([agent_episode.is_terminated]), np.array([agent_episode.is_truncated])
+                    offsets = np.array([0, len(agent_episode)])
+                    rewards = np.array(agent_episode.get_rewards())
                     expected.append(gae(rewards, values, *flags, gamma=0.9, lambda_=0.8, offsets=offsets)[0])
         np.testing.assert_allclose(batch[module_id]["advantages"], np.concatenate(expected), rtol=1e-5)
 
@@ -183,8 +185,8 @@ def test_recurrent_modules_get_padded_rows_and_each_agents_own_state():
 def test_a_piece_written_for_single_agents_works_for_each_module():
     class ScaleRewards(Connector):
         def __call__(self, *, rl_module=None, batch, episodes, **kwargs):
-            for own in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
-                own.set_rewards(new_data=np.array(own.get_rewards()) * 2)
+            for agent_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+                agent_episode.set_rewards(new_data=np.array(agent_episode.get_rewards()) * 2)
             return batch
 
     whole = episode(4)
@@ -209,9 +211,9 @@ def test_states_are_kept_restored_and_merged_by_module_and_agent():
     merged = build()
     merged.set_state(together.merge_states([first.get_state(), second.get_state()]))
     for agent in "abc":
-        one, other = (p[MODULES[agent]]["ForEachAgent"].rewriter_of(agent) for p in (merged, together))
+        left, right = (p[MODULES[agent]]["ForEachAgent"].rewriter_of(agent) for p in (merged, together))
         rows = np.array([item(agent, 9)])
-        np.testing.assert_allclose(one.rewrite(rows, update=False), other.rewrite(rows, update=False), rtol=1e-6)
+        np.testing.assert_allclose(left.rewrite(rows, update=False), right.rewrite(rows, update=False), rtol=1e-6)
     before = merged.get_state()
     with pytest.raises(StateMismatch, match="the modules"):
         merged.set_state({"low": {}})
@@ -244,6 +246,6 @@ def test_the_iterator_gives_the_agents_that_stepped_or_all_of_them() -> None:
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": 0, "b": 0})
     episode.add_env_step({"a": 1}, {"a": 0, "b": 1}, {"a": 1.0})  # b waits for its next observation
-    assert [own.agent_id for own in Connector.single_agent_episode_iterator([episode])] == ["a"]
+    assert [agent_episode.agent_id for agent_episode in Connector.single_agent_episode_iterator([episode])] == ["a"]
     every = Connector.single_agent_episode_iterator([episode], agents_that_stepped_only=False)
-    assert [own.agent_id for own in every] == ["a", "b"]
+    assert [agent_episode.agent_id for agent_episode in every] == ["a", "b"]

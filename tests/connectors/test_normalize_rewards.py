@@ -41,15 +41,15 @@ def test_rewards_are_divided_by_the_deviation_of_all_returns(lengths: list[int],
     pipeline = learner_pipeline(
         spaces.Box(-9, 9, (2,)), spaces.Discrete(2), pieces=[NormalizeRewards(gamma=0.9, clip=None)]
     )
-    first = pipeline(episodes=EpisodePack.from_episodes([own[0] for own in parts]))
-    later = [own[1] for own in parts if len(own) > 1]
+    first = pipeline(episodes=EpisodePack.from_episodes([episode_chunks[0] for episode_chunks in parts]))
+    later = [episode_chunks[1] for episode_chunks in parts if len(episode_chunks) > 1]
     batch, last = (
         (pipeline(episodes=EpisodePack.from_episodes(later)), later) if later else (first, [p[0] for p in parts])
     )
     returns = []
-    for own in parts:
+    for episode_chunks in parts:
         total = 0.0
-        for reward in np.concatenate([np.asarray(part.get_rewards()) for part in own]):
+        for reward in np.concatenate([np.asarray(part.get_rewards()) for part in episode_chunks]):
             total = 0.9 * total + reward
             returns.append(total)
     deviation = np.std(returns) if len(returns) > 1 else 1.0
@@ -59,7 +59,7 @@ def test_rewards_are_divided_by_the_deviation_of_all_returns(lengths: list[int],
 
 
 def test_normalized_rewards_are_clipped_and_statistics_are_restored():
-    parts = [own[0] for own in chunks([8, 8], [9], 0)]
+    parts = [episode_chunks[0] for episode_chunks in chunks([8, 8], [9], 0)]
     pieces = [NormalizeRewards(clip=0.1), NormalizeRewards(clip=0.1)]
     pipelines = [learner_pipeline(spaces.Box(-9, 9, (2,)), spaces.Discrete(2), pieces=[piece]) for piece in pieces]
     batch = pipelines[0](episodes=parts)

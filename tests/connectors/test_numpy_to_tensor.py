@@ -51,11 +51,11 @@ def test_float64_becomes_float32_and_everything_else_keeps_its_dtype() -> None:
 
 
 def test_fresh_arrays_are_wrapped_and_read_only_ones_copied() -> None:
-    fresh, view = np.zeros(3, np.float32), readonly(np.zeros(3, np.float32))
-    out = NumpyToTensor()(batch={"fresh": fresh, "view": view})
+    writable, view = np.zeros(3, np.float32), readonly(np.zeros(3, np.float32))
+    out = NumpyToTensor()(batch={"fresh": writable, "view": view})
     out["fresh"] += 1
     out["view"] += 1
-    assert fresh.tolist() == [1, 1, 1]
+    assert writable.tolist() == [1, 1, 1]
     assert view.tolist() == [0, 0, 0]
 
 

@@ -134,9 +134,9 @@ def test_a_drawn_row_is_found_again(episodes: list[SingleAgentEpisode], n: int, 
 @given(shapes, shapes)
 def test_rows_of_several_modules_are_found_again(low: list[Any], high: list[Any]) -> None:
     episodes = [
-        chunk(i, *own, agent_id=f"{module} {i}", module_id=module)
+        chunk(i, *lengths, agent_id=f"{module} {i}", module_id=module)
         for module, them in (("low", low), ("high", high))
-        for i, own in enumerate(them)
+        for i, lengths in enumerate(them)
     ]
     both = dict.fromkeys(("low", "high"))
     pipeline = multi_agent_learner(dict.fromkeys(both, OBSERVATIONS), dict.fromkeys(both, ACTIONS))
@@ -159,9 +159,9 @@ def test_agents_of_a_multi_agent_episode_are_named() -> None:
 def test_rows_of_several_sources_are_joined_with_their_origins() -> None:
     buffer = EpisodeReplayBuffer(50, seed=0)
     buffer.add([chunk(0, 5)])
-    other = EpisodeReplayBuffer(50, seed=1)
-    other.add([chunk(1, 9, ended="terminated")])
-    batch = Batch.cat([buffer.sample(3), other.sample(4), buffer.sample(2)])
+    other_buffer = EpisodeReplayBuffer(50, seed=1)
+    other_buffer.add([chunk(1, 9, ended="terminated")])
+    batch = Batch.cat([buffer.sample(3), other_buffer.sample(4), buffer.sample(2)])
     assert assert_read_again(batch) == 9
     assert list(batch.origin.ids) == ["episode 0"] * 3 + ["episode 1"] * 4 + ["episode 0"] * 2
 
@@ -272,9 +272,9 @@ def test_a_row_is_explained_in_words_and_as_html() -> None:
 )
 def test_a_row_of_sequences_is_explained(ended: str, words: str) -> None:
     episodes = [chunk(0, 5, 2, ended)]
-    said = str(explain_batch(learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=3)(episodes=episodes), 1))
+    text = str(explain_batch(learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=3)(episodes=episodes), 1))
     for part in (words, "t=5 … 6 in columns 0 … 1 of 3", "1 column of zeros", "t=2 … 7", "5 steps before it"):
-        assert part in said
+        assert part in text
 
 
 # --- what outlives eviction -------------------------------------------------------------------------------------------
@@ -312,9 +312,9 @@ def test_a_log_is_taken_up_with_a_state_a_copy_and_files(tmp_path: Any) -> None:
     resumed = EpisodeReplayBuffer(4, seed=0, path=tmp_path, resume=True, lineage=20)
     restored = EpisodeReplayBuffer(4, seed=0, lineage=20)
     restored.set_state(state)
-    for one in (restored, copy.deepcopy(restored), pickle.loads(pickle.dumps(restored)), resumed):
-        batch = one.sample(5)
-        one.add([chunk(2, 4)])
+    for copied in (restored, copy.deepcopy(restored), pickle.loads(pickle.dumps(restored)), resumed):
+        batch = copied.sample(5)
+        copied.add([chunk(2, 4)])
         assert set(batch.origin.ids) == {"episode 1"}
         assert set(batch.origin.agent_ids) == {"x"}
         assert batch.origin.t.tolist() == np.asarray(batch.obs)[:, 1].tolist()
@@ -398,16 +398,16 @@ def test_a_stacked_draw_is_found_again(episodes: list[SingleAgentEpisode], frame
 @given(shapes, shapes, st.integers(0, 2**32 - 1))
 def test_draws_of_several_modules_are_found_again(low: list[Any], high: list[Any], seed: int) -> None:
     buffer = MultiAgentEpisodeReplayBuffer(200, seed=seed)
-    for n, (mine, yours) in enumerate(zip(low, high, strict=False)):
-        agents = {"a": max(mine[0], 1), "b": max(yours[0], 1)}
+    for n, (low_values, yours) in enumerate(zip(low, high, strict=False)):
+        agents = {"a": max(low_values[0], 1), "b": max(yours[0], 1)}
         episode = MultiAgentEpisode(f"episode {n}", agent_module_ids={"a": "low", "b": "high"})
-        seen = {agent: np.float32([n, 0]) for agent in agents}
-        episode.add_env_reset(observations=seen)
+        observations = {agent: np.float32([n, 0]) for agent in agents}
+        episode.add_env_reset(observations=observations)
         for t in range(max(agents.values())):
             acting = {agent: t for agent, steps in agents.items() if t < steps}
-            seen = {agent: np.float32([n, t + 1]) for agent in acting}
+            observations = {agent: np.float32([n, t + 1]) for agent in acting}
             ended = {agent: True for agent, steps in agents.items() if t == steps - 1}
-            episode.add_env_step(seen, acting, {agent: float(t) for agent in acting}, terminateds=ended)
+            episode.add_env_step(observations, acting, {agent: float(t) for agent in acting}, terminateds=ended)
         buffer.add([episode])
     for module, batch in buffer.sample(8).items():
         assert assert_read_again(batch) == len(batch)

@@ -60,10 +60,10 @@ class Add(Connector):
 
 
 def test_pieces_run_in_order_on_one_batch_and_the_callers_dict_stays() -> None:
-    given = {"x": np.zeros(1)}
+    arguments = {"x": np.zeros(1)}
     pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b", reads=("a",))])
-    assert list(pipeline(batch=given)) == ["x", "a", "b"]
-    assert list(given) == ["x"]
+    assert list(pipeline(batch=arguments)) == ["x", "a", "b"]
+    assert list(arguments) == ["x"]
 
 
 def test_a_piece_that_reads_what_nobody_writes_is_an_error_when_the_pipeline_is_built() -> None:
@@ -147,28 +147,31 @@ def test_a_piece_that_forgets_to_return_its_batch_is_named(trace: bool) -> None:
 
 
 class Returning(Connector):
-    def __init__(self, given: Any) -> None:
+    def __init__(self, returned: Any) -> None:
         super().__init__()
-        self.given = given
+        self.given = returned
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> Any:
         return self.given
 
 
 @pytest.mark.parametrize("trace", [False, True])
-@pytest.mark.parametrize("given", [[np.zeros(2)], 3, "obs"])
-def test_a_piece_that_returns_something_else_than_its_batch_is_named(given: Any, trace: bool) -> None:
-    pipeline = ConnectorPipeline(connectors=[Returning(given), Add()])
-    with pytest.raises(WrongType, match=f"Returning returned a {type(given).__name__}, not a batch"):
+@pytest.mark.parametrize("returned", [[np.zeros(2)], 3, "obs"])
+def test_a_piece_that_returns_something_else_than_its_batch_is_named(returned: Any, trace: bool) -> None:
+    pipeline = ConnectorPipeline(connectors=[Returning(returned), Add()])
+    with pytest.raises(WrongType, match=f"Returning returned a {type(returned).__name__}, not a batch"):
         pipeline(batch={}, trace=trace)
 
 
 def test_two_filters_keep_their_own_state() -> None:
-    one, two = ConnectorPipeline(connectors=[Add("a"), Add("b")]), ConnectorPipeline(connectors=[Add("a"), Add("b")])
-    one(batch={})
-    one["Add_2"](batch={})
-    assert one.get_state() == {"Add": {"calls": 1}, "Add_2": {"calls": 2}}
-    two.set_state(one.get_state())
+    first_pipeline, two = (
+        ConnectorPipeline(connectors=[Add("a"), Add("b")]),
+        ConnectorPipeline(connectors=[Add("a"), Add("b")]),
+    )
+    first_pipeline(batch={})
+    first_pipeline["Add_2"](batch={})
+    assert first_pipeline.get_state() == {"Add": {"calls": 1}, "Add_2": {"calls": 2}}
+    two.set_state(first_pipeline.get_state())
     assert (two["Add"].calls, two["Add_2"].calls) == (1, 2)
     two.reset_state()
     assert (two["Add"].calls, two["Add_2"].calls) == (0, 0)
@@ -176,10 +179,10 @@ def test_two_filters_keep_their_own_state() -> None:
 
 def test_states_are_merged_by_name_and_not_by_position() -> None:
     first = ConnectorPipeline(connectors=[AddObservations(), Add("a", name="count")])
-    other = ConnectorPipeline(connectors=[Add("a", name="count")])
-    other(batch={})
+    other_pipeline = ConnectorPipeline(connectors=[Add("a", name="count")])
+    other_pipeline(batch={})
     first["count"].calls = 2
-    assert first.merge_states([first.get_state(), other.get_state()]) == {"count": {"calls": 3}}
+    assert first.merge_states([first.get_state(), other_pipeline.get_state()]) == {"count": {"calls": 3}}
 
 
 def test_a_state_of_another_pipeline_is_an_error_and_changes_nothing() -> None:
@@ -304,8 +307,8 @@ def test_pipelines_survive_pickling() -> None:
 
 def test_the_default_pipelines_leave_columns_that_are_there() -> None:
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
-    given = {"obs": np.full((2, 1), 7.0), "rewards": np.full(2, 8.0), "terminateds": np.ones(2, bool)}
-    batch = learner_pipeline()(batch=given, episodes=[episode])
+    input_batch = {"obs": np.full((2, 1), 7.0), "rewards": np.full(2, 8.0), "terminateds": np.ones(2, bool)}
+    batch = learner_pipeline()(batch=input_batch, episodes=[episode])
     assert batch["obs"].tolist() == [[7.0], [7.0]]
     assert batch["rewards"].tolist() == [8.0, 8.0]
     assert batch["terminateds"].tolist() == [True, True]

@@ -102,13 +102,13 @@ def test_batches_go_where_a_policys_parameters_are() -> None:
 def test_actions_are_drawn_and_scored_by_the_policys_own_distribution() -> None:
     policy, inputs = WithDistribution(), torch.tensor([[0.0, 1.0], [3.0, 1.0]])
     pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
-    told = pipeline(rl_module=policy, batch={"action_dist_inputs": inputs}, episodes=[0, 0], explore=False)
-    assert told["actions"].tolist() == [0, 1]
+    result = pipeline(rl_module=policy, batch={"action_dist_inputs": inputs}, episodes=[0, 0], explore=False)
+    assert result["actions"].tolist() == [0, 1]
     expected = policy.distribution.log_prob(inputs, torch.tensor([0, 1]))
-    np.testing.assert_allclose(told["action_logp"], expected)
+    np.testing.assert_allclose(result["action_logp"], expected)
     late = GetActions(None, spaces.Discrete(2), log_probs=False)
     np.testing.assert_allclose(
-        late.log_probs({"action_dist_inputs": inputs.numpy()}, told["actions"], policy), expected
+        late.log_probs({"action_dist_inputs": inputs.numpy()}, result["actions"], policy), expected
     )
     assert isinstance(late.distribution_of(Uniform()), type(distribution_for(spaces.Discrete(2))))
 
@@ -159,24 +159,24 @@ def test_a_pipeline_that_a_runner_cannot_use_is_refused_when_the_runner_is_made(
 def test_hooks_of_a_policys_layers_are_called_while_sampling() -> None:
     env = gym.make("CartPole-v1")
     policy = MLPPolicy(env.observation_space, env.action_space)
-    seen: list[str] = []
+    calls: list[str] = []
     for name in ("actor", "actor.0"):
-        policy.get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
+        policy.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
     runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2)  # which has tried the policy on samples
-    seen.clear()
+    calls.clear()
     runner.sample(num_timesteps=2)
-    assert seen == ["actor.0", "actor"]
+    assert calls == ["actor.0", "actor"]
 
 
-@pytest.mark.parametrize("seen", ["action_dist_inputs", "actions"])
-def test_an_output_that_is_not_a_number_names_its_column_and_environment(seen: str) -> None:
+@pytest.mark.parametrize("column", ["action_dist_inputs", "actions"])
+def test_an_output_that_is_not_a_number_names_its_column_and_environment(column: str) -> None:
     def policy(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        outputs = torch.zeros(len(batch["obs"]), 2 if seen == "action_dist_inputs" else 1)
+        outputs = torch.zeros(len(batch["obs"]), 2 if column == "action_dist_inputs" else 1)
         outputs[2] = torch.nan
-        return {seen: outputs}
+        return {column: outputs}
 
     runner = SingleAgentEnvRunner("Pendulum-v1", policy, num_envs=4)
-    with pytest.raises(InvalidArgument, match=f"output '{seen}' has NaN in row 2, for environment 2"):
+    with pytest.raises(InvalidArgument, match=f"output '{column}' has NaN in row 2, for environment 2"):
         runner.sample(num_timesteps=4)
 
 

@@ -56,8 +56,8 @@ def left(batch: Any, explore: bool | None = None) -> dict[str, Any]:
     return {"actions": torch.zeros(len(nested.first_leaf(batch["obs"]))).long()}
 
 
-def runner_of(seen: Any, *joint: Any) -> MultiAgentEnvRunner:
-    pipelines = multi_agent_env_to_module(seen, dict.fromkeys(seen, ACTIONS), joint=joint)
+def runner_of(observation_spaces: Any, *joint: Any) -> MultiAgentEnvRunner:
+    pipelines = multi_agent_env_to_module(observation_spaces, dict.fromkeys(observation_spaces, ACTIONS), joint=joint)
     mapping = lambda agent_id, episode: agent_id  # noqa: E731
     policies = dict.fromkeys(SEEN, left)
     return MultiAgentEnvRunner(Meeting, policies, env_to_module=pipelines, agent_to_module_mapping_fn=mapping, seed=0)
@@ -74,54 +74,61 @@ def raw() -> MultiAgentEnvRunner:
 @pytest.mark.parametrize("num_timesteps", [4, 12])
 def test_the_agents_that_are_named_are_flattened_and_the_others_stay(agent_ids: Any, num_timesteps: int) -> None:
     chosen = set(SEEN if agent_ids is None else agent_ids)
-    seen = {agent: (FLAT if agent in chosen else SEEN)[agent] for agent in SEEN}
-    found_all = runner_of(seen, FlattenObservations(multi_agent=True, agent_ids=agent_ids))
+    observation_spaces = {agent: (FLAT if agent in chosen else SEEN)[agent] for agent in SEEN}
+    found_all = runner_of(observation_spaces, FlattenObservations(multi_agent=True, agent_ids=agent_ids))
     given_all = raw()
     for _ in range(3):
         chunks = (runner.sample(num_timesteps=num_timesteps) for runner in (found_all, given_all))
-        for found, given in zip(*chunks, strict=True):
+        for rewritten, raw_episode in zip(*chunks, strict=True):
             for agent_id, space in SEEN.items():
-                mine, theirs = (episode.agent_episodes[agent_id] for episode in (found, given))
-                assert (mine.observation_space, len(mine)) == (seen[agent_id], len(theirs))
-                for t in range(len(theirs) + 1):
-                    expected = theirs.get_observations(t)
+                rewritten_agent, raw_agent = (episode.agent_episodes[agent_id] for episode in (rewritten, raw_episode))
+                assert (rewritten_agent.observation_space, len(rewritten_agent)) == (
+                    observation_spaces[agent_id],
+                    len(raw_agent),
+                )
+                for t in range(len(raw_agent) + 1):
+                    expected = raw_agent.get_observations(t)
                     expected = spaces.flatten(space, expected) if agent_id in chosen else expected
-                    assert nested.equal(mine.get_observations(t), expected)
+                    assert nested.equal(rewritten_agent.get_observations(t), expected)
 
 
 def slowly_filtered(observations: list[np.ndarray]) -> list[np.ndarray]:
     """Return each observation normalized by the mean and deviation of the observations so far."""
     rows = np.array(observations, np.float64)
-    found = []
+    filtered = []
     for t in range(1, len(rows) + 1):
         deviation = rows[:t].std(0, ddof=1) if t > 1 else np.ones_like(rows[0])
-        found.append(np.clip((rows[t - 1] - rows[:t].mean(0)) / (deviation + 1e-8), -10, 10))
-    return found
+        filtered.append(np.clip((rows[t - 1] - rows[:t].mean(0)) / (deviation + 1e-8), -10, 10))
+    return filtered
 
 
 def test_each_agent_has_statistics_of_its_own_over_all_its_episodes() -> None:
     runner = runner_of(FLAT, FlattenObservations(agent_ids=["walker"]), MeanStdFilter(multi_agent=True))
-    found, given = runner.sample(num_episodes=3), raw().sample(num_episodes=3)
+    rewritten_chunks, raw_chunks = runner.sample(num_episodes=3), raw().sample(num_episodes=3)
     for agent_id, space in SEEN.items():
-        mine = np.concatenate([e.agent_episodes[agent_id].get_observations() for e in found])
-        theirs = [e.agent_episodes[agent_id] for e in given]
-        flat = [spaces.flatten(space, own.get_observations(t)) for own in theirs for t in range(len(own) + 1)]
-        np.testing.assert_allclose(mine, slowly_filtered(flat), rtol=1e-4, atol=1e-4)
+        rewritten_rows = np.concatenate([e.agent_episodes[agent_id].get_observations() for e in rewritten_chunks])
+        raw_agents = [e.agent_episodes[agent_id] for e in raw_chunks]
+        flat = [
+            spaces.flatten(space, raw_agent.get_observations(t))
+            for raw_agent in raw_agents
+            for t in range(len(raw_agent) + 1)
+        ]
+        np.testing.assert_allclose(rewritten_rows, slowly_filtered(flat), rtol=1e-4, atol=1e-4)
         known = runner.get_state()["env_to_module"]["__joint__"]["MeanStdFilter"]["agents"][agent_id]
         assert known["own"][""]["count"] == len(flat)
 
 
 def test_statistics_of_agents_are_kept_restored_merged_and_not_learned_in_evaluation() -> None:
     joint = (FlattenObservations(agent_ids=["walker"]), MeanStdFilter(multi_agent=True))
-    runner, other = runner_of(FLAT, *joint), runner_of(FLAT, *joint)
+    runner, second_runner = runner_of(FLAT, *joint), runner_of(FLAT, *joint)
     runner.sample(num_episodes=2)
     state = runner.get_state()
     evaluate(runner, num_episodes=1)
     runner.sample(num_episodes=1, explore=False)
     assert str(runner.get_state()["env_to_module"]) == str(state["env_to_module"])
-    other.set_state(state)
-    assert str(other.get_state()["env_to_module"]) == str(state["env_to_module"])
-    other.sample(num_episodes=1)
+    second_runner.set_state(state)
+    assert str(second_runner.get_state()["env_to_module"]) == str(state["env_to_module"])
+    second_runner.sample(num_episodes=1)
     merged = runner.env_to_module.merge_states([r.env_to_module.get_state() for r in (runner, runner)])
     counts = {a: s["synced"][""]["count"] for a, s in merged["__joint__"]["MeanStdFilter"]["agents"].items()}
     assert counts == {"walker": 28, "flyer": 16}
@@ -130,13 +137,13 @@ def test_statistics_of_agents_are_kept_restored_merged_and_not_learned_in_evalua
 
 
 def test_learning_from_raw_episodes_sees_what_acting_stored() -> None:
-    seen = {"walker": FLAT["walker"], "flyer": SEEN["flyer"]}
-    actions, pieces = dict.fromkeys(seen, ACTIONS), [FlattenObservations(agent_ids=["walker"])]
-    acting = runner_of(seen, *pieces)
-    stored = multi_agent_learner(seen, actions)(episodes=acting.sample(num_episodes=2))
-    learner = multi_agent_learner(seen, actions, joint=pieces)
-    given = raw()
-    rewritten = learner(episodes=given.sample(num_episodes=2))
+    observation_spaces = {"walker": FLAT["walker"], "flyer": SEEN["flyer"]}
+    actions, pieces = dict.fromkeys(observation_spaces, ACTIONS), [FlattenObservations(agent_ids=["walker"])]
+    acting = runner_of(observation_spaces, *pieces)
+    stored = multi_agent_learner(observation_spaces, actions)(episodes=acting.sample(num_episodes=2))
+    learner = multi_agent_learner(observation_spaces, actions, joint=pieces)
+    raw_runner = raw()
+    rewritten = learner(episodes=raw_runner.sample(num_episodes=2))
     for agent_id in SEEN:
         assert torch.equal(stored[agent_id]["obs"], rewritten[agent_id]["obs"])
 
@@ -159,5 +166,5 @@ def test_a_rewriter_for_each_agent_may_be_joint_too() -> None:
     first, second = (
         runner_of(FLAT, FlattenObservations(), piece) for piece in (MeanStdFilter(), ForEachAgent(MeanStdFilter))
     )
-    found, other = (runner.sample(num_episodes=2) for runner in (first, second))
-    assert all(a.equals(b) for a, b in zip(found, other, strict=True))
+    first_sample, second_sample = (runner.sample(num_episodes=2) for runner in (first, second))
+    assert all(a.equals(b) for a, b in zip(first_sample, second_sample, strict=True))

@@ -211,14 +211,14 @@ def test_items_are_changed_with_the_ids_of_their_episode() -> None:
     ConnectorV2.add_batch_item(batch, "c", 1, episode)
     ConnectorV2.add_n_batch_items(batch, "c", [2, 3], 2, episode)
     ConnectorV2.add_n_batch_items(batch, "d", np.array([10, 20, 30]), 3, episode)
-    seen = []
+    calls = []
 
     def change(items: tuple[int, int], *ids: str) -> tuple[int, int]:
-        seen.append((tuple(map(int, items)), ids))
+        calls.append((tuple(map(int, items)), ids))
         return items[0] + 1, items[1] + 1
 
     ConnectorV2.foreach_batch_item_change_in_place(batch, ["c", "d"], change)
-    assert seen == [
+    assert calls == [
         ((1, 10), ("E1", "left", "net")),
         ((2, 20), ("E1", "left", "net")),
         ((3, 30), ("E1", "left", "net")),

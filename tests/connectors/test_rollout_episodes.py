@@ -113,10 +113,10 @@ def all_values(pack):
     return value_of(pack.observations)
 
 
-def check_same_chunks(found, expected):
+def check_same_chunks(result, expected):
     """Check that all chunks are equal, except for their ids."""
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
+    assert len(result) == len(expected)
+    for a, b in zip(result, expected, strict=True):
         assert a.t_started == b.t_started
         assert (a.is_terminated, a.is_truncated) == (b.is_terminated, b.is_truncated)
         np.testing.assert_array_equal(a.get_observations(), b.get_observations())
@@ -201,14 +201,14 @@ def test_gae_over_the_rollout_equals_gae_over_the_episodes(mode, rate, num_envs,
         target.discard()
 
 
-def episode(length, *, start=0, obs=2, **more):
+def episode(length, *, start=0, obs=2, **extra):
     rows = np.arange(start, start + length + 1, dtype=np.float32)
-    given = {
+    arguments = {
         "observations": np.repeat(rows[:, None], obs, 1),
         "actions": rows[:-1, None],
         "rewards": rows[:-1],
     }
-    return SingleAgentEpisode.from_arrays(**given | more)
+    return SingleAgentEpisode.from_arrays(**arguments | extra)
 
 
 def fill(episodes, num_envs=2, num_rows=4, obs=2, mode="SameStep", **options):
@@ -236,10 +236,10 @@ def test_what_the_columns_hold_now_is_what_the_episodes_become():
     rollout["reward"][0, 1] = 100
     rollout["obs"][0, 3] = -1
     rollout["terminated"][0, 2] = False
-    found = rollout_to_episodes(rollout, BlockEdge(1, "SameStep"))[0]
-    assert found.get_rewards().tolist() == [0, 100, 2]
-    assert found.get_observations(-1).tolist() == [-1, -1]
-    assert not found.is_terminated
+    result = rollout_to_episodes(rollout, BlockEdge(1, "SameStep"))[0]
+    assert result.get_rewards().tolist() == [0, 100, 2]
+    assert result.get_observations(-1).tolist() == [-1, -1]
+    assert not result.is_terminated
 
 
 def test_ids_infos_lookbacks_custom_data_dtypes_and_other_outputs_come_back():
@@ -263,13 +263,13 @@ def test_ids_infos_lookbacks_custom_data_dtypes_and_other_outputs_come_back():
     rollout = episodes_to_rollout([made], buffer.start_rollout(), BlockEdge(1, "NextStep"))
     assert rollout["obs"][0, :4, 0].tolist() == [1, 2, 0, 1]
     assert rollout["sample_log_prob"][0, :3].tolist() == [-2, -3, -4]
-    found = rollout_to_episodes(rollout, BlockEdge(1, "NextStep"))[0]
-    assert found.equals(made)
-    assert found.get_rewards().dtype == made.get_rewards().dtype
-    assert found.get_infos(0) == {"lap": 1}
+    result = rollout_to_episodes(rollout, BlockEdge(1, "NextStep"))[0]
+    assert result.equals(made)
+    assert result.get_rewards().dtype == made.get_rewards().dtype
+    assert result.get_infos(0) == {"lap": 1}
     rollout["reward"][0, 0] = 9
-    found = rollout_to_episodes(rollout, BlockEdge(1, "NextStep"))[0]
-    assert found.get_rewards([-1, 0], neg_index_as_lookback=True).tolist() == [0.5, 9.0]
+    result = rollout_to_episodes(rollout, BlockEdge(1, "NextStep"))[0]
+    assert result.get_rewards([-1, 0], neg_index_as_lookback=True).tolist() == [0.5, 9.0]
 
 
 def test_an_episode_that_begins_with_the_last_observation_is_a_chunk_without_a_step_and_goes_on():
@@ -389,6 +389,6 @@ def test_a_rollout_on_a_cuda_device_converts_both_ways(mode):
 
 def test_packs_and_lists_of_episodes_fill_the_same_rollout():
     chunks = [episode(2, terminated=True), episode(4, start=9)]
-    rollouts = [fill(given) for given in (chunks, EpisodePack.from_episodes(chunks))]
+    rollouts = [fill(source) for source in (chunks, EpisodePack.from_episodes(chunks))]
     first, second = map(columns_of, rollouts)
     assert all(torch.equal(column, second[name]) for name, column in first.items())

@@ -32,21 +32,21 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> EpisodeDataset:
     ("num_workers", "options"),
     [(0, {}), (2, {}), pytest.param(1, {"multiprocessing_context": "spawn"}, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("what", WHATS, ids=str)
+@pytest.mark.parametrize("sampling", WHATS, ids=str)
 def test_workers_give_the_batches_of_the_sampler_in_its_order(
-    dataset: EpisodeDataset, what: dict[str, Any], num_workers: int, options: dict[str, Any]
+    dataset: EpisodeDataset, sampling: dict[str, Any], num_workers: int, options: dict[str, Any]
 ) -> None:
-    sampler, inline = (dataset.sampler(**what, seed=0) for _ in range(2))
+    sampler, inline = (dataset.sampler(**sampling, seed=0) for _ in range(2))
     inline.draw(), sampler.draw()
     state = sampler.state_dict()
-    found = list(sampled_loader(sampler, num_workers, **options))
-    wanted = list(inline)
-    assert len(found) == len(wanted)
-    for batch, own in zip(found, wanted, strict=True):
+    result = list(sampled_loader(sampler, num_workers, **options))
+    expected_batches = list(inline)
+    assert len(result) == len(expected_batches)
+    for batch, expected_batch in zip(result, expected_batches, strict=True):
         assert all(isinstance(column, torch.Tensor) for column in batch.to_dict().values())
         assert batch.obs.dtype == torch.float32
-        assert {k: v.tolist() for k, v in batch.items()} == {k: v.tolist() for k, v in own.items()}
-        assert batch.origin.ids.tolist() == own.origin.ids.tolist()
+        assert {k: v.tolist() for k, v in batch.items()} == {k: v.tolist() for k, v in expected_batch.items()}
+        assert batch.origin.ids.tolist() == expected_batch.origin.ids.tolist()
     assert sampler.state_dict() == inline.state_dict() != state
 
 
@@ -54,8 +54,8 @@ def test_what_a_spawned_worker_gets_opens_the_files_itself(dataset: EpisodeDatas
     batches = SampledBatches(dataset.sampler(steps=7, seed=0))
     sent = pickle.dumps(batches)
     assert len(sent) < 4000
-    again = [batch.obs.tolist() for batch in pickle.loads(sent)]
-    assert again == [batch.obs.tolist() for batch in dataset.sampler(steps=7, seed=0)]
+    restored_batches = [batch.obs.tolist() for batch in pickle.loads(sent)]
+    assert restored_batches == [batch.obs.tolist() for batch in dataset.sampler(steps=7, seed=0)]
 
 
 def test_a_loader_that_is_left_has_moved_the_sampler_by_what_was_taken(dataset: EpisodeDataset) -> None:
@@ -72,9 +72,9 @@ def test_draws_are_prefetched_to_a_device(dataset: EpisodeDataset) -> None:
     inline = dataset.sampler(steps=5, seed=0)
     with Prefetch(dataset.sampler(steps=5, seed=0).draw, device="cpu") as batches:
         for _ in range(20):
-            batch, own = next(batches), inline.draw()
-            assert batch.obs.tolist() == own.obs.tolist()
-            assert batch.indices.tolist() == own.indices.tolist()
+            batch, inline_batch = next(batches), inline.draw()
+            assert batch.obs.tolist() == inline_batch.obs.tolist()
+            assert batch.indices.tolist() == inline_batch.indices.tolist()
 
 
 def test_a_collate_runs_where_batches_are_drawn(dataset: EpisodeDataset) -> None:

@@ -37,8 +37,8 @@ class Numbered(gym.Env):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.left -= 1
         ended = self.left == 0
-        odd = self.shown % 2 == 0
-        return self._show(), float(self.shown), ended and odd, ended and not odd, {}
+        is_odd = self.shown % 2 == 0
+        return self._show(), float(self.shown), ended and is_odd, ended and not is_odd, {}
 
 
 class Watching:
@@ -53,8 +53,8 @@ class Watching:
     def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
         memory = batch["state_in"]["h"]
         for env, row in enumerate(newest(batch["obs"])[:, 0]):
-            seen = {name: part[env, 0].clone() for name, part in batch["obs"].items()}
-            self.saw[tuple(row.tolist())] = seen, float(memory[env, 0])
+            observed = {name: part[env, 0].clone() for name, part in batch["obs"].items()}
+            self.saw[tuple(row.tolist())] = observed, float(memory[env, 0])
         state = {"h": 0.5 * memory + newest(batch["obs"])[:, 0, 1:]}
         return {"action_dist_inputs": torch.zeros(len(memory), 1, 3), "state_out": state}
 
@@ -72,7 +72,7 @@ def test_the_learner_sees_what_the_policy_saw(mode: AutoresetMode, num_timesteps
     envs = gym.vector.SyncVectorEnv([lambda i=i: Numbered(i) for i in range(3)], autoreset_mode=mode)
     to_module = env_to_module_pipeline(OBSERVATIONS, ACTIONS, pieces=pieces, policy=policy)
     runner = SingleAgentEnvRunner(envs, policy, env_to_module=to_module)
-    again = learner_pipeline(
+    second_pipeline = learner_pipeline(
         OBSERVATIONS,
         ACTIONS,
         pieces=[acting.FrameStacking(num_frames=3), acting.PrevActionsPrevRewards(**options)],
@@ -83,19 +83,21 @@ def test_the_learner_sees_what_the_policy_saw(mode: AutoresetMode, num_timesteps
     num_steps = 0
     for _ in range(4):
         pack = runner.sample(num_timesteps=num_timesteps)
-        batch = again(rl_module=policy, episodes=pack)
+        batch = second_pipeline(rl_module=policy, episodes=pack)
         mask = batch["loss_mask"]
         num_steps += int(mask.sum())
         for i, length in enumerate(batch["seq_lens"].tolist()):
             for t in range(length):
                 row = {name: part[i, t] for name, part in batch["obs"].items()}
-                seen, memory = policy.saw[tuple(newest(row).tolist())]
-                assert all(torch.equal(row[name], seen[name]) for name in row)
+                observed, memory = policy.saw[tuple(newest(row).tolist())]
+                assert all(torch.equal(row[name], observed[name]) for name in row)
                 assert t or batch["state_in"]["h"][i].item() == memory
         known = [(env, t) for env, t in mask.nonzero().tolist()]
         after = [{name: part[env, t] for name, part in batch["new_obs"].items()} for env, t in known]
         seen_after = [(row, policy.saw.get(tuple(newest(row).tolist()))) for row in after]
-        compared = [all(torch.equal(row[name], seen[0][name]) for name in row) for row, seen in seen_after if seen]
+        compared = [
+            all(torch.equal(row[name], observed[0][name]) for name in row) for row, observed in seen_after if observed
+        ]
         assert all(compared)
         assert compared
     assert num_steps >= 4 * num_timesteps

@@ -92,9 +92,9 @@ def test_a_piece_that_clips_rewards_before_returns_are_computed_has_its_effect(p
     expected = pipeline(rl_module=policy, episodes=clipped)
     before = pipeline(rl_module=policy, episodes=loud)
     pipeline.insert_after("AddColumns", ClipRewards())
-    found = pipeline(rl_module=policy, episodes=loud)
+    result = pipeline(rl_module=policy, episodes=loud)
     for column in piece.writes:
-        torch.testing.assert_close(found[column], expected[column])
+        torch.testing.assert_close(result[column], expected[column])
         assert not torch.allclose(before[column], expected[column])
 
 
@@ -108,9 +108,9 @@ def test_an_ending_set_in_the_middle_of_an_episode_ends_its_returns_there(piece:
     pipeline = learner_pipeline(action_space=ACTIONS, returns=piece)
     expected = pipeline(rl_module=policy, episodes=pieces)
     pipeline.insert_after("AddColumns", LivesLost())
-    found = pipeline(rl_module=policy, episodes=[collected(0), whole])
+    result = pipeline(rl_module=policy, episodes=[collected(0), whole])
     for column in piece.writes:
-        torch.testing.assert_close(found[column], expected[column])
+        torch.testing.assert_close(result[column], expected[column])
 
 
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5), seed=st.integers(0, 99), terminal=st.booleans())
@@ -119,7 +119,7 @@ def test_advantages_with_endings_anywhere_are_those_of_a_loop(lengths: list[int]
     returns = GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8)
     pipeline = learner_pipeline(action_space=ACTIONS, returns=returns)
     pipeline.insert_after("AddColumns", LivesLost("terminateds" if terminal else "truncateds"))
-    found = pipeline(rl_module=Leaning(), episodes=episodes)["advantages"]
+    result = pipeline(rl_module=Leaning(), episodes=episodes)["advantages"]
     expected: list[float] = []
     for episode in episodes:
         values, rewards = episode.get_observations().sum(-1), episode.get_rewards()
@@ -130,7 +130,7 @@ def test_advantages_with_endings_anywhere_are_those_of_a_loop(lengths: list[int]
             later = rewards[t] + 0.9 * bootstrap - values[t] + (0.0 if ends else 0.9 * 0.8 * later)
             sums.append(later)
         expected += sums[::-1]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_columns_of_its_own_a_batch_has_the_episodes_rewards_and_endings() -> None:
@@ -148,8 +148,8 @@ def test_without_columns_of_its_own_a_batch_has_the_episodes_rewards_and_endings
         lambda_=0.8,
         offsets=np.array([0, 5]),
     )
-    found = pipeline(rl_module=Leaning(), episodes=[episode])["advantages"]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    result = pipeline(rl_module=Leaning(), episodes=[episode])["advantages"]
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5)
 
 
 def test_rewards_written_to_episodes_after_their_column_was_made_are_refused() -> None:
@@ -161,8 +161,8 @@ def test_rewards_written_to_episodes_after_their_column_was_made_are_refused() -
         pipeline(episodes=[collected(3)])
     early = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo(), pieces=[DoubledInEpisodes()])
     plain = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())
-    found, before = (pipeline(episodes=[collected(3)])["returns_to_go"] for pipeline in (early, plain))
-    torch.testing.assert_close(found, 2 * before)
+    result, before = (pipeline(episodes=[collected(3)])["returns_to_go"] for pipeline in (early, plain))
+    torch.testing.assert_close(result, 2 * before)
 
 
 def test_padding_holds_no_action_that_v_trace_would_have_to_know() -> None:
@@ -175,6 +175,6 @@ def test_padding_holds_no_action_that_v_trace_would_have_to_know() -> None:
     episodes = [collected(3, 5, terminated=True), collected(25, 6)]
     padded = learner_pipeline(action_space=ACTIONS, returns=VTrace(gamma=0.9), max_seq_len=10)
     flat = learner_pipeline(action_space=ACTIONS, returns=VTrace(gamma=0.9))
-    found, expected = (pipeline(rl_module=OfEachStep(), episodes=episodes) for pipeline in (padded, flat))
+    result, expected = (pipeline(rl_module=OfEachStep(), episodes=episodes) for pipeline in (padded, flat))
     for column in ("advantages", "value_targets"):
-        torch.testing.assert_close(found[column][found["loss_mask"]], expected[column])
+        torch.testing.assert_close(result[column][result["loss_mask"]], expected[column])

@@ -23,8 +23,8 @@ def tensors(arguments, device="cpu"):
 
 def check_equal(name, arguments, device="cpu", **options):
     expected = getattr(on_arrays, name)(**arguments, **options)
-    found = getattr(on_tensors, name)(**tensors(arguments, device), **options)
-    pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+    result = getattr(on_tensors, name)(**tensors(arguments, device), **options)
+    pairs = zip(result, expected, strict=True) if isinstance(expected, tuple) else [(result, expected)]
     for tensor, array in pairs:
         assert tensor.device.type == device
         assert tensor.dtype == torch.from_numpy(array).dtype

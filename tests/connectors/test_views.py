@@ -34,11 +34,11 @@ SPACES = HistorySpaces(BOX, ACTIONS)
 def expected_windows(episode: WholeEpisode, first: int, g: int, k: int) -> dict[str, Any]:
     """Return the expected windows at observation g, of an episode whose chunk begins at step `first`, item by item."""
     zero = np.zeros(2, np.float32)
-    seen, done = range(g - k + 1, g + 1), range(g - k, g)
+    observation_times, done = range(g - k + 1, g + 1), range(g - k, g)
     one_hot = np.eye(3, dtype=np.float32)
     return {
-        "observations": np.array([episode.observations[i] if i >= first else zero for i in seen]),
-        "observed": np.array([i >= first for i in seen]),
+        "observations": np.array([episode.observations[i] if i >= first else zero for i in observation_times]),
+        "observed": np.array([i >= first for i in observation_times]),
         "actions": np.array([episode.actions[i] if i >= first else 0 for i in done]),
         "flat_actions": np.array([one_hot[episode.actions[i]] if i >= first else np.zeros(3) for i in done]),
         "rewards": np.array([episode.rewards[i] if i >= first else 0.0 for i in done], np.float32),
@@ -62,11 +62,11 @@ def windows(history: History, k: int) -> dict[str, Any]:
 
 
 def assert_rows(history: History, k: int, places: list[tuple[WholeEpisode, int, int]]) -> None:
-    found = windows(history, k)
+    result = windows(history, k)
     assert len(history) == len(places)
     for row, (episode, first, g) in enumerate(places):
         for name, value in expected_windows(episode, first, g, k).items():
-            assert np.array_equal(found[name][row], value), (name, row)
+            assert np.array_equal(result[name][row], value), (name, row)
     assert np.array_equal(history.observations(), history.observations(k)[:, -1])
 
 
@@ -137,9 +137,9 @@ def test_columns_and_their_spaces_are_found_and_bounds_kept_where_a_view_knows_t
 
 
 def test_binding_views_draws_nothing_from_the_spaces_of_the_user() -> None:
-    ours, theirs = spaces.Discrete(1000, seed=3), spaces.Discrete(1000, seed=3)
+    ours, reference_space = spaces.Discrete(1000, seed=3), spaces.Discrete(1000, seed=3)
     Views([PrevActionsPrevRewards()], BOX, ours)
-    assert ours.sample() == theirs.sample()
+    assert ours.sample() == reference_space.sample()
 
 
 def test_bound_views_survive_pickling() -> None:
@@ -199,7 +199,7 @@ class WrongSpace:
 
 
 @pytest.mark.parametrize(
-    ("view", "error", "told"),
+    ("view", "error", "message"),
     [
         (in_place, WrongType, "view in_place fails on samples of the spaces: ValueError: .*read-only"),
         (misspelt, WrongType, "view misspelt fails on samples of the spaces: AttributeError: .*'observation'"),
@@ -207,8 +207,8 @@ class WrongSpace:
         (WrongSpace(), ShapeMismatch, "view WrongSpace: column 'obs' is an array of shape .* its space is Discrete"),
     ],
 )
-def test_what_is_wrong_with_a_view_is_said_when_it_is_bound(view: Any, error: type, told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_what_is_wrong_with_a_view_is_said_when_it_is_bound(view: Any, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
         Views([view], BOX, ACTIONS)
 
 

@@ -161,9 +161,9 @@ def test_previous_actions_and_rewards_flattened_fit_the_policies_of_the_library(
     assert pipeline.recorded_observation_space == box
     policy = MLPPolicy(pipeline.observation_space, envs.single_action_space)
     runner = SingleAgentEnvRunner(envs, policy, env_to_module=pipeline, seed=0)
-    again = learner_pipeline(views=pipeline.views, returns=GeneralizedAdvantageEstimation(), policy=policy)
+    second_pipeline = learner_pipeline(views=pipeline.views, returns=GeneralizedAdvantageEstimation(), policy=policy)
     for _ in range(4):
-        batch = again(rl_module=policy, episodes=runner.sample(num_timesteps=10))
+        batch = second_pipeline(rl_module=policy, episodes=runner.sample(num_timesteps=10))
         logp = policy.distribution.log_prob(policy(batch)["action_dist_inputs"], batch["actions"])
         torch.testing.assert_close(logp.detach(), batch["action_logp"], rtol=0, atol=1e-6)
 
@@ -206,8 +206,10 @@ class Relay:
     def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
         self.t += 1
         over = self.t == 9
-        seen = self._show() if not over else {agent: np.full(2, self.shown, np.float32) for agent in ("left", "right")}
-        return seen, dict.fromkeys(actions, float(self.t)), {"__all__": over}, {"__all__": False}, {}
+        observations = (
+            self._show() if not over else {agent: np.full(2, self.shown, np.float32) for agent in ("left", "right")}
+        )
+        return observations, dict.fromkeys(actions, float(self.t)), {"__all__": over}, {"__all__": False}, {}
 
 
 class Remembering(torch.nn.Module):
@@ -238,10 +240,10 @@ def test_agents_of_one_module_learn_from_what_they_saw() -> None:
     acting = multi_agent_env_to_module(box, actions, **options)
     runner = MultiAgentEnvRunner(env, policy, env_to_module=acting, seed=0)
     views = acting["default_policy"].views
-    again = multi_agent_learner(box, actions, views={"default_policy": views})
+    second_pipeline = multi_agent_learner(box, actions, views={"default_policy": views})
     num_rows = 0
     for _ in range(6):
-        batch = again(episodes=runner.sample(num_timesteps=5))["default_policy"]
+        batch = second_pipeline(episodes=runner.sample(num_timesteps=5))["default_policy"]
         num_rows += len(batch["obs"])
         for row, agent in zip(batch["obs"], batch["agent_id"], strict=True):
             assert torch.equal(policy.saw[tuple(row.tolist())], agent)

@@ -98,9 +98,9 @@ RIGHT = {  # arguments that make sense after all
 }
 
 
-@pytest.mark.parametrize(("make", "given"), MAKERS, ids=lambda value: getattr(value, "__name__", ""))
-def test_constructor_wrong_argument_raises(make, given):
-    make(**given)
+@pytest.mark.parametrize(("make", "arguments"), MAKERS, ids=lambda value: getattr(value, "__name__", ""))
+def test_constructor_wrong_argument_raises(make, arguments):
+    make(**arguments)
     for name, parameter in inspect.signature(make).parameters.items():
         if name in SKIPPED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -108,7 +108,7 @@ def test_constructor_wrong_argument_raises(make, given):
             is_default = value is None and parameter.default is None
             if is_default or name in RIGHT.get(kind, ()):
                 continue
-            if not refuses(make, {**given, name: value}):
+            if not refuses(make, {**arguments, name: value}):
                 pytest.fail(f"{make.__name__}({name}={value!r}) is taken without a word")
 
 

@@ -78,8 +78,8 @@ def test_every_environment_adapter_is_checked() -> None:
     for package in (episode_runners, episode_learners, storage):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
-                own = vars(importlib.import_module(module.name)).values()
-                shipped |= {kind.__name__ for kind in own if is_env(kind) and kind.__module__ == module.name}
+                members = vars(importlib.import_module(module.name)).values()
+                shipped |= {kind.__name__ for kind in members if is_env(kind) and kind.__module__ == module.name}
     internal = {"_Filmed", "GuardedVectorEnv"}  # wrappers that the library adds itself
     assert shipped - internal == {*WRAPPERS, "SerialVectorEnv", "EnvPoolVectorEnv", "TorchVectorEnv"}
     assert isinstance(make_vector_env("CartPole-v1", 2), SerialVectorEnv)
@@ -129,11 +129,11 @@ class Countdown:
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         self.t += 1
-        there = ("early",) if self.t % 3 and self.t <= 7 else ()
-        there += ("late",) if self.t >= 2 else ()
-        seen = {name: np.full(1, self.t, np.float32) for name in there}
+        agents = ("early",) if self.t % 3 and self.t <= 7 else ()
+        agents += ("late",) if self.t >= 2 else ()
+        observations = {name: np.full(1, self.t, np.float32) for name in agents}
         ended = {"early": self.t == 7, "late": False, "__all__": self.t == 9}
-        return seen, dict.fromkeys(seen, 1.0), ended, {"__all__": False}, {}
+        return observations, dict.fromkeys(observations, 1.0), ended, {"__all__": False}, {}
 
 
 AGENTS = {
@@ -150,10 +150,10 @@ AGENTS = {
 def test_multi_agent_env_steps_equal_cut_and_joined(name: str) -> None:
     whole, chunks, env = played(AGENTS[name], num_steps=40, cut_every=7)
     assert len(whole) > 1
-    for agent_id, own in whole.agent_episodes.items():
+    for agent_id, agent_episode in whole.agent_episodes.items():
         space = env.space("observation_space", agent_id)
-        assert all(space.contains(observation) for observation in own.get_observations())
-        assert len(own.get_rewards()) == len(own) == len(own.get_observations()) - 1
+        assert all(space.contains(observation) for observation in agent_episode.get_observations())
+        assert len(agent_episode.get_rewards()) == len(agent_episode) == len(agent_episode.get_observations()) - 1
     for later in chunks[1:]:
         chunks[0].concat_episode(later)
     assert chunks[0].equals(whole)

@@ -55,12 +55,12 @@ BASES = {"Policy", "RecurrentPolicy"}
 def test_every_policy_is_checked(name: str) -> None:
     for case in SHIPPED[name]:
         options = {"observation_space": BOX, "action_space": ACTIONS, "views": [], **case}
-        seen, acts, views = (options.pop(key) for key in ("observation_space", "action_space", "views"))
+        observation_space, acts, views = (options.pop(key) for key in ("observation_space", "action_space", "views"))
         policy = getattr(episode_learners, name)(
-            Views(views, seen, acts).observation_space, acts, generator=seeded(), **options
+            Views(views, observation_space, acts).observation_space, acts, generator=seeded(), **options
         )
-        asked = ["compute_values"] if hasattr(policy, "compute_values") else []
-        check_policy(policy, seen, acts, views=views, interface=asked, tolerance=1e-3)
+        interface = ["compute_values"] if hasattr(policy, "compute_values") else []
+        check_policy(policy, observation_space, acts, views=views, interface=interface, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("observation_space", OBSERVATION_SPACES, ids=["vector", "image", "number"])
@@ -74,8 +74,8 @@ def test_policy_passes_check_policy(make: Any, action_space: spaces.Space, obser
 @pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
 def test_policy_behind_views_passes_check_policy(make: Any) -> None:
     chain = [PrevActionsPrevRewards(), FlattenObservations(), FrameStacking(num_frames=3), time_steps]
-    seen = Views(chain, BOX, ACTIONS).observation_space
-    policy = make(seen, ACTIONS, generator=seeded())
+    observation_space = Views(chain, BOX, ACTIONS).observation_space
+    policy = make(observation_space, ACTIONS, generator=seeded())
     check_policy(policy, BOX, ACTIONS, views=chain)
 
 
@@ -292,9 +292,9 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("make", "told"), MUTANTS, ids=lambda part: getattr(part, "__name__", ""))
-def test_broken_policy_fails_check_policy(make: Any, told: str) -> None:
-    with pytest.raises(ContractViolation, match=told) as caught:
+@pytest.mark.parametrize(("make", "message"), MUTANTS, ids=lambda part: getattr(part, "__name__", ""))
+def test_broken_policy_fails_check_policy(make: Any, message: str) -> None:
+    with pytest.raises(ContractViolation, match=message) as caught:
         check_policy(make(), BOX, ACTIONS)
     assert str(caught.value).startswith(make.__name__)
 

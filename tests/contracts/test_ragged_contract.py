@@ -54,7 +54,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     )
 
 
-def _multi_agent(given: Any) -> MultiAgentEpisode:
+def _multi_agent(data: Any) -> MultiAgentEpisode:
     game = MultiAgentEpisode(ragged={"a": {"observations": "i4", "actions": "i4"}})
     game.add_env_reset(observations={"a": [1, 2]})
     game.add_env_step({"a": [3]}, {"a": [4, 5]}, {"a": 1.0}, terminateds={"__all__": True})
@@ -62,70 +62,70 @@ def _multi_agent(given: Any) -> MultiAgentEpisode:
 
 
 def _converter(name: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
-    def call(given: Any) -> Any:
+    def call(data: Any) -> Any:
         from episodes import converters
 
-        filled = [arg(given) if callable(arg) else arg for arg in args]
-        return getattr(converters, name)(given.episodes, *filled, **options)
+        filled = [arg(data) if callable(arg) else arg for arg in args]
+        return getattr(converters, name)(data.episodes, *filled, **options)
 
     return call
 
 
 def _inspect(name: str, *args: Any, of: str = "episode") -> Callable[[Any], Any]:
-    def call(given: Any) -> Any:
+    def call(data: Any) -> Any:
         from episodes import inspect
 
-        filled = [arg(given) if callable(arg) else arg for arg in args]
-        return getattr(inspect, name)(getattr(given, of), *filled)
+        filled = [arg(data) if callable(arg) else arg for arg in args]
+        return getattr(inspect, name)(getattr(data, of), *filled)
 
     return call
 
 
 def _storage(name: str, *args: Any) -> Callable[[Any], Any]:
-    def call(given: Any) -> Any:
+    def call(data: Any) -> Any:
         from episodes import storage
 
-        filled = [arg(given) if callable(arg) else arg for arg in args]
+        filled = [arg(data) if callable(arg) else arg for arg in args]
         return getattr(storage, name)(*filled)
 
     return call
 
 
-def _accumulated(given: Any) -> Any:
+def _accumulated(data: Any) -> Any:
     from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 
-    message = encoded([given.pack], Schemas())
+    message = encoded([data.pack], Schemas())
     return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])
 
 
-def _learned(given: Any) -> Any:
+def _learned(data: Any) -> Any:
     from connectors import learner_pipeline
 
-    return learner_pipeline()(batch={}, episodes=given.episodes)
+    return learner_pipeline()(batch={}, episodes=data.episodes)
 
 
 def _sampled(name: str, **options: Any) -> Callable[[Any], Any]:
-    return lambda given: getattr(given.buffer, name)(**options)
+    return lambda data: getattr(data.buffer, name)(**options)
 
 
-def _prioritized(given: Any) -> Any:
+def _prioritized(data: Any) -> Any:
     from episodes.replay import PrioritizedEpisodeReplayBuffer
 
     buffer = PrioritizedEpisodeReplayBuffer(1000, seed=0)
-    buffer.add(given.pack)
+    buffer.add(data.pack)
     buffer.update_priorities(np.arange(3), np.ones(3))
     return buffer.sample_chunks(4), buffer.sample(4)
 
 
 def _drawn(**options: Any) -> Callable[[Any], Any]:
-    return lambda given: given.dataset.sampler(**options).draw()
+    return lambda data: data.dataset.sampler(**options).draw()
 
 
-def _recorded(given: Any) -> Any:
+def _recorded(data: Any) -> Any:
     from episodes import VectorRecorder
 
     recorder = VectorRecorder(1, autoreset_mode="NextStep")
-    recorder.reset(given.episode.get_observations(slice(0, 1)))
+    recorder.reset(data.episode.get_observations(slice(0, 1)))
     return recorder
 
 

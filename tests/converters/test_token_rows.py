@@ -63,8 +63,8 @@ def test_token_rows_without_losses_restore_the_episodes(name: str, episodes: lis
     rows, report = write(episodes)
     assert not report, str(report)
     restored = read(rows)
-    for episode, other in zip(episodes, restored, strict=True):
-        assert episode.equals(other)
+    for episode, restored_episode in zip(episodes, restored, strict=True):
+        assert episode.equals(restored_episode)
 
 
 def wild() -> list[SingleAgentEpisode]:
@@ -94,7 +94,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
+    ("name", "losses"),
     [
         ("trl", {"rewards of turns", "truncation"}),
         ("skyrl", set()),
@@ -102,10 +102,10 @@ LOSSES = {
         ("verl", {"truncation"}),
     ],
 )
-def test_token_rows_report_every_loss(name: str, more: set[str]) -> None:
+def test_token_rows_report_every_loss(name: str, losses: set[str]) -> None:
     write, _ = FORMATS[name]
     rows, report = write(wild())
-    assert {loss.what for loss in report} == LOSSES | more
+    assert {loss.what for loss in report} == LOSSES | losses
     with pytest.raises(LostInConversion, match="branches"):
         write(wild(), strict=True)
     assert rows
@@ -195,7 +195,7 @@ def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
     config = transformers.LlamaConfig(
         vocab_size=100, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
-    model, seen = transformers.LlamaForCausalLM(config), []
+    model, recorded = transformers.LlamaForCausalLM(config), []
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
         episodes = []
@@ -211,7 +211,7 @@ def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
         return columns
 
     def rewards(completions: list[Any], reward: list[float], **columns: Any) -> list[float]:
-        seen.append(reward)
+        recorded.append(reward)
         return reward
 
     trainer = GRPOTrainer(
@@ -234,7 +234,7 @@ def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
     )
     before = [parameter.detach().clone() for parameter in model.parameters()]
     trainer.train()
-    assert seen == [[0.0, 1.0, 2.0, 3.0]]
+    assert recorded == [[0.0, 1.0, 2.0, 3.0]]
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 

@@ -45,13 +45,13 @@ def test_compare_episodes_of_itself_is_empty(episode: SingleAgentEpisode) -> Non
 @given(st.integers(1, 50), st.data())
 def test_compare_episodes_counts_changed_items(num: int, data: st.DataObject) -> None:
     steps = data.draw(st.sets(st.integers(0, num - 1), min_size=1))
-    one, rewards = walk(num, id_="e"), np.ones(num)
+    episode, rewards = walk(num, id_="e"), np.ones(num)
     rewards[list(steps)] = np.nan
-    other = SingleAgentEpisode.from_arrays(one.get_observations(), one.get_actions(), rewards, id_="e")
-    (track,) = compare_episodes(one, other).tracks
+    other_episode = SingleAgentEpisode.from_arrays(episode.get_observations(), episode.get_actions(), rewards, id_="e")
+    (track,) = compare_episodes(episode, other_episode).tracks
     assert (track.track, track.step, track.num_steps) == ("rewards", min(steps), len(steps))
     assert (track.a, track.b) == ("1", "NaN")
-    assert not compare_episodes(other, other)
+    assert not compare_episodes(other_episode, other_episode)
 
 
 def test_compare_episodes_aligns_chunks_by_env_step() -> None:

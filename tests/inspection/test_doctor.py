@@ -131,13 +131,13 @@ class BlanksLast(Answering):
 
 
 class DtypeDrifts(Answering):
-    def answer(self, o, *rest):
-        return o.astype(np.float64), *rest
+    def answer(self, o, *remaining):
+        return o.astype(np.float64), *remaining
 
 
 class ShapeDrifts(Answering):
-    def answer(self, o, *rest):
-        return o[: 2 + (self.t != 9)], *rest
+    def answer(self, o, *remaining):
+        return o[: 2 + (self.t != 9)], *remaining
 
 
 class LeavesItsSpace(Walk):
@@ -152,23 +152,23 @@ class LosesAKey(Walk):
 
 
 class NotANumber(Answering):
-    def answer(self, o, *rest):
-        return o * (np.float32("nan") if self.t == 7 else np.float32(1)), *rest
+    def answer(self, o, *remaining):
+        return o * (np.float32("nan") if self.t == 7 else np.float32(1)), *remaining
 
 
 class InfiniteReward(Answering):
-    def answer(self, o, r, *rest):
-        return o, float("inf") if self.t == 7 else r, *rest
+    def answer(self, o, r, *remaining):
+        return o, float("inf") if self.t == 7 else r, *remaining
 
 
 class ArrayReward(Answering):
-    def answer(self, o, r, *rest):
-        return o, np.ones(1), *rest
+    def answer(self, o, r, *remaining):
+        return o, np.ones(1), *remaining
 
 
 class NoReward(Answering):
-    def answer(self, o, r, *rest):
-        return o, None, *rest
+    def answer(self, o, r, *remaining):
+        return o, None, *remaining
 
 
 class ClockJumps(Walk):
@@ -196,8 +196,8 @@ class IgnoresItsSeed(Walk):
 
 
 class RewardsByChance(Answering):
-    def answer(self, o, r, *rest):
-        return o, float(np.random.default_rng().normal()), *rest
+    def answer(self, o, r, *remaining):
+        return o, float(np.random.default_rng().normal()), *remaining
 
 
 class InfoChangesType(Walk):
@@ -259,8 +259,8 @@ class NeverEnds(Walk):
 class Paid(Answering):
     """A sound walk whose rewards follow from place and action."""
 
-    def answer(self, o, r, *rest):
-        return o, float(3.0 + o[0] - 2 * o[1] + 0.5 * o[2] ** 2), *rest
+    def answer(self, o, r, *remaining):
+        return o, float(3.0 + o[0] - 2 * o[1] + 0.5 * o[2] ** 2), *remaining
 
 
 class RewardsLate(Paid):
@@ -269,9 +269,9 @@ class RewardsLate(Paid):
         return super().reset(**arguments)
 
     def answer(self, *answer):
-        o, r, *rest = super().answer(*answer)
+        o, r, *remaining = super().answer(*answer)
         r, self.next_reward = self.next_reward, r
-        return o, r, *rest
+        return o, r, *remaining
 
 
 class RewardsLateOverResets(RewardsLate):
@@ -283,8 +283,8 @@ class RewardsLateOverResets(RewardsLate):
 
 
 class EqualRewardsLate(Answering):
-    def answer(self, o, r, *rest):
-        return o, float(self.t > 1), *rest
+    def answer(self, o, r, *remaining):
+        return o, float(self.t > 1), *remaining
 
 
 class Skipping(gym.Wrapper):
@@ -412,9 +412,9 @@ class Two:
         self.t += 1
         observations, rewards = self.seen(), dict.fromkeys(self.paid(), 1.0)
         over = {agent: self.t >= self.ends[agent] for agent in self.agents}
-        never, told = dict.fromkeys(over, False), {agent: {} for agent in over}
+        never, reported_infos = dict.fromkeys(over, False), {agent: {} for agent in over}
         self.leave([agent for agent, is_over in over.items() if is_over])
-        return observations, rewards, over, never, told
+        return observations, rewards, over, never, reported_infos
 
     def paid(self) -> Any:
         return self.agents
@@ -444,13 +444,13 @@ class Stranger(Two):
 class Unseen(Two):
     def seen(self) -> Any:
         observations = super().seen()
-        return {agent: seen for agent, seen in observations.items() if (agent, self.t) != ("b", 2)}
+        return {agent: observation for agent, observation in observations.items() if (agent, self.t) != ("b", 2)}
 
 
 class Unrewarded(Two):
     def step(self, actions: Any) -> Any:
-        observations, rewards, *rest = super().step(actions)
-        return observations, {agent: 1.0 for agent in rewards if (agent, self.t) != ("b", 2)}, *rest
+        observations, rewards, *remaining = super().step(actions)
+        return observations, {agent: 1.0 for agent in rewards if (agent, self.t) != ("b", 2)}, *remaining
 
 
 FAULTS = {
@@ -601,7 +601,7 @@ def test_examine_vector_env_that_raises_is_a_finding() -> None:
         num_envs, metadata = 1, {"autoreset_mode": AutoresetMode.NEXT_STEP}
         single_observation_space = observation_space = single_action_space = action_space = spaces.Discrete(2)
 
-        def reset(self, **asked: Any) -> Any:
+        def reset(self, **reset_options: Any) -> Any:
             raise OSError("no simulator")
 
     assert [str(finding).splitlines()[0] for finding in examine(Raises())] == ["error: OSError: no simulator"]
@@ -688,8 +688,10 @@ def test_examine_duplicate_episode_is_named() -> None:
 
 
 def test_examine_unusual_observations_are_accepted() -> None:
-    for odd in ({"x": 1, "t": np.zeros(2)}, "words", (True, {"y": None})):
-        episode = SingleAgentEpisode(observations=[odd] * 3, actions=[0, 1], rewards=[0.0, 1.0], len_lookback_buffer=1)
+    for unusual in ({"x": 1, "t": np.zeros(2)}, "words", (True, {"y": None})):
+        episode = SingleAgentEpisode(
+            observations=[unusual] * 3, actions=[0, 1], rewards=[0.0, 1.0], len_lookback_buffer=1
+        )
         assert kinds(episode) == []
     unlike = [{"a": np.zeros(2), "b": np.zeros(3)}] * 2
     assert (
@@ -753,11 +755,11 @@ def actions_outside(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpiso
 
 
 def rewards_late(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    return [as_chunk(one, rewards=np.append(0.0, one.get_rewards()[:-1])) for one in episodes]
+    return [as_chunk(episode, rewards=np.append(0.0, episode.get_rewards()[:-1])) for episode in episodes]
 
 
 def rewards_early(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    return [as_chunk(one, rewards=np.append(one.get_rewards()[1:], 0.0)) for one in episodes]
+    return [as_chunk(episode, rewards=np.append(episode.get_rewards()[1:], 0.0)) for episode in episodes]
 
 
 def episode_twice(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:

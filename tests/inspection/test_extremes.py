@@ -58,8 +58,8 @@ class Sample:
 def samples(draw: st.DrawFn, max_steps: int = MOST_STEPS) -> Sample:
     num_steps = draw(st.integers(1, 300) | st.integers(1, max_steps))
     steps = st.integers(0, num_steps - 1)
-    odd = draw(st.sampled_from((COMMON, np.nan, np.inf, -np.inf)))
-    return Sample(num_steps, draw(steps), draw(st.booleans()), draw(steps), odd)
+    special = draw(st.sampled_from((COMMON, np.nan, np.inf, -np.inf)))
+    return Sample(num_steps, draw(steps), draw(st.booleans()), draw(steps), special)
 
 
 def points(html: str) -> list[tuple[int, int]]:
@@ -189,11 +189,11 @@ def test_page_any_outlier_is_in_the_lanes(sample: Sample) -> None:
         cell = (lane["more"] + sample.outlier_at) // lane["every"]
         extremes = [lane["values"][cell]] * 2 if "values" in lane else [lane["low"][cell], lane["high"][cell]]
         assert sample.outlier == extremes[0 if sample.is_low else 1]
-        odd = dict(lane["odd"])
+        outliers = dict(lane["odd"])
         if not np.isfinite(sample.values).all():
             place = (lane["more"] + sample.odd_at) // lane["every"]
-            assert ("NaN" if np.isnan(sample.odd) else "∞") in odd.pop(place)
-        assert not odd
+            assert ("NaN" if np.isnan(sample.odd) else "∞") in outliers.pop(place)
+        assert not outliers
 
 
 @settings(max_examples=25)
@@ -266,14 +266,14 @@ def test_terminal_any_outlier_is_printed(tmp_path_factory: Any, sample: Sample) 
 @pytest.mark.parametrize("num_steps", [1, 2, 300, 70_000])
 def test_views_of_objects_with_one_outlier_state_it(num_steps: int) -> None:
     sample = Sample(num_steps, num_steps * 7 // 10, False, 0, COMMON)
-    one = episode(sample, terminated=True)
+    recorded = episode(sample, terminated=True)
     grown = SingleAgentEpisode("grown")
     grown.add_env_reset(np.zeros(4))
     for reward in sample.values[:70_000]:
         grown.add_env_step(np.zeros(4), 0, float(reward))
     buffer = EpisodeReplayBuffer(num_steps)
-    buffer.add(one)
-    for value in (one, grown, EpisodePack.from_episodes([one]), Batch(x=sample.values), buffer):
+    buffer.add(recorded)
+    for value in (recorded, grown, EpisodePack.from_episodes([recorded]), Batch(x=sample.values), buffer):
         html = value._repr_html_()
         assert "<small>max</small> 50" in html
         assert "≈" not in html

@@ -61,10 +61,10 @@ def shown(value: Any) -> Checked:
     """Return the parsed HTML of an object, which must be complete, small, without scripts and outside sources."""
     text = value._repr_html_()
     assert len(text.encode()) <= MOST_BYTES
-    found = Checked(text)
-    assert "script" not in found.tags
-    assert all(source.startswith("data:image/png;base64,") for source in found.sources)
-    return found
+    page = Checked(text)
+    assert "script" not in page.tags
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    return page
 
 
 def shown_html(value: Any) -> str:
@@ -97,17 +97,17 @@ def party(agents: int, steps: int) -> MultiAgentEpisode:
     episode, ids = MultiAgentEpisode("party"), [f"agent_{i}" for i in range(agents)]
     episode.add_env_reset(observations={agent: np.zeros(3) for agent in ids})
     for t in range(steps):
-        seen = {agent: np.full(3, t) for agent in ids}
-        episode.add_env_step(seen, dict.fromkeys(ids, 1), dict.fromkeys(ids, 0.1))
+        observations = {agent: np.full(3, t) for agent in ids}
+        episode.add_env_step(observations, dict.fromkeys(ids, 1), dict.fromkeys(ids, 0.1))
     return episode
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
 def test_episode_view_has_tracks_and_ending(ending: str) -> None:
-    found = shown(cartpole(200, id_="pole", **{ending: True}))
+    page = shown(cartpole(200, id_="pole", **{ending: True}))
     for words in ("pole", "200 steps", "return 200", "observations", "[201, 4] float32", "vf_preds", "t = 0 … 200"):
-        assert words in found.words
-    assert ending in found.words
+        assert words in page.words
+    assert ending in page.words
     assert "ep-reset" in cartpole(3)._repr_html_()
 
 
@@ -141,8 +141,8 @@ def test_episode_view_has_frames_in_any_order_of_axes() -> None:
     rng = np.random.default_rng(0)
     for shape in ((84, 84), (84, 84, 3), (3, 64, 64), (4, 84, 84), (84, 84, 1)):
         frames = rng.integers(0, 255, (201, *shape)).astype(np.uint8)
-        found = shown(SingleAgentEpisode.from_arrays(frames, np.zeros(200), np.zeros(200)))
-        assert found.tags.count("img") == 8
+        page = shown(SingleAgentEpisode.from_arrays(frames, np.zeros(200), np.zeros(200)))
+        assert page.tags.count("img") == 8
     bright = SingleAgentEpisode.from_arrays(rng.random((5, 32, 32, 3)), np.zeros(4), np.zeros(4))
     assert shown(bright).tags.count("img") == 5
 
@@ -160,9 +160,9 @@ def test_episode_view_counts_and_marks_non_finite_numbers() -> None:
     observations[3], observations[5, 0] = np.nan, np.inf
     rewards = np.full(9, np.nan)
     episode = SingleAgentEpisode.from_arrays(observations, np.zeros(9), rewards)
-    found = shown(episode)
-    assert "2 NaN, 1 infinite" in found.words
-    assert "9 NaN" in found.words
+    page = shown(episode)
+    assert "2 NaN, 1 infinite" in page.words
+    assert "9 NaN" in page.words
     assert "ep-odd" in episode._repr_html_()
     huge = np.array([[1.7e308], [-1.7e308], [1.7e308]])
     shown(SingleAgentEpisode.from_arrays(huge, np.zeros(2), np.zeros(2)))
@@ -208,9 +208,9 @@ def test_episode_view_of_a_failing_str_names_the_type() -> None:
 
 
 def test_view_of_ten_agents_has_a_timeline_each() -> None:
-    found = shown(party(10, 200))
-    assert "10 agents" in found.words
-    assert all(f"agent_{i}" in found.words for i in range(10))
+    page = shown(party(10, 200))
+    assert "10 agents" in page.words
+    assert all(f"agent_{i}" in page.words for i in range(10))
     assert "and 12 more agents" in shown(party(20, 3)).words
     lanes = re.findall(r'class="ep-observations" d="([^"]*)"', party(10, 200)._repr_html_())
     assert [lane.count("M") for lane in lanes] == [1] * 10  # a run each, of all lanes alike
@@ -252,9 +252,9 @@ def test_pack_view_marks_borders_of_few_episodes(num: int) -> None:
 def test_batch_view_has_statistics_of_tensors() -> None:
     torch = pytest.importorskip("torch")
     batch = Batch(x=torch.arange(6.0), half=torch.ones(3, dtype=torch.bfloat16), meta=torch.empty(4, 2, device="meta"))
-    found = shown(batch).words
-    assert "tensor on meta" in found
-    assert "2.5" in found
+    page_words = shown(batch).words
+    assert "tensor on meta" in page_words
+    assert "2.5" in page_words
 
 
 def test_views_of_pipelines_and_traces() -> None:

@@ -70,14 +70,20 @@ class TicTacToe:
         return {"x": self._seen("x")}, {}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        mover, other = self.mover, "o" if self.mover == "x" else "x"
+        mover, waiting = self.mover, "o" if self.mover == "x" else "x"
         self.board[int(actions[mover])] = 1.0 if mover == "x" else -1.0
         has_won = bool((np.abs(self.board[self.lines].sum(1)) == 3).any())
         if has_won or not (self.board == 0).any():
-            rewards = {mover: float(has_won), other: -float(has_won)}
-            return {one: self._seen(one) for one in (mover, other)}, rewards, {"__all__": True}, {"__all__": False}, {}
-        self.mover = other
-        return {other: self._seen(other)}, {mover: 0.0, other: 0.0}, {"__all__": False}, {"__all__": False}, {}
+            rewards = {mover: float(has_won), waiting: -float(has_won)}
+            return (
+                {player: self._seen(player) for player in (mover, waiting)},
+                rewards,
+                {"__all__": True},
+                {"__all__": False},
+                {},
+            )
+        self.mover = waiting
+        return {waiting: self._seen(waiting)}, {mover: 0.0, waiting: 0.0}, {"__all__": False}, {"__all__": False}, {}
 
 
 class TwoPoles:

@@ -94,8 +94,8 @@ def test_replay_samples_equal_acting_frame_stacks(make: Callable[[], VectorEnv])
 def test_atari_vector_environment_meets_contract() -> None:
     class FloatRewards(gym.vector.VectorWrapper):  # ALE's are int32
         def step(self, actions: Any) -> Any:
-            observations, rewards, *rest = self.env.step(actions)
-            return observations, rewards.astype(np.float32), *rest
+            observations, rewards, *remaining = self.env.step(actions)
+            return observations, rewards.astype(np.float32), *remaining
 
     env = AtariVectorEnv("pong", 2, stack_num=1, max_num_frames_per_episode=60, use_fire_reset=False)
     check_vector_env(FloatRewards(env), num_steps=60)

@@ -48,8 +48,8 @@ def test_checkpoint_restores_every_supported_value(tmp_path: Path):
     }
     save_checkpoint(tmp_path / "x.pt", state)
     result = load_checkpoint(tmp_path / "x.pt")
-    for one in (result, state):
-        assert torch.equal(one.pop("tensor"), torch.arange(3))
+    for part in (result, state):
+        assert torch.equal(part.pop("tensor"), torch.arange(3))
     assert result.pop("scalars") == [0.5, 3, True, "x", (2, 3)]
     state.pop("scalars")
     np.testing.assert_equal(result, state)

@@ -62,10 +62,10 @@ def test_run_is_trained_resumed_evaluated_and_played(settings: Path, tmp_path: P
     assert "2 epochs" in capsys.readouterr().out  # it was done already
     assert main(["train", "--resume", str(folder), "--stop-at", "9999", "--epochs", "3"]) == 0
     assert "3 epochs" in capsys.readouterr().out
-    for again in (["--config", str(settings), "--logdir", str(folder)], ["--resume", str(folder), "--seed", "3"]):
+    for arguments in (["--config", str(settings), "--logdir", str(folder)], ["--resume", str(folder), "--seed", "3"]):
         with pytest.raises(SystemExit):
-            main(["train", *again])
-        assert "--resume" in capsys.readouterr().err or "--seed" in again
+            main(["train", *arguments])
+        assert "--resume" in capsys.readouterr().err or "--seed" in arguments
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def refusal_of(settings: str, folder: Path, capsys: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("extra", "message"),
     [
         ("speed = 3\n", "speed"),
         ("[algorithm]\nlearning_rat = 3\n", "learning_rat"),
@@ -107,8 +107,8 @@ def refusal_of(settings: str, folder: Path, capsys: Any) -> str:
     ],
     ids=str,
 )
-def test_unknown_setting_is_rejected_by_name(more, message, tmp_path: Path, capsys):
-    assert message in refusal_of('algo = "ppo"\nenv = "CartPole-v1"\n' + more, tmp_path, capsys)
+def test_unknown_setting_is_rejected_by_name(extra, message, tmp_path: Path, capsys):
+    assert message in refusal_of('algo = "ppo"\nenv = "CartPole-v1"\n' + extra, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_data_of_another_environment_are_rejected(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
-        main(["train", "--quiet", *(str(episodes) if one == "EPISODES" else one for one in arguments)])
+        main(["train", "--quiet", *(str(episodes) if argument == "EPISODES" else argument for argument in arguments)])
     assert message in capsys.readouterr().err
 
 
@@ -242,7 +242,9 @@ NETS = {
 }
 
 
-@pytest.mark.parametrize(("network", "env", "policy"), [(name, *rest) for name, rest in NETS.items()], ids=NETS)
+@pytest.mark.parametrize(
+    ("network", "env", "policy"), [(name, *remaining) for name, remaining in NETS.items()], ids=NETS
+)
 def test_network_setting_selects_the_policy(network: str, env: str, policy: dict[str, Any], tmp_path: Path) -> None:
     numbers = {"max_epochs": 1, "steps_per_epoch": 32, "steps_per_collect": 32, "num_test_episodes": 1}
     run = {"algo": "ppo", "env": env, "num_envs": 2, "policy": {"network": network, **policy}, "trainer": numbers}
@@ -304,9 +306,9 @@ def test_interrupted_and_resumed_run_equals_uninterrupted_run(row: int, settings
     main(["train", "--resume", str(broken), *options])
     for scope in ("train", "update", "test"):
         rows = [CSVLogger(folder).rows(scope) for folder in (whole, broken)]
-        for one, other in zip(*rows, strict=True):
-            assert {k: v for k, v in one.items() if "second" not in k} == {
-                k: v for k, v in other.items() if "second" not in k
+        for left, right in zip(*rows, strict=True):
+            assert {k: v for k, v in left.items() if "second" not in k} == {
+                k: v for k, v in right.items() if "second" not in k
             }
 
 

@@ -57,7 +57,7 @@ def process(rank: int, names: list[str], folder: str) -> None:
         data_parallel(algorithm)
         for update in range(UPDATES):
             algorithm.update(episodes(rank, update))
-        torch.save([one.vector for one in algorithm.optimizers.values()], f"{folder}/{name}-{rank}.pt")
+        torch.save([optimizer.vector for optimizer in algorithm.optimizers.values()], f"{folder}/{name}-{rank}.pt")
         broken = episodes(rank, UPDATES)
         if rank == 1:
             broken[0] = broken[0].slice(slice(None))
@@ -65,7 +65,9 @@ def process(rank: int, names: list[str], folder: str) -> None:
         if name == "DQN":  # all processes roll back if one of them has a loss that is not finite
             with pytest.raises(InvalidArgument, match="not finite"):
                 algorithm.update(broken)
-            torch.save([one.vector for one in algorithm.optimizers.values()], f"{folder}/{name}-{rank}-after.pt")
+            torch.save(
+                [optimizer.vector for optimizer in algorithm.optimizers.values()], f"{folder}/{name}-{rank}-after.pt"
+            )
     distributed.destroy_process_group()
 
 

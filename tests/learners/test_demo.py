@@ -32,10 +32,10 @@ def test_demo_with_equal_seeds_gives_equal_runs():
     runs = [Demo(seed=seed, num_steps=4000) for seed in (5, 5, 6)]
     for run in runs:
         run.train()
-    first, same, other = runs
+    first, same, other_run = runs
     assert first.history.returns == same.history.returns
     assert all(map(torch.equal, first.policy.parameters(), same.policy.parameters()))
-    assert first.history.returns != other.history.returns
+    assert first.history.returns != other_run.history.returns
 
 
 def test_demo_writes_table_picture_policy_and_episodes(tmp_path, capsys):
@@ -43,10 +43,10 @@ def test_demo_writes_table_picture_policy_and_episodes(tmp_path, capsys):
     printed = capsys.readouterr()
     table = printed.out.splitlines()[:11]
     assert table[0].split() == ["episode", "length", "return", "ending"]
-    kept = EpisodeDataset(tmp_path / "episodes")
-    assert [line.split()[:2] for line in table[1:]] == [[e.id_, str(len(e))] for e in kept[-10:]]
-    assert kept.env_spec == "CartPole-v1"
-    assert all(episode.is_done for episode in kept)
+    stored_episodes = EpisodeDataset(tmp_path / "episodes")
+    assert [line.split()[:2] for line in table[1:]] == [[e.id_, str(len(e))] for e in stored_episodes[-10:]]
+    assert stored_episodes.env_spec == "CartPole-v1"
+    assert all(episode.is_done for episode in stored_episodes)
     assert "steps/s" in printed.out
     assert str(tmp_path) in printed.out
     assert "return" in printed.err
@@ -114,9 +114,9 @@ def test_interrupted_demo_writes_its_episodes(tmp_path):
     assert process.stderr is not None
     shown = b""
     while b"return -" not in shown:  # the first episodes have ended
-        more = os.read(process.stderr.fileno(), 4096)
-        assert more, shown  # else it has ended
-        shown += more
+        more_output = os.read(process.stderr.fileno(), 4096)
+        assert more_output, shown  # else it has ended
+        shown += more_output
     process.send_signal(signal.SIGINT)
     try:
         out, err = process.communicate(timeout=300)

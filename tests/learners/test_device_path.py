@@ -144,11 +144,11 @@ def test_ppo_of_rollout_equals_ppo_of_episodes(device: str) -> None:
     episodes = episodes.replace(actions=episodes.actions[:, 0].astype(np.int64))
     expected = by_episodes.preprocess(episodes)
     for name in ("advantages", "value_targets", "action_logp"):
-        ours, reference = (one[name].cpu().sort().values for one in (batch, expected))
+        ours, reference = (columns_[name].cpu().sort().values for columns_ in (batch, expected))
         torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-4)
-    metrics, other = direct.update_from_rollout(rollout), by_episodes.update(episodes)
-    assert metrics["value_loss"] == pytest.approx(other["value_loss"], rel=1e-3)
-    vectors = [one.optimizers["policy"].vector for one in (direct, by_episodes)]
+    metrics, other_metrics = direct.update_from_rollout(rollout), by_episodes.update(episodes)
+    assert metrics["value_loss"] == pytest.approx(other_metrics["value_loss"], rel=1e-3)
+    vectors = [columns_.optimizers["policy"].vector for columns_ in (direct, by_episodes)]
     torch.testing.assert_close(*vectors, rtol=0, atol=1e-3)
 
 
@@ -198,9 +198,9 @@ def test_grpo_of_rollout_equals_grpo_of_episodes(device: str, scale: Any) -> Non
         assert returns == pytest.approx([episode.get_return()] * len(episode) + [0.0] * (33 - len(episode)), abs=1e-5)
     for name in ("obs", "actions", "action_logp", "advantages"):
         torch.testing.assert_close(batch[name], expected[name], rtol=1e-5, atol=1e-5)
-    metrics, other = direct.update_from_rollout(rollout), by_episodes.update(episodes)
-    assert metrics["policy_loss"] == pytest.approx(other["policy_loss"], abs=1e-5)
-    vectors = [one.optimizers["policy"].vector for one in (direct, by_episodes)]
+    metrics, other_metrics = direct.update_from_rollout(rollout), by_episodes.update(episodes)
+    assert metrics["policy_loss"] == pytest.approx(other_metrics["policy_loss"], abs=1e-5)
+    vectors = [algorithm.optimizers["policy"].vector for algorithm in (direct, by_episodes)]
     torch.testing.assert_close(*vectors, rtol=0, atol=1e-3)
 
 
@@ -234,7 +234,7 @@ class InPlace(MLPPolicy):
 def test_in_place_column_work_allows_backward(device: str) -> None:
     policy = InPlace(*SPACES, generator=torch.Generator().manual_seed(0)).to(device)
     plain = perceptron(device)
-    algorithms = [PPO(one, PPOConfig(num_epochs=1, minibatch_size=64)) for one in (policy, plain)]
+    algorithms = [PPO(each_policy, PPOConfig(num_epochs=1, minibatch_size=64)) for each_policy in (policy, plain)]
     pack = sampled(plain)
     metrics = [algorithm.update(pack) for algorithm in algorithms]
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)

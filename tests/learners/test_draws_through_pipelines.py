@@ -43,13 +43,13 @@ KINDS = {"DQN": (CARTPOLE, dqn), "R2D2": (CARTPOLE, r2d2), "SAC": (PENDULUM, sac
 
 def seen_while_acting(policy: torch.nn.Module) -> list[np.ndarray]:
     """Return a list to which all observation rows of the policy's later calls are appended."""
-    seen: list[np.ndarray] = []
+    observations: list[np.ndarray] = []
 
     def note(module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-        seen.extend(arguments[0]["obs"].reshape(-1, arguments[0]["obs"].shape[-1]).numpy().copy())
+        observations.extend(arguments[0]["obs"].reshape(-1, arguments[0]["obs"].shape[-1]).numpy().copy())
 
     policy.register_forward_pre_hook(note)
-    return seen
+    return observations
 
 
 @pytest.mark.parametrize(("env_id", "make"), KINDS.values(), ids=KINDS)
@@ -60,11 +60,11 @@ def test_filtered_policy_learns_from_filtered_samples(env_id: str, make: Any) ->
     acting = env_to_module_pipeline(*SPACES[env_id], pieces=[MeanStdFilter()], policy=algorithm.policy)
     runner = SingleAgentEnvRunner(env_id, algorithm.policy, num_envs=2, env_to_module=acting, seed=0)
     buffer = EpisodeReplayBuffer(500, seed=0)
-    seen = seen_while_acting(algorithm.policy)
+    observations = seen_while_acting(algorithm.policy)
     runner.sample_into(buffer, num_timesteps=200, extra_model_outputs=algorithm.stored_outputs)
     drawn = algorithm.draw(buffer, 64)
     present = drawn.get("loss_mask", np.ones(64, bool))
-    acted_on = {row.tobytes() for row in seen}
+    acted_on = {row.tobytes() for row in observations}
     assert {row.tobytes() for row in drawn["obs"][present]} <= acted_on
     assert len({row.tobytes() for row in drawn["obs"][present]}) > 30
     algorithm.update_from(buffer)

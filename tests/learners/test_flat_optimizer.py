@@ -88,11 +88,11 @@ def test_gradients_accumulate_until_a_step():
 
 
 def test_state_of_other_size_is_rejected():
-    flat, other = (FlatOptimizer(module.parameters(), ADAM) for module in (network(), nn.Linear(3, 1)))
+    flat, other_optimizer = (FlatOptimizer(module.parameters(), ADAM) for module in (network(), nn.Linear(3, 1)))
     flat.gradient.fill_(1.0)
     flat.step()
     with pytest.raises(StateMismatch, match="32 numbers, this one has 4"):
-        other.load_state_dict(flat.state_dict())
+        other_optimizer.load_state_dict(flat.state_dict())
 
 
 def test_restored_snapshot_undoes_steps_and_moments():
@@ -103,8 +103,8 @@ def test_restored_snapshot_undoes_steps_and_moments():
         loss_of(module, 99).backward()
         flat.step()
         flat.restore(snapshot)
-        for one, optimizer in ((module, flat), (untouched, expected)):
-            loss_of(one, before).backward()
+        for network_module, optimizer in ((module, flat), (untouched, expected)):
+            loss_of(network_module, before).backward()
             optimizer.step()
         assert_same(module, untouched)
 

@@ -199,8 +199,8 @@ def test_sac_gradients_equal_slow_formulas(conservatism):
         value = worth(algorithm.targets["critics"].module, later, actions).min(0).values - temperature * density
     losses = []
     for (obs, action, reward, _, ends), after in zip(steps, value, strict=True):
-        wanted = reward + (0.0 if ends else GAMMA * after)
-        losses.append(((worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64)) - wanted) ** 2).sum())
+        target = reward + (0.0 if ends else GAMMA * after)
+        losses.append(((worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64)) - target) ** 2).sum())
     if conservatism is not None:
         with torch.no_grad():
             sampled, density = drawn(now[:, None].expand(-1, 3, -1), noise)
@@ -242,8 +242,8 @@ def lstm_steps(memory: Any, obs: Tensor) -> list[Tensor]:
     cell = memory.cell
     h, c = torch.zeros(2, cell.hidden_size, dtype=torch.float64)
     outputs = []
-    for seen in obs:
-        features = torch.tanh(memory.encoder[0].weight @ seen + memory.encoder[0].bias)
+    for observation in obs:
+        features = torch.tanh(memory.encoder[0].weight @ observation + memory.encoder[0].bias)
         gates = cell.weight_ih_l0 @ features + cell.bias_ih_l0 + cell.weight_hh_l0 @ h + cell.bias_hh_l0
         into, forgets, new, out = gates.chunk(4)
         c = forgets.sigmoid() * c + into.sigmoid() * new.tanh()
@@ -433,9 +433,9 @@ def test_r2d2_gradient_equals_unrolled_sequences(burn_in, double, masked, n_step
     buffer, rng = EpisodeReplayBuffer(100, seed=0), np.random.default_rng(1)
     for episode in episodes(THREE):
         states = {name: rng.normal(size=(len(episode), 5)).astype(np.float32) for name in ("h", "c")}
-        seen = episode.get_observations()
+        observations = episode.get_observations()
         whole = SingleAgentEpisode.from_arrays(
-            {"seen": seen, "action_mask": masks_of(episode)} if masked else seen,
+            {"seen": observations, "action_mask": masks_of(episode)} if masked else observations,
             episode.get_actions(),
             episode.get_rewards(),
             terminated=episode.is_terminated,
@@ -450,16 +450,16 @@ def test_r2d2_gradient_equals_unrolled_sequences(burn_in, double, masked, n_step
         first = int(np.argmax(drawn["indices"][b] >= 0))
         stop = int(drawn["seq_lens"][b])
         assert first == 0 or drawn["is_first"][b, first]
-        seen = map_leaves(
+        observations = map_leaves(
             lambda obs, new: torch.cat([obs[b, first:stop], new[b, stop - 1 : stop]])[None],  # noqa: B023
             batch["obs"],
             batch["new_obs"],
         )
-        legal = seen["action_mask"][0] > 0 if masked else torch.ones(stop - first + 1, 3, dtype=torch.bool)
+        legal = observations["action_mask"][0] > 0 if masked else torch.ones(stop - first + 1, 3, dtype=torch.bool)
         state = {name: part[b : b + 1] for name, part in batch["state_in"].items()}
 
         def worth(module: Any) -> Tensor:
-            return module.head(module.body(seen, state)[0])[0]  # noqa: B023
+            return module.head(module.body(observations, state)[0])[0]  # noqa: B023
 
         values, later = worth(policy), worth(target).detach()
         chooser = (values if double else later).detach()
@@ -503,6 +503,6 @@ def test_impala_gradient_of_dict_equals_that_of_box():
         for episode in whole
     ]
     config = IMPALAConfig(sequence_length=3)
-    one, other = IMPALA(flat, config).update(whole), IMPALA(nested, config).update(apart)
-    assert one == pytest.approx(other)
+    flat_metrics, nested_metrics = IMPALA(flat, config).update(whole), IMPALA(nested, config).update(apart)
+    assert flat_metrics == pytest.approx(nested_metrics)
     torch.testing.assert_close(flat.state_dict(), nested.state_dict())

@@ -57,14 +57,16 @@ def slow_log_prob(space: spaces.Space, inputs: Tensor, action: Any, is_squashed:
     if isinstance(space, spaces.MultiDiscrete):
         counts, begins = space.nvec.ravel().tolist(), np.asarray(space.start).ravel()
         parts = zip(inputs.split(counts), np.ravel(action) - begins, strict=True)
-        return torch.stack([Categorical(logits=logits).log_prob(torch.tensor(int(one))) for logits, one in parts]).sum()
+        return torch.stack(
+            [Categorical(logits=logits).log_prob(torch.tensor(int(part))) for logits, part in parts]
+        ).sum()
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(logits=inputs).log_prob(torch.tensor(action, dtype=torch.float64)).sum()
     mean, log_std = inputs.chunk(2)
-    taken = torch.tensor(np.ravel(action), dtype=torch.float64)
+    chosen = torch.tensor(np.ravel(action), dtype=torch.float64)
     if not is_squashed:
-        return Normal(mean, log_std.exp()).log_prob(taken).sum()
-    return (Normal(mean, log_std.exp()).log_prob(taken.atanh()) - torch.log(1 - taken**2)).sum()
+        return Normal(mean, log_std.exp()).log_prob(chosen).sum()
+    return (Normal(mean, log_std.exp()).log_prob(chosen.atanh()) - torch.log(1 - chosen**2)).sum()
 
 
 def action_of(space: spaces.Space, is_squashed: bool) -> Any:
@@ -77,14 +79,16 @@ def action_of(space: spaces.Space, is_squashed: bool) -> Any:
     return np.tanh(item / 4).astype(np.float32) if isinstance(space, spaces.Box) else item
 
 
-def sampled(seen: spaces.Space, done: spaces.Space, is_squashed: bool) -> list[SingleAgentEpisode]:
+def sampled(observation_space: spaces.Space, done: spaces.Space, is_squashed: bool) -> list[SingleAgentEpisode]:
     """Return whole episodes, most with a single step, with NaN in their infos."""
     made, rng = [], np.random.default_rng(5)
     for place, length in enumerate((1, 1, 3, 1)):
-        seen.seed(place)
+        observation_space.seed(place)
         done.seed(place)
-        episode = SingleAgentEpisode(observation_space=seen, action_space=policy_space_of(done, "normalize"))
-        episode.add_env_reset(seen.sample(), {"noise": math.nan})
+        episode = SingleAgentEpisode(
+            observation_space=observation_space, action_space=policy_space_of(done, "normalize")
+        )
+        episode.add_env_reset(observation_space.sample(), {"noise": math.nan})
         for t in range(length):
             action = action_of(done, is_squashed)
             observation = episode.get_observations(-1)
@@ -92,7 +96,7 @@ def sampled(seen: spaces.Space, done: spaces.Space, is_squashed: bool) -> list[S
                 observation["action_mask"][int(action)] = 1
                 episode.set_observations(new_data=observation, at_indices=-1)
             episode.add_env_step(
-                seen.sample(),
+                observation_space.sample(),
                 action,
                 float(rng.normal()),
                 {"noise": math.nan},
@@ -110,10 +114,10 @@ def one_step(episode: SingleAgentEpisode, t: int) -> dict[str, Any]:
     return {"obs": map_leaves(lambda leaf: leaf.float().double() if leaf.is_floating_point() else leaf, row)}
 
 
-@pytest.mark.parametrize(("seen", "done"), PAIRS)
+@pytest.mark.parametrize(("observation_kind", "done"), PAIRS)
 @pytest.mark.parametrize("kind", [PPO, GRPO, BC], ids=lambda kind: kind.__name__)
-def test_gradient_of_batch_equals_mean_over_steps_in_any_space(kind: Any, seen: str, done: str) -> None:
-    observations = OBSERVATIONS[seen]
+def test_gradient_of_batch_equals_mean_over_steps_in_any_space(kind: Any, observation_kind: str, done: str) -> None:
+    observations = OBSERVATIONS[observation_kind]
     actions = spaces.Discrete(3) if done == "legal ones" else ACTIONS[done]
     squashed = done == "squashed"
     distribution = distribution_for(actions, squashed=True) if squashed else None

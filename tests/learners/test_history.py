@@ -55,7 +55,7 @@ def test_history_stores_last_and_counts_all_episodes():
     history = EpisodeHistory(keep=2)
     for i in range(5):
         history.add(EpisodePack.from_episodes([episode(i + 1, str(i))]))
-    assert [kept.id_ for kept in history.episodes()] == ["3", "4"]
+    assert [stored_episode.id_ for stored_episode in history.episodes()] == ["3", "4"]
     assert history.lengths == [1, 2, 3, 4, 5]
     assert history.mean_return(2) == pytest.approx(np.mean(history.returns[-2:]))
 

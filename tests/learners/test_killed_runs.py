@@ -106,11 +106,11 @@ def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, t
         resumed: Any = MAKERS[name](seed=7, config=CONFIG, folder=left, hooks=[later])
         assert resumed.resume()
         assert resumed.num_epochs == EPOCHS - 1
-        again = resumed.run()
+        resumed_result = resumed.run()
         assert later.updates
         assert later.updates == notes.updates[-len(later.updates) :]
-        assert again.last_test.returns.tolist() == result.last_test.returns.tolist()
-        assert (again.num_steps, again.num_updates) == (result.num_steps, result.num_updates)
+        assert resumed_result.last_test.returns.tolist() == result.last_test.returns.tolist()
+        assert (resumed_result.num_steps, resumed_result.num_updates) == (result.num_steps, result.num_updates)
         weights = resumed.algorithm.state_dict()
         for key, value in whole.algorithm.state_dict().items():
             assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[key]), key

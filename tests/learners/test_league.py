@@ -33,18 +33,18 @@ GAMES = st.lists(
 def test_ratings_and_payoffs_equal_slow_formulas(games: list[tuple[str, str, float]]):
     league = League(["a"], ["b"], elo_step=16.0)
     ratings: dict[str, float] = {}
-    for player, other, points in games:
-        league.add_result(player, other, points)
-        before = {one: ratings.get(one, 1000.0) for one in (player, other)}
-        ratings |= {one: before[one] for one in before}
-        for one, another, scored in ((player, other, points), (other, player, 1 - points)):
-            ratings[one] += 16.0 * (scored - 1 / (1 + 10 ** ((before[another] - before[one]) / 400)))
+    for player, opponent, points in games:
+        league.add_result(player, opponent, points)
+        before = {name: ratings.get(name, 1000.0) for name in (player, opponent)}
+        ratings |= {name: before[name] for name in before}
+        for name, second_name, scored in ((player, opponent, points), (opponent, player, 1 - points)):
+            ratings[name] += 16.0 * (scored - 1 / (1 + 10 ** ((before[second_name] - before[name]) / 400)))
     assert league.ratings == pytest.approx(ratings)
     names, matrix = league.payoff_matrix()
-    for i, one in enumerate(names):
-        for j, another in enumerate(names):
-            scores = [p for a, b, p in games if (a, b) == (one, another)]
-            scores += [1 - p for a, b, p in games if (b, a) == (one, another)]
+    for i, name in enumerate(names):
+        for j, second_name in enumerate(names):
+            scores = [p for a, b, p in games if (a, b) == (name, second_name)]
+            scores += [1 - p for a, b, p in games if (b, a) == (name, second_name)]
             assert matrix[i, j] == pytest.approx(np.mean(scores)) if scores else np.isnan(matrix[i, j])
 
 
@@ -58,7 +58,7 @@ def ppo(seed: int = 0, **numbers: Any) -> PPO:
 
 
 def trainer(
-    seed: int = 0, rule: Any = "prioritized", config: Any = None, numbers: Any = None, **more: Any
+    seed: int = 0, rule: Any = "prioritized", config: Any = None, numbers: Any = None, **options: Any
 ) -> OnPolicyTrainer:
     settings = numbers or {}
     league = League(["main"], ["one", "two"], rule=rule, every=2, seed=seed)
@@ -73,8 +73,8 @@ def trainer(
         seed=seed,
     )
     lengths = {"steps_per_epoch": 120, "steps_per_collect": 60, "num_test_episodes": 2, "shows_progress": False}
-    hooks = [league, *more.pop("hooks", ())]
-    return OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**lengths, **(config or {})}), hooks=hooks, **more)
+    hooks = [league, *options.pop("hooks", ())]
+    return OnPolicyTrainer(algorithm, runner, OnPolicyConfig(**{**lengths, **(config or {})}), hooks=hooks, **options)
 
 
 @pytest.mark.parametrize("rule", ["latest", "uniform", "prioritized"])
@@ -115,8 +115,8 @@ def test_resumed_league_equals_uninterrupted_league(tmp_path: Path):
     assert leagues[0].ratings == leagues[1].ratings
     assert leagues[0].results == leagues[1].results
     assert leagues[0].players == leagues[1].players
-    for name, one in whole.algorithm.optimizers.items():
-        assert torch.equal(one.vector, resumed.algorithm.optimizers[name].vector)
+    for name, optimizer in whole.algorithm.optimizers.items():
+        assert torch.equal(optimizer.vector, resumed.algorithm.optimizers[name].vector)
 
 
 def test_wrong_rules_and_trained_opponents_are_refused():

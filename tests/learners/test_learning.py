@@ -56,10 +56,10 @@ def learned(
     env = gym.vector.SyncVectorEnv([make_env] * NUM_ENVS)
     spaces = (env.single_observation_space, env.single_action_space)
     stacks = num_frames > 1
-    seen = env_to_module_pipeline(*spaces, pieces=[env_to_module.FrameStacking(num_frames=num_frames)] * stacks)
+    pipeline = env_to_module_pipeline(*spaces, pieces=[env_to_module.FrameStacking(num_frames=num_frames)] * stacks)
     learned_from = [learner.FrameStackingLearner(num_frames=num_frames)] * stacks
-    policy = make_policy(seen.observation_space, spaces[1], generator=torch.Generator().manual_seed(0))
-    runner = SingleAgentEnvRunner(env, policy, env_to_module=seen if stacks else None, seed=0)
+    policy = make_policy(pipeline.observation_space, spaces[1], generator=torch.Generator().manual_seed(0))
+    runner = SingleAgentEnvRunner(env, policy, env_to_module=pipeline if stacks else None, seed=0)
     ppo = PPO(
         policy,
         config,

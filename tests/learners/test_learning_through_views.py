@@ -82,8 +82,8 @@ class Twice(gym.ObservationWrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        seen: Any = env.observation_space
-        self.observation_space = spaces.Dict({"left": seen, "right": seen})
+        observation_space: Any = env.observation_space
+        self.observation_space = spaces.Dict({"left": observation_space, "right": observation_space})
 
     def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
         return {"left": observation, "right": -observation}

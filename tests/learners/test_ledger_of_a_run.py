@@ -33,10 +33,10 @@ def test_ledger_of_killed_run_equals_that_of_whole_run(tmp_path: Path) -> None:
     resumed = trainer_of("dqn", tmp_path / "killed", 12)
     assert resumed.resume()
     resumed.run()
-    whole, again = LedgerReader(tmp_path / "whole"), LedgerReader(tmp_path / "killed")
-    assert len(whole) == len(again) == resumed.algorithm.num_updates >= 11
-    assert difference(whole, again) is None
-    assert whole.ids == again.ids
+    whole, resumed_reader = LedgerReader(tmp_path / "whole"), LedgerReader(tmp_path / "killed")
+    assert len(whole) == len(resumed_reader) == resumed.algorithm.num_updates >= 11
+    assert difference(whole, resumed_reader) is None
+    assert whole.ids == resumed_reader.ids
     assert all((update.episode >= 0).all() for update in whole)
 
 
@@ -76,9 +76,9 @@ def cloned(episodes: list[SingleAgentEpisode], folder: Path, learning_rate: floa
 
 def test_ledger_diff_finds_a_swapped_episode(tmp_path: Path) -> None:
     lengths = [5, 3, 4, 6, 2, 7, 5, 4, 3, 8, 5, 6, 4, 5]
-    episodes, others = episodes_of(0, lengths), episodes_of(1, lengths)
+    episodes, other_episodes = episodes_of(0, lengths), episodes_of(1, lengths)
     whole = cloned(episodes, tmp_path / "whole")
-    swapped = cloned([*episodes[:6], others[6], *episodes[7:]], tmp_path / "swapped")
+    swapped = cloned([*episodes[:6], other_episodes[6], *episodes[7:]], tmp_path / "swapped")
     result = difference(whole, swapped)
     assert result is not None
     assert (result.update, result.row, result.what) == (2, 2 + 7, "content")

@@ -136,15 +136,15 @@ def write(logger, step):
 
 @pytest.mark.parametrize("at", ["test", "flush"])
 def test_multi_logger_drops_failing_logger(at, tmp_path: Path):
-    failing, other = Failing(at), Kept()
-    logger = MultiLogger([failing, other, CSVLogger(tmp_path)])
+    failing, other_logger = Failing(at), Kept()
+    logger = MultiLogger([failing, other_logger, CSVLogger(tmp_path)])
     logger.log("update", {"loss": 1.0}, 0)
     with pytest.warns(RuntimeWarning, match=r"Failing\..* failed, it is left out from now on: .*no space left"):
         write(logger, 0)
     write(logger, 10)
     logger.close()
     assert failing.is_closed
-    assert [step for _, step, _ in other.rows] == [0, 0, 10]
+    assert [step for _, step, _ in other_logger.rows] == [0, 0, 10]
     assert [row["mean_return"] for row in CSVLogger(tmp_path).rows("test")] == ["0.0", "10.0"]
 
 
@@ -183,9 +183,9 @@ def test_wandb_logger_resumes_offline_run_by_id(tmp_path: Path, monkeypatch):
         summary, first = dict(logger.run.summary), logger.run.id
     assert summary["test/returns_stat/mean"] == 12.5
     assert (summary["update/loss"], summary["env_step"]) == (110.0, 110)
-    kept = list((tmp_path / "wandb").glob(f"offline-run-*-{first}/*.wandb"))
-    assert [path.stat().st_size > 0 for path in kept] == [True]
-    with WandbLogger(tmp_path, mode="offline", project="a-project") as again:
-        again.resume(110)
-        again.log("test", {"mean_return": 20.0}, 200)
-        assert again.run.id == first
+    files = list((tmp_path / "wandb").glob(f"offline-run-*-{first}/*.wandb"))
+    assert [path.stat().st_size > 0 for path in files] == [True]
+    with WandbLogger(tmp_path, mode="offline", project="a-project") as resumed:
+        resumed.resume(110)
+        resumed.log("test", {"mean_return": 20.0}, 200)
+        assert resumed.run.id == first

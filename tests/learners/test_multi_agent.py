@@ -146,14 +146,14 @@ def test_failed_update_of_a_module_undoes_all_modules():
         rewards = {name: np.ones(20) for name in "xyz"} | {"z": np.full(20, last_reward)}
         return [SingleAgentEpisode.from_arrays(*arrays, rewards[name], module_id=name, **outputs) for name in rewards]
 
-    learner, other = made(), made()
-    for one in (learner, other):
-        one.update(sampled(1.0))
+    learner, expected_learner = made(), made()
+    for trained in (learner, expected_learner):
+        trained.update(sampled(1.0))
     with pytest.raises(InvalidArgument, match="not finite") as caught:
         learner.update(sampled(np.nan))
     assert caught.value.__notes__ == ["module 'z'"]
-    assert learner.update(sampled(2.0)) == other.update(sampled(2.0))
-    assert all(map(torch.equal, weights(learner), weights(other)))
+    assert learner.update(sampled(2.0)) == expected_learner.update(sampled(2.0))
+    assert all(map(torch.equal, weights(learner), weights(expected_learner)))
     assert [learner[name].num_updates for name in "xyz"] == [2, 2, 2]
 
 
@@ -185,12 +185,14 @@ def test_update_without_episodes_raises():
 
 def test_module_ids_may_be_dotted_numbers_or_torch_names():
     ids = ("team.red", "pop", 7, "", "a%2E", "a.")
-    policies = {one: MLPPolicy(OBSERVATIONS["a"], ACTIONS["a"], hidden_sizes=(8,)) for one in ids}
-    learner = MultiAgentAlgorithm({one: PPO(policy) for one, policy in policies.items()}, train=["team.red", 7])
+    policies = {module_id: MLPPolicy(OBSERVATIONS["a"], ACTIONS["a"], hidden_sizes=(8,)) for module_id in ids}
+    learner = MultiAgentAlgorithm(
+        {module_id: PPO(policy) for module_id, policy in policies.items()}, train=["team.red", 7]
+    )
     assert learner.policies == policies
     assert learner[7].policy is policies[7]
-    again = MultiAgentAlgorithm({one: PPO(deepcopy(policy)) for one, policy in policies.items()})
-    again.load_state_dict(learner.state_dict())
-    assert torch.equal(weights(again)[0], weights(learner)[0])
+    reordered = MultiAgentAlgorithm({module_id: PPO(deepcopy(policy)) for module_id, policy in policies.items()})
+    reordered.load_state_dict(learner.state_dict())
+    assert torch.equal(weights(reordered)[0], weights(learner)[0])
     with pytest.raises(UnknownKey, match=r"team\.red, pop, 7"):
-        MultiAgentAlgorithm({one: PPO(policy) for one, policy in policies.items()}, train=["blue"])
+        MultiAgentAlgorithm({module_id: PPO(policy) for module_id, policy in policies.items()}, train=["blue"])

@@ -77,30 +77,30 @@ def runner_of(algorithm: MultiAgentAlgorithm, seed: int, num_envs: int = 2, **ga
     return MultiAgentEnvRunner(lambda: Targets(**game), algorithm.policies, **options)
 
 
-def on_policy(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OnPolicyTrainer:
+def on_policy(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> OnPolicyTrainer:
     """Return a PPO trainer of three modules, of which one has an agent that comes and goes."""
     algorithm = MultiAgentAlgorithm({"a": ppo(seed), "b": ppo(seed + 1), "g": ppo(seed + 2)})
     numbers = OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **(config or {})})
-    return OnPolicyTrainer(algorithm, runner_of(algorithm, seed, guests=("g",)), numbers, **more)
+    return OnPolicyTrainer(algorithm, runner_of(algorithm, seed, guests=("g",)), numbers, **options)
 
 
-def mixed(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OffPolicyTrainer:
+def mixed(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> OffPolicyTrainer:
     """Return a trainer with DQN for one module and PPO for the other."""
     algorithm = MultiAgentAlgorithm({"a": dqn(seed), "b": ppo(seed + 1)})
     numbers = OffPolicyConfig(**{**SHORT, "warmup_steps": 20, "steps_per_collect": 16, **(config or {})})
     buffer = MultiAgentPrioritizedEpisodeReplayBuffer(100, seed=seed)
-    return OffPolicyTrainer(algorithm, runner_of(algorithm, seed), buffer, numbers, **more)
+    return OffPolicyTrainer(algorithm, runner_of(algorithm, seed), buffer, numbers, **options)
 
 
-def recurrent(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OffPolicyTrainer:
+def recurrent(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> OffPolicyTrainer:
     """Return a trainer with R2D2 for one module and DQN for the other."""
     algorithm = MultiAgentAlgorithm({"a": r2d2(seed), "b": dqn(seed + 1)})
     numbers = OffPolicyConfig(**{**SHORT, "warmup_steps": 20, "steps_per_collect": 8, **(config or {})})
     buffer = MultiAgentEpisodeReplayBuffer(100, seed=seed)
-    return OffPolicyTrainer(algorithm, runner_of(algorithm, seed), buffer, numbers, **more)
+    return OffPolicyTrainer(algorithm, runner_of(algorithm, seed), buffer, numbers, **options)
 
 
-def offline(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> OfflineTrainer:
+def offline(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> OfflineTrainer:
     """Return a trainer with DQN and BC of a buffer of recorded episodes."""
     recording = MultiAgentAlgorithm({"a": ppo(0), "b": ppo(1)})
     buffer = MultiAgentEpisodeReplayBuffer(200, seed=seed)
@@ -108,7 +108,7 @@ def offline(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) ->
     cloned = BC(MLPPolicy(OBSERVATIONS, ACTIONS, hidden_sizes=(8,), generator=generator(seed)), BCConfig())
     algorithm = MultiAgentAlgorithm({"a": dqn(seed), "b": cloned})
     numbers = OfflineConfig(**{**SHORT, "steps_per_epoch": 20, **(config or {})})
-    return OfflineTrainer(algorithm, buffer, numbers, runner=runner_of(algorithm, seed), **more)
+    return OfflineTrainer(algorithm, buffer, numbers, runner=runner_of(algorithm, seed), **options)
 
 
 MAKERS: dict[str, Any] = {
@@ -120,9 +120,9 @@ MAKERS: dict[str, Any] = {
 each_trainer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
-def assert_same_weights(one: Any, other: Any) -> None:
-    weights = other.state_dict()
-    for name, value in one.state_dict().items():
+def assert_same_weights(left: Any, right: Any) -> None:
+    weights = right.state_dict()
+    for name, value in left.state_dict().items():
         assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[name]), name
 
 
@@ -194,10 +194,10 @@ def test_frozen_module_does_not_change(make: Any):
     trainer = make(config={"max_epochs": 1})
     trainer.algorithm.freeze("b")
     before = {name: value.clone() for name, value in trainer.algorithm["b"].policy.named_parameters()}
-    other = trainer.algorithm.optimizers["a/policy"].vector.clone()
+    vector_before = trainer.algorithm.optimizers["a/policy"].vector.clone()
     trainer.run()
     assert all(torch.equal(value, before[name]) for name, value in trainer.algorithm["b"].policy.named_parameters())
-    assert not torch.equal(trainer.algorithm.optimizers["a/policy"].vector, other)
+    assert not torch.equal(trainer.algorithm.optimizers["a/policy"].vector, vector_before)
 
 
 class Grows:
@@ -271,9 +271,9 @@ def test_trainers_reject_runners_and_buffers_of_the_wrong_kind():
         OnPolicyTrainer(algorithm, SingleAgentEnvRunner(lambda: Alone("a"), single.policy))
     with pytest.raises(InvalidArgument, match="MultiAgentAlgorithm with a EpisodeReplayBuffer"):
         OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(100))
-    others = MultiAgentAlgorithm({"a": ppo(0), "b": ppo(1)})
+    other_algorithm = MultiAgentAlgorithm({"a": ppo(0), "b": ppo(1)})
     with pytest.raises(InvalidArgument, match=r"modules \['a', 'b'\]"):
-        OnPolicyTrainer(others, runner)
+        OnPolicyTrainer(other_algorithm, runner)
     with pytest.raises(InvalidArgument, match="MultiAgentAlgorithm with a EpisodeReplayBuffer"):
         OfflineTrainer(algorithm, EpisodeReplayBuffer(100))
 

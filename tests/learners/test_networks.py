@@ -72,30 +72,32 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def made(kind: Any, seen: gym.Space, done: gym.Space, **options: Any) -> tuple[Any, list[Any]]:
+def made(kind: Any, observation_space: gym.Space, done: gym.Space, **options: Any) -> tuple[Any, list[Any]]:
     """Return a small policy and its views."""
     views = [TransformerContext(k=3)] if kind is TransformerPolicy else []
-    space: Any = Views(views, seen, done).observation_space
+    space: Any = Views(views, observation_space, done).observation_space
     policy = kind(space, done, generator=seeded(), **{**SMALL[kind], **options})
     for parameter in policy.parameters():  # what it says depends on what it sees
         torch.nn.init.normal_(parameter, 0.0, 0.3, generator=seeded(parameter.numel()))
     return policy, views
 
 
-def batch_of(policy: Any, seen: gym.Space, leading: tuple[int, ...]) -> dict[str, Any]:
+def batch_of(policy: Any, observation_space: gym.Space, leading: tuple[int, ...]) -> dict[str, Any]:
     """Return samples [*leading, ...] of a policy's input without views."""
-    seen.seed(1)
-    rows = nested.stack([seen.sample() for _ in range(math.prod(leading))])
+    observation_space.seed(1)
+    rows = nested.stack([observation_space.sample() for _ in range(math.prod(leading))])
     obs = nested.map_leaves(lambda leaf: torch.from_numpy(leaf.reshape(*leading, *leaf.shape[1:])), rows)
     state = nested.map_leaves(lambda leaf: torch.zeros(leading[0], *leaf.shape), policy.get_initial_state())
     return {"obs": obs, "state_in": state} if state else {"obs": obs}
 
 
 @each_kind
-@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN.keys())
-def test_policy_with_any_observation_space_meets_contract(kind: Any, seen: gym.Space) -> None:
-    policy, views = made(kind, seen, DONE["discrete"])
-    check_policy(policy, seen, policy.action_space, views=views, interface=("compute_values",), tolerance=1e-3)
+@pytest.mark.parametrize("observation_space", SEEN.values(), ids=SEEN.keys())
+def test_policy_with_any_observation_space_meets_contract(kind: Any, observation_space: gym.Space) -> None:
+    policy, views = made(kind, observation_space, DONE["discrete"])
+    check_policy(
+        policy, observation_space, policy.action_space, views=views, interface=("compute_values",), tolerance=1e-3
+    )
 
 
 @each_kind
@@ -106,10 +108,10 @@ def test_policy_with_any_action_space_meets_contract(kind: Any, done: gym.Space)
 
 
 @pytest.mark.parametrize("kind", [QPolicy, LSTMQPolicy])
-@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN.keys())
-def test_q_policy_takes_any_observation_space(kind: Any, seen: gym.Space) -> None:
-    policy, _ = made(kind, seen, DONE["discrete"], dueling=True)
-    batch = batch_of(policy, seen, (5, 3) if policy.get_initial_state() else (5,))
+@pytest.mark.parametrize("observation_space", SEEN.values(), ids=SEEN.keys())
+def test_q_policy_takes_any_observation_space(kind: Any, observation_space: gym.Space) -> None:
+    policy, _ = made(kind, observation_space, DONE["discrete"], dueling=True)
+    batch = batch_of(policy, observation_space, (5, 3) if policy.get_initial_state() else (5,))
     values = policy(batch)["q_values"]
     assert torch.equal(policy(batch, explore=False)["action_dist_inputs"], values)
     assert values.shape == (*values.shape[:-1], 4)
@@ -147,20 +149,20 @@ def test_weights_load_without_running_code(kind: Any) -> None:
     file = io.BytesIO()
     torch.save(policy.state_dict(), file)
     file.seek(0)
-    other = kind(policy.observation_space, policy.action_space, generator=seeded(1), **SMALL[kind])
-    other.load_state_dict(torch.load(file, weights_only=True))
-    for actual, expected in zip(other.parameters(), policy.parameters(), strict=True):
+    other_policy = kind(policy.observation_space, policy.action_space, generator=seeded(1), **SMALL[kind])
+    other_policy.load_state_dict(torch.load(file, weights_only=True))
+    for actual, expected in zip(other_policy.parameters(), policy.parameters(), strict=True):
         assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, MLPPolicy, QPolicy, LSTMQPolicy])
 def test_weights_depend_on_generator_and_share_a_vector(kind: Any) -> None:
     space = Views([TransformerContext(k=3)], NUMBERS, DONE["discrete"]).observation_space
-    seen: Any = space if kind is TransformerPolicy else NUMBERS
+    observation_space: Any = space if kind is TransformerPolicy else NUMBERS
     policies = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        policies.append(kind(seen, DONE["discrete"], generator=seeded(), **SMALL[kind]))
+        policies.append(kind(observation_space, DONE["discrete"], generator=seeded(), **SMALL[kind]))
     for actual, expected in zip(*(policy.parameters() for policy in policies), strict=True):
         assert torch.equal(actual, expected)
     vector = FlatOptimizer(policies[0].parameters(), lambda tensors: torch.optim.SGD(tensors, lr=0.1)).vector
@@ -281,11 +283,11 @@ def test_mask_of_wrong_shape_raises() -> None:
 
 @each_kind
 def test_masked_policy_samples_only_legal_actions(kind: Any) -> None:
-    seen = SEEN["with a mask"]
-    policy, views = made(kind, seen, DONE["discrete"])
+    observation_space = SEEN["with a mask"]
+    policy, views = made(kind, observation_space, DONE["discrete"])
     legal = np.array([0, 1, 0, 1], np.int8)
     observation = {"observation": np.ones(3, np.float32), "action_mask": legal}
-    actor = Actor(policy, seen, policy.action_space, pieces=views or ())
+    actor = Actor(policy, observation_space, policy.action_space, pieces=views or ())
     for explore in (True, False):
         draws = {int(actor.act(observation, explore=explore)[0]) for _ in range(15)}
         assert draws <= {1, 3}
@@ -338,7 +340,7 @@ def test_autoregressive_log_probs_equal_products() -> None:
     result = distribution.log_prob(features, (choices, points))
     slow = [slow_log_prob(distribution, *row) for row in zip(features, choices.tolist(), points, strict=True)]
     torch.testing.assert_close(result, torch.stack(slow), rtol=1e-10, atol=1e-10)
-    ours, reference = (torch.autograd.grad(one, parameters) for one in (result.sum(), torch.stack(slow).sum()))
+    ours, reference = (torch.autograd.grad(total, parameters) for total in (result.sum(), torch.stack(slow).sum()))
     for actual, expected in zip(ours, reference, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
@@ -380,7 +382,7 @@ def test_squashed_density_equals_transformed_normal() -> None:
     slow = (normal - (1 - actions**2).log()).sum(-1)
     result = distribution.log_prob(inputs, actions)
     torch.testing.assert_close(result, slow, rtol=1e-8, atol=1e-8)
-    ours, expected = (torch.autograd.grad(one.sum(), inputs)[0] for one in (result, slow))
+    ours, expected = (torch.autograd.grad(density.sum(), inputs)[0] for density in (result, slow))
     torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-8)
 
 

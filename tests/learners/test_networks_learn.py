@@ -205,4 +205,4 @@ def test_ppo_learns_with_each_network(toy: Any, make: Any, views: list[Any], goa
         result.append(float(pack.rewards[pack.step_rows()].mean()))
         if result[-1] > goal:
             return
-    pytest.fail(f"right in {result[-1]:.0%}: {[round(one, 2) for one in result]}")
+    pytest.fail(f"right in {result[-1]:.0%}: {[round(share, 2) for share in result]}")

@@ -114,19 +114,19 @@ def test_update_does_not_change_episodes():
 
 
 def test_epoch_has_each_step_once():
-    seen: list[torch.Tensor] = []
+    observations: list[torch.Tensor] = []
 
     class Watched(MLPPolicy):
         def forward(self, batch, explore=None):
-            seen.append(batch["obs"])
+            observations.append(batch["obs"])
             return super().forward(batch, explore)
 
     episodes = bandit_episodes(num=3, length=7)
     ppo = PPO(Watched(OBSERVATIONS, TWO_ACTIONS), PPOConfig(num_epochs=2, minibatch_size=10))
     ppo.update(episodes)
     expected = np.concatenate([episode.get_observations()[:-1] for episode in episodes])
-    assert [len(obs) for obs in seen] == [10, 11] * 2
-    orders = [torch.cat(seen[:2]).numpy(), torch.cat(seen[2:]).numpy()]
+    assert [len(obs) for obs in observations] == [10, 11] * 2
+    orders = [torch.cat(observations[:2]).numpy(), torch.cat(observations[2:]).numpy()]
     for order in orders:
         assert np.array_equal(order[np.lexsort(order.T)], expected[np.lexsort(expected.T)])
     assert not np.array_equal(orders[0], orders[1])
@@ -287,7 +287,7 @@ def test_value_clip_bounds_the_gain():
 @pytest.mark.parametrize("kind", [MLPPolicy, LSTMPolicy])
 def test_value_clip_is_around_old_values(kind):
     learner = PPO(kind(OBSERVATIONS, TWO_ACTIONS), PPOConfig(value_clip=0.1, max_seq_len=5, gamma=0.9))
-    toy = TransformObservation(gym.make("CartPole-v1"), lambda seen: seen[:2].clip(-1, 1), OBSERVATIONS)
+    toy = TransformObservation(gym.make("CartPole-v1"), lambda observation: observation[:2].clip(-1, 1), OBSERVATIONS)
     with SingleAgentEnvRunner(lambda: toy, learner.policy, seed=0) as runner:
         done = runner.sample(num_timesteps=40)
     batch = learner.preprocess(done)
@@ -299,18 +299,18 @@ def test_value_clip_is_around_old_values(kind):
 
 
 def test_episodes_of_other_spaces_are_rejected_by_name():
-    more, widened_dtype = spaces.Discrete(5), spaces.Box(-1.0, 1.0, (3,))
-    for seen, done, message in (
-        (OBSERVATIONS, more, r"action_space Discrete\(5\), the policy Discrete\(2\)"),
+    more_actions, widened_dtype = spaces.Discrete(5), spaces.Box(-1.0, 1.0, (3,))
+    for observation_space, done, message in (
+        (OBSERVATIONS, more_actions, r"action_space Discrete\(5\), the policy Discrete\(2\)"),
         (widened_dtype, TWO_ACTIONS, r"observation_space Box\(-1.0, 1.0, \(3,\), float32\), the policy Box"),
     ):
         episode = SingleAgentEpisode.from_arrays(
-            np.zeros((5, *seen.shape), np.float32),
+            np.zeros((5, *observation_space.shape), np.float32),
             np.full(4, done.n - 1),
             np.zeros(4),
             terminated=True,
             extra_model_outputs={"action_logp": np.zeros(4, np.float32)},
-            observation_space=seen,
+            observation_space=observation_space,
             action_space=done,
         )
         for algorithm in (PPO(policy()), BC(policy())):

@@ -356,9 +356,9 @@ def test_continuous_cql_acts_within_the_data():
 def test_continuous_cql_rejects_actions_out_of_bounds():
     wide = [
         SingleAgentEpisode.from_arrays(
-            *(track * np.float32(2) for track in _arrays(one)), terminated=True, action_space=OF_POLICY
+            *(track * np.float32(2) for track in _arrays(episode)), terminated=True, action_space=OF_POLICY
         )
-        for one in episodes(continuous=True, num=3)
+        for episode in episodes(continuous=True, num=3)
     ]
     algorithm = ContinuousCQL(SACPolicy(OBSERVATIONS, BOX))
     buffer = EpisodeReplayBuffer(100, seed=0)
@@ -552,9 +552,9 @@ def test_r2d2_priorities_are_those_of_sequences(unit: str):
 
 
 def test_sac_with_scalar_action_and_one_layer_works():
-    one = spaces.Box(-1.0, 1.0, ())
+    box = spaces.Box(-1.0, 1.0, ())
     for kind in (SAC, ContinuousCQL):
-        algorithm: SAC = kind(SACPolicy(OBSERVATIONS, one, hidden_sizes=(), generator=generator()))
+        algorithm: SAC = kind(SACPolicy(OBSERVATIONS, box, hidden_sizes=(), generator=generator()))
         flat = [
             SingleAgentEpisode.from_arrays(obs, actions[:, 0], rewards, terminated=True)
             for obs, actions, rewards in map(_arrays, episodes(continuous=True))
@@ -565,9 +565,13 @@ def test_sac_with_scalar_action_and_one_layer_works():
 
 
 def test_two_dimensional_multi_discrete_is_stored_silently():
-    seen = spaces.MultiDiscrete(np.array([[2, 3], [2, 2]]))  # whose length, and so whose truth, Gymnasium warns of
+    observation_space = spaces.MultiDiscrete(
+        np.array([[2, 3], [2, 2]])
+    )  # whose length, and so whose truth, Gymnasium warns of
     buffer = EpisodeReplayBuffer(100, seed=0)
     obs = np.ones((11, 2, 2), np.int64)
-    buffer.add([SingleAgentEpisode.from_arrays(obs, np.zeros(10, np.int64), np.zeros(10), observation_space=seen)])
-    buffer.recorder(2, autoreset_mode="NextStep", observation_space=seen, action_space=TWO)
-    assert buffer.sample_episodes(1)[0].observation_space == seen
+    buffer.add(
+        [SingleAgentEpisode.from_arrays(obs, np.zeros(10, np.int64), np.zeros(10), observation_space=observation_space)]
+    )
+    buffer.recorder(2, autoreset_mode="NextStep", observation_space=observation_space, action_space=TWO)
+    assert buffer.sample_episodes(1)[0].observation_space == observation_space

@@ -94,7 +94,9 @@ def test_served_module_of_several_agents_has_equal_returns(tmp_path: Path) -> No
         observations, _ = env.reset(seed=None if episode else independent_seed(3))
         total, first = 0.0, True
         while observations and env.agents:
-            actions = {agent: int(policies[agent].act(one, first=first)) for agent, one in observations.items()}
+            actions = {
+                agent: int(policies[agent].act(observation, first=first)) for agent, observation in observations.items()
+            }
             observations, rewards, _, _, _ = env.step(actions)
             total, first = total + sum(rewards.values()), False
         returns.append(total)

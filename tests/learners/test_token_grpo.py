@@ -73,8 +73,8 @@ def slow_loss(config: TokenGRPOConfig, model: Recurrent, reference: Recurrent, t
     gains, centered = [], []
     for k, total in enumerate(returns):
         members = [r for r, group in zip(returns, groups, strict=True) if group == groups[k]]
-        others = [r for j, r in enumerate(returns) if groups[j] == groups[k] and j != k]
-        baselines = {"group": np.mean(members), "batch": np.mean(returns), "leave_one_out": np.mean(others)}
+        other_returns = [r for j, r in enumerate(returns) if groups[j] == groups[k] and j != k]
+        baselines = {"group": np.mean(members), "batch": np.mean(returns), "leave_one_out": np.mean(other_returns)}
         gain = total - baselines[config.baseline]
         centered.append(gain)
         gains.append(gain / (np.std(members) + 1e-8) if config.scale == "group" else gain)
@@ -93,9 +93,9 @@ def slow_loss(config: TokenGRPOConfig, model: Recurrent, reference: Recurrent, t
                     old = float(talk.episode.get_extra_model_outputs("logp", t)[k])
                     sequences[-1].append((log_prob, old, gain, fixed))
                 context.append(token)
-            kept = talk.episode.get_infos(t + 1).get("kept_tokens")
-            if kept is not None:
-                context = context[:kept]
+            kept_tokens = talk.episode.get_infos(t + 1).get("kept_tokens")
+            if kept_tokens is not None:
+                context = context[:kept_tokens]
                 sequences.append([])
             context += talk.episode.get_observations(t + 1).tolist()
     losses: list[list[Tensor]] = []
@@ -163,10 +163,10 @@ def test_token_grpo_minibatches_use_each_token_once_per_epoch(layout: Any) -> No
     config = TokenGRPOConfig(layout=layout, num_epochs=2, num_minibatches=3)
     algorithm = TokenGRPO(Recurrent(), config)
     batch = algorithm.preprocess(pack_of(recorded()))
-    seen = [part["labels"][part["loss_mask"]] for part in algorithm.minibatches(batch)]
-    assert len(seen) == 6
+    labels = [part["labels"][part["loss_mask"]] for part in algorithm.minibatches(batch)]
+    assert len(labels) == 6
     expected = torch.cat([batch["labels"][batch["loss_mask"]]] * 2)
-    assert torch.equal(torch.cat(seen).sort()[0], expected.sort()[0])
+    assert torch.equal(torch.cat(labels).sort()[0], expected.sort()[0])
 
 
 @pytest.mark.parametrize("settings", SETTINGS[::3], ids=["group", "kl"])
@@ -240,8 +240,8 @@ def test_token_columns_run_in_the_learner_pipeline_and_in_prefetch() -> None:
 
 def questions(num: int, size: int) -> list[tuple[int, Question]]:
     rng = np.random.default_rng(0)
-    asked = [Question(*rng.integers(0, 4, 2).tolist()) for _ in range(num)]
-    return [(group, question) for group, question in enumerate(asked) for _ in range(size)]
+    sampled_questions = [Question(*rng.integers(0, 4, 2).tolist()) for _ in range(num)]
+    return [(group, question) for group, question in enumerate(sampled_questions) for _ in range(size)]
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])

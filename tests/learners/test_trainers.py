@@ -61,35 +61,39 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def ppo_trainer(seed: int = 0, recurrent: bool = False, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
+def ppo_trainer(
+    seed: int = 0, recurrent: bool = False, config: dict[str, Any] | None = None, **options: Any
+) -> Trainer:
     kind = LSTMPolicy if recurrent else MLPPolicy
     policy = kind(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
     algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32), seed=seed)
     runner = SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=seed)
     return OnPolicyTrainer(
-        algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **(config or {})}), **more
+        algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **(config or {})}), **options
     )
 
 
-def lstm_trainer(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
-    return ppo_trainer(seed, True, config, **more)
+def lstm_trainer(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> Trainer:
+    return ppo_trainer(seed, True, config, **options)
 
 
-def dqn_trainer(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
+def dqn_trainer(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> Trainer:
     policy = QPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
     algorithm = DQN(policy, DQNConfig(batch_size=16, target_every=5, epsilon_steps=100), seed=seed)
     runner = SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=seed)
     buffer = PrioritizedEpisodeReplayBuffer(200, seed=seed)
     numbers = {**SHORT, "warmup_steps": 20, "gradient_steps_per_collect": 2, **(config or {})}
-    return OffPolicyTrainer(algorithm, runner, buffer, OffPolicyConfig(**numbers), **more)
+    return OffPolicyTrainer(algorithm, runner, buffer, OffPolicyConfig(**numbers), **options)
 
 
-def sac_trainer(seed: int = 0, config: dict[str, Any] | None = None, **more: Any) -> Trainer:
+def sac_trainer(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> Trainer:
     policy = SACPolicy(*spaces_of(PENDULUM), hidden_sizes=(8,), generator=generator(seed))
     algorithm = SAC(policy, SACConfig(batch_size=16), seed=seed)
     runner = SingleAgentEnvRunner(PENDULUM, policy, num_envs=2, seed=seed)
     numbers = {**SHORT, "warmup_steps": 20, "steps_per_collect": 4, **(config or {})}
-    return OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(100, seed=seed), OffPolicyConfig(**numbers), **more)
+    return OffPolicyTrainer(
+        algorithm, runner, EpisodeReplayBuffer(100, seed=seed), OffPolicyConfig(**numbers), **options
+    )
 
 
 class Notes:
@@ -118,11 +122,11 @@ def test_resumed_run_equals_uninterrupted_run(make, tmp_path: Path):
     whole, later = Notes(), Notes()
     config = {"max_epochs": 4, "checkpoint_every": 1}
     straight = make(config=config, folder=tmp_path / "a", hooks=[whole])
-    kept = []
+    saved = []
 
     class Keeps:
         def on_epoch(self, trainer):
-            kept.append(len(whole.updates))
+            saved.append(len(whole.updates))
             if trainer.num_epochs == 3:  # two checkpoints are there, of the epochs before
                 shutil.copytree(tmp_path / "a", tmp_path / "b")
 
@@ -132,7 +136,7 @@ def test_resumed_run_equals_uninterrupted_run(make, tmp_path: Path):
     assert resumed.resume()
     assert (resumed.num_epochs, resumed.num_updates) != (0, 0)
     second = resumed.run()
-    assert later.updates == whole.updates[kept[1] :]
+    assert later.updates == whole.updates[saved[1] :]
     weights = resumed.algorithm.state_dict()
     for name, value in straight.algorithm.state_dict().items():
         if isinstance(value, torch.Tensor):
@@ -218,10 +222,10 @@ def test_epoch_calls_hooks_in_order(tmp_path: Path):
 
 
 def test_stop_fn_ends_run_with_its_test():
-    seen = []
-    result = ppo_trainer(config={"max_epochs": 5}, stop_fn=lambda score: seen.append(score) or len(seen) == 2).run()
+    epochs = []
+    result = ppo_trainer(config={"max_epochs": 5}, stop_fn=lambda score: epochs.append(score) or len(epochs) == 2).run()
     assert (result.num_epochs, result.stopped_by) == (2, "stop_fn")
-    assert max(seen) == result.best_score
+    assert max(epochs) == result.best_score
 
 
 def test_interrupted_run_continues_with_next_call():
@@ -240,11 +244,11 @@ def test_offline_trainer_repeats_the_episodes():
     policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
     with SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=0) as runner:
         data = list(runner.sample(num_episodes=7))
-    seen: list[int] = []
+    recorded: list[int] = []
 
     class Watched(BC):
         def update(self, episodes):
-            seen.append(len(episodes))
+            recorded.append(len(episodes))
             return super().update(episodes)
 
     config = OfflineConfig(**{**SHORT, "steps_per_epoch": sum(map(len, data)), "max_epochs": 2}, episodes_per_update=3)
@@ -254,7 +258,7 @@ def test_offline_trainer_repeats_the_episodes():
         config,
         evaluate_fn=lambda num, seed: evaluate(CARTPOLE, policy, num_episodes=num, seed=seed),
     ).run()
-    assert seen == [3, 3, 1] * 2
+    assert recorded == [3, 3, 1] * 2
     assert result.last_test.num_episodes == 2
 
 
@@ -274,7 +278,7 @@ def test_offline_trainer_of_buffer_resumes(tmp_path: Path):
     shutil.rmtree(tmp_path / "a")
     straight = trainer(0, 2)
     straight.run()
-    vectors = [one.algorithm.optimizers["policy"].vector for one in (straight, resumed)]
+    vectors = [each_trainer.algorithm.optimizers["policy"].vector for each_trainer in (straight, resumed)]
     assert torch.equal(*vectors)
 
 
@@ -315,7 +319,7 @@ def test_offline_trainer_of_data_set_resumes(algorithm: str, tmp_path: Path):
     shutil.rmtree(tmp_path / "a")
     straight = trainer(0, 2)
     straight.run()
-    assert torch.equal(*(one.algorithm.optimizers["policy"].vector for one in (straight, resumed)))
+    assert torch.equal(*(each_trainer.algorithm.optimizers["policy"].vector for each_trainer in (straight, resumed)))
 
 
 def test_bc_from_disk_equals_bc_from_memory(tmp_path: Path):
@@ -368,21 +372,21 @@ def test_resume_skips_damaged_and_foreign_checkpoints(tmp_path: Path):
     whole = newest.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"nonsense" * 100, whole[:1000] + bytes(64) + whole[1064:]):
         newest.write_bytes(damaged)
-        again = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
+        resumed = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
         with pytest.raises(UnreadableData, match=newest.name):
-            again.load(newest)
-        assert again.resume()
-        assert again.num_epochs == 1
+            resumed.load(newest)
+        assert resumed.resume()
+        assert resumed.num_epochs == 1
     with pytest.raises(StateMismatch, match=r"trainer 'OnPolicyTrainer'.*'OffPolicyTrainer'"):
         dqn_trainer(config={"checkpoint_every": 1}, folder=tmp_path).load(older)
     comparing = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
     comparing.algorithm = GRPO(comparing.algorithm.policy)
     with pytest.raises(StateMismatch, match="algorithm 'PPO', this trainer has 'GRPO'"):
         comparing.load(older)
-    other = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
-    other.algorithm.config = PPOConfig(num_epochs=2, minibatch_size=32, gamma=0.5)
+    other_trainer = ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path)
+    other_trainer.algorithm.config = PPOConfig(num_epochs=2, minibatch_size=32, gamma=0.5)
     with pytest.raises(StateMismatch, match=r"algorithm\.gamma '0\.99', this trainer has '0\.5'"):
-        other.load(older)
+        other_trainer.load(older)
     torch.save({"format": 99}, newest)
     with pytest.raises(StateMismatch, match="format 99"):
         ppo_trainer(config={"checkpoint_every": 1}, folder=tmp_path).load(newest)
@@ -430,13 +434,15 @@ def test_invalid_settings_raise(wrong):
 
 def test_checkpoint_of_other_pipelines_names_the_connector(tmp_path: Path):
     ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
-    other = ppo_trainer(folder=tmp_path)
+    other_trainer = ppo_trainer(folder=tmp_path)
     spaces = spaces_of(CARTPOLE)
     pipeline = env_to_module_pipeline(*spaces, pieces=[MeanStdFilter()])
-    other.runner = SingleAgentEnvRunner(CARTPOLE, other.algorithm.policy, num_envs=2, env_to_module=pipeline)
+    other_trainer.runner = SingleAgentEnvRunner(
+        CARTPOLE, other_trainer.algorithm.policy, num_envs=2, env_to_module=pipeline
+    )
     with pytest.raises(StateMismatch, match="MeanStdFilter"):
-        other.resume()
-    assert other.num_epochs == 0
+        other_trainer.resume()
+    assert other_trainer.num_epochs == 0
 
 
 def test_new_run_in_used_folder_raises(tmp_path: Path):
@@ -497,13 +503,13 @@ def test_buffer_with_infos_is_part_of_checkpoint(tmp_path: Path):
     assert resumed.resume()
     resumed.run()
     assert_equal_weights(straight, resumed)
-    draws = [one.buffer.sample(64, include_infos=True) for one in (straight, resumed)]
+    draws = [each_trainer.buffer.sample(64, include_infos=True) for each_trainer in (straight, resumed)]
     assert [same_info(*both) for both in zip(draws[0].infos, draws[1].infos, strict=True)] == [True] * 64
     assert {"rare", "speed"} <= set().union(*draws[0].infos)
 
 
-def assert_equal_weights(one: Any, other: Any) -> None:
-    vectors = [trainer.algorithm.optimizers["policy"].vector for trainer in (one, other)]
+def assert_equal_weights(left: Any, right: Any) -> None:
+    vectors = [trainer.algorithm.optimizers["policy"].vector for trainer in (left, right)]
     assert torch.equal(*vectors)
 
 
@@ -519,9 +525,9 @@ def test_run_with_nan_loss_keeps_last_checkpoint(tmp_path: Path):
     with pytest.raises(InvalidArgument, match=r"gradient is not finite; the weights are as before.*episode .*, step"):
         trainer.run()
     assert all(bool(torch.isfinite(parameter).all()) for parameter in trainer.algorithm.policy.parameters())
-    again = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
-    assert again.resume()
-    assert again.run().num_epochs == 3
+    resumed = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
+    assert resumed.resume()
+    assert resumed.run().num_epochs == 3
 
 
 def test_runner_with_another_policy_is_rejected():
@@ -537,14 +543,14 @@ def test_stop_fn_without_tests_raises():
         ppo_trainer(config={"num_test_episodes": 0}, stop_fn=lambda score: True)
 
 
-@pytest.mark.parametrize("most", [1, 2, 5])
-def test_offline_trainer_skips_episodes_without_steps(most: int):
+@pytest.mark.parametrize("max_steps", [1, 2, 5])
+def test_offline_trainer_skips_episodes_without_steps(max_steps: int):
     policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,))
-    seen = np.zeros((4, 4), np.float32)
-    empty = SingleAgentEpisode.from_arrays(seen[:1], np.zeros(0, int), np.zeros(0))
-    one = SingleAgentEpisode.from_arrays(seen, np.zeros(3, int), np.zeros(3), terminated=True)
-    config = OfflineConfig(**{**SHORT, "num_test_episodes": 0, "max_epochs": 1}, episodes_per_update=most)
-    result = OfflineTrainer(BC(policy), [empty, empty, one, empty, empty], config).run()
+    observations = np.zeros((4, 4), np.float32)
+    empty = SingleAgentEpisode.from_arrays(observations[:1], np.zeros(0, int), np.zeros(0))
+    episode = SingleAgentEpisode.from_arrays(observations, np.zeros(3, int), np.zeros(3), terminated=True)
+    config = OfflineConfig(**{**SHORT, "num_test_episodes": 0, "max_epochs": 1}, episodes_per_update=max_steps)
+    result = OfflineTrainer(BC(policy), [empty, empty, episode, empty, empty], config).run()
     assert result.num_steps == 3 * result.num_updates == 66
     for nothing in ([], [empty] * 3):
         with pytest.raises(InvalidArgument, match=f"none of {len(nothing)} episodes has a step"):
@@ -583,12 +589,12 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def changed_trainer(folder: Path, config: dict[str, Any], more: dict[str, Any]) -> Any:
+def changed_trainer(folder: Path, config: dict[str, Any], options: dict[str, Any]) -> Any:
     """Return a PPO trainer with some other settings."""
-    more = dict(more)
-    env, num_envs = more.pop("env", CARTPOLE), more.pop("num_envs", 2)
+    options = dict(options)
+    env, num_envs = options.pop("env", CARTPOLE), options.pop("num_envs", 2)
     policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
-    algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32, **more))
+    algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32, **options))
     runner = SingleAgentEnvRunner(env, policy, num_envs=num_envs, seed=0)
     return OnPolicyTrainer(
         algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **config}), folder=folder
@@ -599,20 +605,20 @@ def changed_trainer(folder: Path, config: dict[str, Any], more: dict[str, Any]) 
 @pytest.mark.parametrize("name", CHANGES)
 def test_resume_with_changed_setting_needs_allow(name: str, tmp_path: Path):
     ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
-    config, more = CHANGES[name]
+    config, options = CHANGES[name]
     config = {"checkpoint_every": 1, "max_epochs": 2, "shows_progress": False, **config}
     with pytest.raises(StateMismatch, match=f"has {name} .*resume\\(allow=\\['{name}'\\]\\)"):
-        changed_trainer(tmp_path, config, more).resume()
-    trainer = changed_trainer(tmp_path, config, more)
+        changed_trainer(tmp_path, config, options).resume()
+    trainer = changed_trainer(tmp_path, config, options)
     assert trainer.resume(allow=[name])
     trainer.run()
     assert trainer.num_epochs == 2
     if name == "algorithm.learning_rate":
         assert trainer.algorithm.optimizers["policy"].learning_rate == 1e-5
-    other = changed_trainer(tmp_path, config, more)
-    other.algorithm.policy.actor[1] = torch.nn.ReLU()
+    other_trainer = changed_trainer(tmp_path, config, options)
+    other_trainer.algorithm.policy.actor[1] = torch.nn.ReLU()
     with pytest.raises(StateMismatch, match="has policy "):
-        other.resume(allow=[name])
+        other_trainer.resume(allow=[name])
 
 
 def test_allow_with_unknown_or_fixed_names_raises(tmp_path: Path):
@@ -685,7 +691,7 @@ def test_buffer_filled_by_add_is_part_of_a_checkpoint(tmp_path: Path):
     first, second = trainer(0), trainer(1)
     first.run()
     assert second.resume()
-    samples = [one.data.sample(64) for one in (first, second)]
+    samples = [each_trainer.data.sample(64) for each_trainer in (first, second)]
     assert all(np.array_equal(samples[0][name], samples[1][name]) for name in ("obs", "actions", "rewards"))
 
 

@@ -88,9 +88,9 @@ class Marked(Categorical):
 
 
 def patched(space: spaces.Discrete) -> Categorical:
-    own = Categorical(int(space.n), int(space.start))
-    own.sample = lambda inputs, generator=None: own.mode(-inputs)
-    return own
+    distribution = Categorical(int(space.n), int(space.start))
+    distribution.sample = lambda inputs, generator=None: distribution.mode(-inputs)
+    return distribution
 
 
 class Spoiler:
@@ -123,17 +123,17 @@ class Spoiler:
         self.calls += 1
         for column in self.kept:
             column.fill_(77)
-        seen = batch["obs"].float().sin()
-        logits = (seen @ self.weights).to(self.dtype)
+        observations = batch["obs"].float().sin()
+        logits = (observations @ self.weights).to(self.dtype)
         if self.outputs is None:
             self.outputs = torch.empty_like(logits)
         self.outputs.copy_(logits)
         outputs: dict[str, Any] = {"action_dist_inputs": self.outputs}
         self.kept = [batch["obs"]] if torch.is_tensor(batch["obs"]) and not self.is_recurrent else []
         if self.adds:
-            outputs["vf_preds"] = seen.sum(-1)
+            outputs["vf_preds"] = observations.sum(-1)
         if self.is_recurrent:
-            outputs["state_out"] = {"h": batch["state_in"]["h"] * 0.5 + seen[:, 0, :2]}
+            outputs["state_out"] = {"h": batch["state_in"]["h"] * 0.5 + observations[:, 0, :2]}
         return outputs
 
 
@@ -256,22 +256,22 @@ def test_random_programs_sample_the_same_episodes_fast_and_one_piece_at_a_time(f
     for seed in range(first, first + 15):
         packs, policy = programs(seed, fast=True)
         expected, _ = programs(seed, fast=False)
-        for pack, other in zip(packs, expected, strict=True):
-            assert sorted(pack.extra_model_outputs) == sorted(other.extra_model_outputs), seed
-            for column, same in zip(columns_of(pack), columns_of(other), strict=True):
+        for pack, expected_pack in zip(packs, expected, strict=True):
+            assert sorted(pack.extra_model_outputs) == sorted(expected_pack.extra_model_outputs), seed
+            for column, same in zip(columns_of(pack), columns_of(expected_pack), strict=True):
                 assert column.dtype == same.dtype, seed
                 np.testing.assert_array_equal(column, same, err_msg=f"seed {seed}")
             if not policy.in_between:
                 inputs = torch.tensor(pack.extra_model_outputs[Columns.ACTION_DIST_INPUTS])
                 actions = nested.map_leaves(lambda leaf: torch.tensor(np.array(leaf)), pack.actions)
-                own = policy.fixed.log_prob(inputs, actions).numpy()
+                log_probs = policy.fixed.log_prob(inputs, actions).numpy()
                 got = pack.extra_model_outputs[Columns.ACTION_LOGP]
                 steps = [
                     at
                     for length, before in zip(pack.lengths, pack.lookbacks, strict=True)
                     for at in [False] * before + [True] * length
                 ]  # a lookback may be from before an edit
-                np.testing.assert_allclose(own[steps], got[steps], rtol=1e-5, atol=1e-5, err_msg=f"seed {seed}")
+                np.testing.assert_allclose(log_probs[steps], got[steps], rtol=1e-5, atol=1e-5, err_msg=f"seed {seed}")
 
 
 # --- interrupts -------------------------------------------------------------------------------------------------------
@@ -316,8 +316,10 @@ def check_told(pack: EpisodePack, seed: int) -> None:
         assert (episode.get_rewards() == actions * 0.5).all(), seed
         assert [info["age"] for info in episode.get_infos()] == observations[:, 2].tolist(), seed
         logits = torch.tensor(episode.get_extra_model_outputs("action_dist_inputs"))
-        own = Categorical(4).log_prob(logits, torch.tensor(actions)).numpy()
-        np.testing.assert_allclose(episode.get_extra_model_outputs("action_logp"), own, rtol=1e-5, err_msg=f"{seed}")
+        log_probs = Categorical(4).log_prob(logits, torch.tensor(actions)).numpy()
+        np.testing.assert_allclose(
+            episode.get_extra_model_outputs("action_logp"), log_probs, rtol=1e-5, err_msg=f"{seed}"
+        )
 
 
 class Plain:

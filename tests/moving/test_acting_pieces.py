@@ -197,8 +197,8 @@ class LoudWords(ConnectorV2):
 
 
 def runner_of(env: Any, policy: Any, pieces: Any = (), to_env: Any = None, **options: Any) -> SingleAgentEnvRunner:
-    one = env()
-    pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=pieces)
+    environment = env()
+    pipeline = env_to_module_pipeline(environment.observation_space, environment.action_space, pieces=pieces)
     return SingleAgentEnvRunner(
         env, policy, num_envs=2, env_to_module=pipeline, module_to_env=to_env, seed=0, **options
     )
@@ -223,8 +223,8 @@ def test_the_last_actions_are_the_same_while_acting_and_while_learning():
     for _ in range(4):
         pack = runner.sample(num_timesteps=7)
         batch = to_learner(episodes=pack)
-        seen = [episode.get_extra_model_outputs("seen") for episode in pack]
-        assert (batch["last_actions"].numpy() == np.concatenate(seen)).all()
+        observed = [episode.get_extra_model_outputs("seen") for episode in pack]
+        assert (batch["last_actions"].numpy() == np.concatenate(observed)).all()
 
 
 class Recording:
@@ -274,8 +274,8 @@ class Uniform:
 
 
 def test_masked_actions_are_never_taken():
-    one = BoxCorridor()
-    to_env = module_to_env_pipeline(one.observation_space, one.action_space, seed=0)
+    corridor = BoxCorridor()
+    to_env = module_to_env_pipeline(corridor.observation_space, corridor.action_space, seed=0)
     to_env.prepend(MaskLogits())
     runner = runner_of(BoxCorridor, Uniform(), [AddActionMask()], to_env)
     pack = runner.sample(num_timesteps=200)
@@ -322,8 +322,8 @@ def test_an_epsilon_greedy_piece_acts_on_q_values():
         def __call__(self, batch, explore=None):
             return {"q_values": torch.tensor([[0.0, 1.0]]).expand(len(batch["obs"]), 2)}
 
-    one = BoxCorridor()
-    to_env = module_to_env_pipeline(one.observation_space, one.action_space)
+    corridor = BoxCorridor()
+    to_env = module_to_env_pipeline(corridor.observation_space, corridor.action_space)
     to_env.prepend(EpsilonGreedy())
     runner = runner_of(BoxCorridor, Values(), to_env=to_env)
     assert runner.sample(num_episodes=2, explore=False).actions.all()
@@ -378,10 +378,10 @@ def test_frame_stacks_in_both_pipelines_need_the_stored_space():
     policy = MLPPolicy(pipeline.observation_space, env.action_space)
     runner = SingleAgentEnvRunner("CartPole-v1", policy, env_to_module=pipeline, num_envs=2, seed=0)
     pack = runner.sample(num_timesteps=60)
-    own = learner_pipeline(*spaces_of_env, pieces=[FrameStackingLearner(num_frames=4)], policy=policy)
+    second_pipeline = learner_pipeline(*spaces_of_env, pieces=[FrameStackingLearner(num_frames=4)], policy=policy)
     shared = learner_pipeline(*spaces_of_env, views=pipeline.views, policy=policy)
     expected = PPO(runner.actor).preprocess(pack)["obs"]
-    for learning in (own, shared):
+    for learning in (second_pipeline, shared):
         assert torch.equal(PPO(policy, pipeline=learning).preprocess(pack)["obs"], expected)
     with pytest.raises(InvalidArgument, match="views= are bound already"):
         learner_pipeline(*spaces_of_env, views=pipeline.views, pieces=[FrameStackingLearner(num_frames=4)])(

@@ -72,7 +72,7 @@ class ReturnsOfAgents(RLlibCallback):
     """Callback that logs the return of each agent of an episode, and the number of sampled env steps."""
 
     def on_episode_end(self, *, episode, metrics_logger, **kwargs):
-        returns = {agent_id: own.get_return() for agent_id, own in episode.agent_episodes.items()}
+        returns = {agent_id: agent_episode.get_return() for agent_id, agent_episode in episode.agent_episodes.items()}
         metrics_logger.log_dict(returns, key="agent_returns", window=100)
 
     def on_sample_end(self, *, metrics_logger, samples, **kwargs):
@@ -131,12 +131,12 @@ class League(RLlibCallback):
 
     def on_episode_end(self, *, episode, metrics_logger, **kwargs):
         modules = {agent_id: episode.module_for(agent_id) for agent_id in episode.agent_ids}
-        rewards = {agent_id: own.get_return() for agent_id, own in episode.agent_episodes.items()}
+        rewards = {agent_id: agent_episode.get_return() for agent_id, agent_episode in episode.agent_episodes.items()}
         main = next(agent_id for agent_id, module_id in modules.items() if module_id == "main")
-        other = modules[1 - main]
-        self.games[other] += 1
-        self.lost[other] += rewards[main] < 0
-        metrics_logger.log_value(("lost_to", other), float(rewards[main] < 0), window=20)
+        opponent = modules[1 - main]
+        self.games[opponent] += 1
+        self.lost[opponent] += rewards[main] < 0
+        metrics_logger.log_value(("lost_to", opponent), float(rewards[main] < 0), window=20)
 
     def opponent(self):
         unplayed = [member for member in self.members if not self.games[member]]
@@ -251,9 +251,9 @@ def test_self_play_adds_copies_of_the_main_module_as_opponents(main_first):
     assert runner.metrics()["win_rate"] == 1
     policies["main"].action = 7  # it has learned something
     against_itself = runner.sample(num_episodes=4)
-    other = 1 if main_first else 0
-    assert {episode.module_for(other) for episode in against_itself} == {"main_v1"}
-    assert against_itself[0].get_actions(-1)[other] == 5  # the copy has not
+    opponent = 1 if main_first else 0
+    assert {episode.module_for(opponent) for episode in against_itself} == {"main_v1"}
+    assert against_itself[0].get_actions(-1)[opponent] == 5  # the copy has not
     assert callback.opponents[-1] == "main_v2"
 
 
@@ -296,10 +296,10 @@ def test_callbacks_are_told_of_every_step_of_every_episode_once_and_in_order(mod
     assert diary.told[0] == "environments"
     assert diary.told.count("environments") == 1
     for env in (0, 1):
-        told = [(what, t) for what, at, t in diary.told[1:] if at == env]
+        recorded = [(event, t) for event, at, t in diary.told[1:] if at == env]
         once = [("start", 0), ("step", 1), ("step", 2), ("end", 2)]
-        assert told == (once * len(told))[: len(told)]
-        assert len(told) > len(once)
+        assert recorded == (once * len(recorded))[: len(recorded)]
+        assert len(recorded) > len(once)
 
 
 def test_several_agents_that_wait_for_others_are_told_of_their_steps_once():

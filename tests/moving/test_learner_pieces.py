@@ -84,8 +84,8 @@ class RandomNetworkDistillation(ConnectorV2):
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
-            seen = torch.tensor(sa_episode.get_observations(slice(1, None)), dtype=torch.float32)
-            errors = (self.predictor(seen) - self.target(seen).detach()).square().mean(-1)
+            observations = torch.tensor(sa_episode.get_observations(slice(1, None)), dtype=torch.float32)
+            errors = (self.predictor(observations) - self.target(observations).detach()).square().mean(-1)
             self.optimizer.zero_grad()
             errors.mean().backward()
             self.optimizer.step()
@@ -151,8 +151,8 @@ class RewardsFromInfos(ConnectorV2):
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
-            told = [info["bonus"] for info in sa_episode.get_infos(slice(1, None))]
-            sa_episode.set_rewards(new_data=np.array(told, np.float32))
+            bonuses = [info["bonus"] for info in sa_episode.get_infos(slice(1, None))]
+            sa_episode.set_rewards(new_data=np.array(bonuses, np.float32))
         return batch
 
 
@@ -249,9 +249,9 @@ def test_what_was_seldom_seen_is_worth_more_and_the_counts_are_a_state():
     piece = CountBasedCuriosity()
     bonus = rewards_after(piece) - np.array(REWARDS)
     np.testing.assert_allclose(bonus, [[1] * 4, [1 / 2] * 4, [1 / 3] * 4], rtol=1e-5)
-    other = CountBasedCuriosity()
-    other.set_state(piece.get_state())
-    np.testing.assert_allclose(rewards_after(other)[0] - REWARDS, 1 / 4, rtol=1e-5)
+    other_curiosity = CountBasedCuriosity()
+    other_curiosity.set_state(piece.get_state())
+    np.testing.assert_allclose(rewards_after(other_curiosity)[0] - REWARDS, 1 / 4, rtol=1e-5)
 
 
 def test_what_is_far_from_all_that_was_kept_is_worth_more():
@@ -331,14 +331,14 @@ def test_frame_stacks_and_previous_actions_of_the_library_are_seen_while_learnin
     stacked = learner_pipeline(*spaces, pieces=[FrameStackingLearner(num_frames=2, multi_agent=False)])(episodes=pack)
     assert stacked["obs"][:4].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3]]
     previous = PrevActionsPrevRewards(multi_agent=False, n_prev_actions=1, n_prev_rewards=1)
-    seen = learner_pipeline(*spaces, pieces=[previous])(episodes=pack)["obs"]
-    assert seen["prev_n_actions"][:3].tolist() == [[0, 0], [0, 1], [0, 1]]
-    np.testing.assert_allclose(seen["prev_n_rewards"][:3, 0], [0, -0.1, -0.1])
+    observations = learner_pipeline(*spaces, pieces=[previous])(episodes=pack)["obs"]
+    assert observations["prev_n_actions"][:3].tolist() == [[0, 0], [0, 1], [0, 1]]
+    np.testing.assert_allclose(observations["prev_n_rewards"][:3, 0], [0, -0.1, -0.1])
 
 
 def test_shaped_rewards_make_the_advantages_that_ppo_learns_from():
-    one = BoxCorridor()
-    policy = MLPPolicy(one.observation_space, one.action_space)
+    corridor = BoxCorridor()
+    policy = MLPPolicy(corridor.observation_space, corridor.action_space)
     runner = SingleAgentEnvRunner(BoxCorridor, policy, num_envs=2, seed=0)
     config = PPOConfig(num_epochs=1)
     pipeline = ppo_pipeline(policy, config)

@@ -23,14 +23,14 @@ class RelativePositions(MultiAgentObservationPreprocessor):
     """Preprocessor with the position of each agent, and its distance from the other agent."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        own = gym.spaces.Box(-4, 4, (2,), np.float32)
-        return gym.spaces.Dict(dict.fromkeys(input_observation_space.spaces, own))
+        space = gym.spaces.Box(-4, 4, (2,), np.float32)
+        return gym.spaces.Dict(dict.fromkeys(input_observation_space.spaces, space))
 
     def preprocess(self, observations, episode):
         changed = {}
         for agent_id, place in observations.items():
-            (other,) = (where for agent, where in observations.items() if agent != agent_id)
-            changed[agent_id] = np.concatenate([place, other - place])
+            (other_position,) = (position for agent, position in observations.items() if agent != agent_id)
+            changed[agent_id] = np.concatenate([place, other_position - place])
         return changed
 
 
@@ -62,9 +62,9 @@ def test_a_joint_preprocessor_shows_agents_where_the_others_are(num_timesteps):
     runner, policy = runner_of(joint=[RelativePositions()], space=gym.spaces.Box(-4, 4, (2,), np.float32))
     for _ in range(3):
         for episode in runner.sample(num_timesteps=num_timesteps):
-            own = {agent: episode.agent_episodes[agent].get_observations() for agent in AGENTS}
-            assert (own["a"][:, 1] == own["b"][:, 0] - own["a"][:, 0]).all()
-            assert (own["b"][:, 1] == -own["a"][:, 1]).all()
+            agent_episode = {agent: episode.agent_episodes[agent].get_observations() for agent in AGENTS}
+            assert (agent_episode["a"][:, 1] == agent_episode["b"][:, 0] - agent_episode["a"][:, 0]).all()
+            assert (agent_episode["b"][:, 1] == -agent_episode["a"][:, 1]).all()
     assert all(batch["obs"].shape == (4, 2) for batch in policy.seen)
 
 
@@ -72,20 +72,20 @@ def test_a_joint_preprocessor_shows_all_agents_everything_and_the_time():
     runner, _ = runner_of(joint=[GlobalState()], space=gym.spaces.Box(0, np.inf, (3,), np.float32))
     for episode in runner.sample(num_episodes=2):
         for agent in AGENTS:
-            seen = episode.agent_episodes[agent].get_observations()
-            assert seen.tolist() == [[0, 4, 0], [1, 4, 1], [2, 4, 2], [3, 4, 3], [4, 4, 4]]
+            observations = episode.agent_episodes[agent].get_observations()
+            assert observations.tolist() == [[0, 4, 0], [1, 4, 1], [2, 4, 2], [3, 4, 3], [4, 4, 4]]
 
 
 @pytest.mark.parametrize("piece", [WithLastReward, WithTime])
 def test_a_preprocessor_of_one_agent_reads_the_episode_of_its_agent(piece):
     runner, _ = runner_of(pieces=lambda: [piece()])
     for episode in [*runner.sample(num_timesteps=6), *runner.sample(num_timesteps=9)]:
-        for own in episode.agent_episodes.values():
-            observations = own.get_observations()
+        for agent_episode in episode.agent_episodes.values():
+            observations = agent_episode.get_observations()
             if piece is WithLastReward:
-                assert (observations[1:, 1] == own.get_rewards()).all()
+                assert (observations[1:, 1] == agent_episode.get_rewards()).all()
             else:
-                assert (observations[:, 1] == np.arange(own.t_started, own.t + 1)).all()
+                assert (observations[:, 1] == np.arange(agent_episode.t_started, agent_episode.t + 1)).all()
 
 
 def test_a_column_adder_of_one_agent_adds_a_row_for_each_agent():

@@ -51,8 +51,8 @@ class PixelsToFloats(SingleAgentObservationPreprocessor):
     """Preprocessor of images from 0..255 to floats in 0..1, cropped to the upper half."""
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        height, *rest = input_observation_space.shape
-        return gym.spaces.Box(0.0, 1.0, (height // 2, *rest), np.float32)
+        height, *remaining = input_observation_space.shape
+        return gym.spaces.Box(0.0, 1.0, (height // 2, *remaining), np.float32)
 
     def preprocess(self, observation, episode):
         return observation[: len(observation) // 2].astype(np.float32) / 255.0
@@ -138,8 +138,8 @@ MODES = list(AutoresetMode)
 
 def sampled(env: Any, piece: Any, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> tuple[EpisodePack, Always]:
     """Return the episodes of three calls of a runner with two environments and the preprocessor."""
-    one, policy = env(), Always(1)
-    pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[piece])
+    environment, policy = env(), Always(1)
+    pipeline = env_to_module_pipeline(environment.observation_space, environment.action_space, pieces=[piece])
     runner = SingleAgentEnvRunner(env, policy, num_envs=2, env_to_module=pipeline, autoreset_mode=mode, seed=0)
     pack = EpisodePack.concat([runner.sample(num_timesteps=n) for n in (7, 6, 20)])
     assert pack.observation_space == pipeline.observation_space
@@ -148,9 +148,9 @@ def sampled(env: Any, piece: Any, mode: AutoresetMode = AutoresetMode.NEXT_STEP)
 
 def check_seen(pack: EpisodePack, policy: Always) -> None:
     """Check that the policy's inputs are the recorded observations, or rows whose action was not taken."""
-    seen = {tuple(row) for batch in policy.seen for row in batch["obs"].flatten(1).tolist()}
+    observed_rows = {tuple(row) for batch in policy.seen for row in batch["obs"].flatten(1).tolist()}
     recorded = {tuple(np.ravel(row).tolist()) for episode in pack for row in episode.get_observations()}
-    assert seen <= recorded
+    assert observed_rows <= recorded
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -223,13 +223,13 @@ def test_parts_of_a_nested_observation_become_one_vector():
 def test_a_preprocessor_reads_the_infos_that_came_with_the_observation(mode):
     pack, _ = sampled(BoxCorridor, MaskInObservation(), mode)
     for episode in pack:
-        seen = episode.get_observations()
-        assert (seen["action_mask"][:, 0] == (seen["observations"][:, 0] > 0)).all()
+        observations = episode.get_observations()
+        assert (observations["action_mask"][:, 0] == (observations["observations"][:, 0] > 0)).all()
 
 
 def test_the_state_of_a_preprocessor_is_kept_with_its_pipeline():
-    one, policy = BoxCorridor(), Always(1)
-    pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[RunningMaximum()])
+    corridor, policy = BoxCorridor(), Always(1)
+    pipeline = env_to_module_pipeline(corridor.observation_space, corridor.action_space, pieces=[RunningMaximum()])
     runner = SingleAgentEnvRunner(BoxCorridor, policy, env_to_module=pipeline)
     pack = runner.sample(num_episodes=1)
     assert pack[0].get_observations()[:, 0].tolist() == [0, 1, 1, 1, 1]
@@ -256,8 +256,8 @@ class Keeps(SingleAgentObservationPreprocessor):
 def test_an_episode_that_was_read_in_time_can_be_kept_and_others_say_so():
     read, unread = Keeps(looks=True), Keeps(looks=False)
     for piece in (read, unread):
-        one = BoxCorridor()
-        pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[piece])
+        corridor = BoxCorridor()
+        pipeline = env_to_module_pipeline(corridor.observation_space, corridor.action_space, pieces=[piece])
         SingleAgentEnvRunner(BoxCorridor, Always(1), env_to_module=pipeline).sample(num_episodes=1)
     assert [episode.get_observations()[-1] for episode in read.kept] == [0, 1, 2, 3, 4]
     assert [episode.get_return() for episode in copy.deepcopy(read.kept[3:])] == pytest.approx([-0.3, 0.7])
@@ -271,10 +271,10 @@ def test_an_episode_that_was_read_in_time_can_be_kept_and_others_say_so():
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("piece", [WithLastReward, WithTime, WithSpeed, MaskInObservation])
 def test_preprocessors_read_the_same_where_steps_go_into_a_replay_buffer(piece, mode):
-    one = BoxCorridor()
+    corridor = BoxCorridor()
     episodes = []
     for into_buffer in (False, True):
-        pipeline = env_to_module_pipeline(one.observation_space, one.action_space, pieces=[piece()])
+        pipeline = env_to_module_pipeline(corridor.observation_space, corridor.action_space, pieces=[piece()])
         runner = SingleAgentEnvRunner(
             BoxCorridor, Always(1), num_envs=2, env_to_module=pipeline, autoreset_mode=mode, seed=0
         )

@@ -378,12 +378,12 @@ def test_agents_may_change_their_modules_between_episodes() -> None:
     assert buffer.agent_ids == ["a0", "a1"]
     restored = MultiAgentEpisodeReplayBuffer(100, seed=1)
     restored.set_state(buffer.get_state())
-    for one in (buffer, restored):
-        drawn = one.sample(300)
+    for each_buffer in (buffer, restored):
+        drawn = each_buffer.sample(300)
         assert {module_id: set(batch.obs.tolist()) for module_id, batch in drawn.items()} == expected
         with pytest.raises(InvalidArgument, match="one module of each agent"):
-            one.sample_synchronized(10)
-        together = one.sample_synchronized(200, module_ids=["third"])["a1"]
+            each_buffer.sample_synchronized(10)
+        together = each_buffer.sample_synchronized(200, module_ids=["third"])["a1"]
         assert set(together.obs[together.loss_mask].tolist()) == expected["third"]
     ring = MultiAgentEpisodeReplayBuffer(6, seed=0)
     for number, modules in enumerate(sides[:2]):
@@ -395,4 +395,4 @@ def test_agents_may_change_their_modules_between_episodes() -> None:
             episode.add_env_step({"a0": t + 1.0, "a1": t + 1.0}, {"a0": 0, "a1": 1}, {"a0": 0.0, "a1": 0.0})
         ring.add(episode)
     assert len(ring) == 6
-    assert {module_id: len(one) for module_id, one in ring.modules.items()} == {"main": 6, "other": 6}
+    assert {module_id: len(each_buffer) for module_id, each_buffer in ring.modules.items()} == {"main": 6, "other": 6}

@@ -69,15 +69,15 @@ def test_stored_episodes_are_the_newest_whole_ones(seeds: list[int], capacity: i
         if data.draw(st.booleans()):
             buffer = pickle.loads(pickle.dumps(buffer))
         stored = list(buffer.iter_episodes())
-        kept = added[len(added) - len(stored) :]
-        assert len(buffer) == sum(map(len, kept)) <= capacity
+        newest = added[len(added) - len(stored) :]
+        assert len(buffer) == sum(map(len, newest)) <= capacity
         assert len(stored) == len(added) or len(buffer) + len(added[-len(stored) - 1]) > capacity
-        for result, talk in zip(stored, kept, strict=True):
+        for result, talk in zip(stored, newest, strict=True):
             assert_same_steps(result, talk)
     if len(buffer):
         packs = EpisodePack.concat(list(buffer.iter_packs()))
-        assert [episode.id_ for episode in packs] == [talk.id_ for talk in kept]
-        by_id = {talk.id_: talk for talk in kept}
+        assert [episode.id_ for episode in packs] == [talk.id_ for talk in newest]
+        by_id = {talk.id_: talk for talk in newest}
         for episode in buffer.sample_episodes(5):
             assert_same_steps(episode, by_id[episode.id_])
         assert buffer._repr_html_()
@@ -168,8 +168,8 @@ def test_buffers_and_data_sets_of_conversations_are_equal(tmp_path: Any) -> None
     dataset = EpisodeDataset(tmp_path / "data")
     for result, talk in zip(dataset, talks(*range(20)), strict=True):
         assert_same_steps(result, talk)
-    again = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
-    for result, talk in zip(again.iter_episodes(), talks(*range(20)), strict=True):
+    second_buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
+    for result, talk in zip(second_buffer.iter_episodes(), talks(*range(20)), strict=True):
         assert_same_steps(result, talk)
 
 

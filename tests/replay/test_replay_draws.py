@@ -144,17 +144,17 @@ def test_invalid_n_step_raises(n_step: Any) -> None:
             draw()
 
 
-@pytest.mark.parametrize("given", [2.0, True, "3", None])
-def test_counts_that_are_not_ints_raise(given: Any) -> None:
+@pytest.mark.parametrize("count", [2.0, True, "3", None])
+def test_counts_that_are_not_ints_raise(count: Any) -> None:
     buffer = buffer_of(episode(8))
     for draw in (
-        lambda: buffer.sample(given),
-        lambda: buffer.sample_sequences(given, 2),
-        lambda: buffer.sample_sequences(2, given),
-        lambda: buffer.sample_sequences(2, 2, burn_in=given),
-        lambda: buffer.sample_episodes(given),
-        lambda: buffer.iter_packs(given),
-        lambda: EpisodeReplayBuffer(given),
+        lambda: buffer.sample(count),
+        lambda: buffer.sample_sequences(count, 2),
+        lambda: buffer.sample_sequences(2, count),
+        lambda: buffer.sample_sequences(2, 2, burn_in=count),
+        lambda: buffer.sample_episodes(count),
+        lambda: buffer.iter_packs(count),
+        lambda: EpisodeReplayBuffer(count),
     ):
         with pytest.raises(InvalidArgument, match="give an int"):
             draw()

@@ -78,7 +78,7 @@ def test_killed_runner_is_replaced_and_no_step_counts_twice() -> None:
         result = algorithm.train()
         steps.append(result["num_env_steps_sampled_lifetime"])
         assert result["env_runners"]["num_env_steps_sampled"] == steps[-1] - steps[-2]
-    assert all(400 <= more <= 420 for more in np.diff(steps))
+    assert all(400 <= interval <= 420 for interval in np.diff(steps))
     algorithm.stop()
 
 

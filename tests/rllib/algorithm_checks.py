@@ -66,9 +66,9 @@ def test_ppo_loss_and_gradients_equal_rllibs(kind: str) -> None:
         "recurrent": lambda: ppo(use_lstm=True, lstm_cell_size=16, max_seq_len=7),
         "agents": lambda: multi_agent(ppo()),
     }[kind]
-    theirs, ours = config().build_algo(), install(config()).build_algo()
-    sampled = theirs.env_runner.sample(num_timesteps=300) + theirs.env_runner.sample(num_timesteps=60)
-    learners = [algorithm.learner_group._learner for algorithm in (theirs, ours)]
+    rllib_algorithm, ours = config().build_algo(), install(config()).build_algo()
+    sampled = rllib_algorithm.env_runner.sample(num_timesteps=300) + rllib_algorithm.env_runner.sample(num_timesteps=60)
+    learners = [algorithm.learner_group._learner for algorithm in (rllib_algorithm, ours)]
     learners[1].module.set_state(learners[0].module.get_state())
     episodes, _ = from_rllib(sampled, action_mapping="normalize")  # before RLlib's pipeline adds steps to its episodes
     loss, gradients = losses_and_gradients(learners[0], sampled)
@@ -127,10 +127,10 @@ def test_env_to_module_connectors_are_translated(name: str) -> None:
     HalfRewards.num_episodes = 0
     config = install(ppo("FrozenLake-v1" if name.startswith("Flatten") else "CartPole-v1"))
     config.env_runners(env_to_module_connector=lambda env, spaces, device: [make() for make in PIECES[name]])
-    config.training(learner_connector=lambda observed, acted: [HalfRewards()])
+    config.training(learner_connector=lambda observed, actions: [HalfRewards()])
     if name == "Squares, FrameStacking":
         config.training(
-            learner_connector=lambda observed, acted: [FrameStackingLearner(num_frames=3)],
+            learner_connector=lambda observed, actions: [FrameStackingLearner(num_frames=3)],
             train_batch_size_per_learner=40,
             minibatch_size=20,
         )
@@ -207,11 +207,11 @@ def test_callbacks_see_the_events_and_episodes_of_rllib(agents: bool) -> None:
         calls.append(Recorded.calls)
         assert sampled[0].custom_data["seen"]
     assert {type(episode) for episode in sampled} == {MultiAgentEpisode if agents else SingleAgentEpisode}
-    theirs, ours = calls
+    rllib_calls, ours = calls
     keys = ["start", "end"] if agents else ["start", "step", "end"]  # RLlib resets agents in a step of their own
-    assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}
+    assert {key: ours[key] for key in keys} == {key: rllib_calls[key] for key in keys}
     assert ours["values"] == ours["end"]
-    assert theirs["created"] - 3 <= ours["created"] <= theirs["created"]  # before the reset in RLlib
+    assert rllib_calls["created"] - 3 <= ours["created"] <= rllib_calls["created"]  # before the reset in RLlib
 
 
 def test_metrics_equal_rllibs_on_the_same_run() -> None:
@@ -220,12 +220,12 @@ def test_metrics_equal_rllibs_on_the_same_run() -> None:
         Scripted.num_copies = 0
         algorithm = make().callbacks(Recorded).build_algo()
         results.append([numbers_of(algorithm.train()["env_runners"]) for _ in range(3)])
-    for theirs, ours in zip(*results, strict=True):
-        lengths = [name for name in theirs if name.startswith("/episode_len")]
+    for rllib_value, ours in zip(*results, strict=True):
+        lengths = [name for name in rllib_value if name.startswith("/episode_len")]
         for name in lengths:  # RLlib counts one step more for each episode that continues in a second chunk
-            assert ours[name] <= theirs.pop(name)
+            assert ours[name] <= rllib_value.pop(name)
             ours.pop(name)
-        assert ours == pytest.approx(theirs)
+        assert ours == pytest.approx(rllib_value)
 
 
 # --- modules, checkpoints, failures ------------------------------------------------------------------------------

@@ -67,9 +67,9 @@ def test_agents_have_the_spaces_of_their_episode(num_envs: int) -> None:
     Sized.num_made = 0
     with MultiAgentEnvRunner(Sized, num_envs=num_envs, seed=0) as runner:
         result = runner.sample(num_episodes=6, random_actions=True)
-        taken = [runner.sample(num_timesteps=3, random_actions=True) for _ in range(5)]
+        packs = [runner.sample(num_timesteps=3, random_actions=True) for _ in range(5)]
     sizes = set()
-    for episode in [*result, *(chunk for chunks in taken for chunk in chunks)]:
+    for episode in [*result, *(chunk for chunks in packs for chunk in chunks)]:
         for agent_episode in episode.agent_episodes.values():
             assert (
                 agent_episode.get_observations().shape[1:]
@@ -160,9 +160,9 @@ class NobodysTurn(AECEnv[str, np.ndarray, int]):
 
 @pytest.mark.parametrize("make", [Nobody, NobodysTurn])
 def test_reset_without_agents_raises(make: Any) -> None:
-    for asked in ({"num_episodes": 1}, {"num_timesteps": 3}):
+    for request in ({"num_episodes": 1}, {"num_timesteps": 3}):
         with pytest.raises(EpisodeStateError, match=r"env\.agents is empty"):
-            MultiAgentEnvRunner(make).sample(random_actions=True, **asked)
+            MultiAgentEnvRunner(make).sample(random_actions=True, **request)
 
 
 class Spread(MultiAgentObservationPreprocessor):
@@ -182,7 +182,7 @@ def test_joint_preprocessor_gets_new_spaces_only_of_new_agents() -> None:
     Sized.num_made, counting = 0, Spread()
     with MultiAgentEnvRunner(lambda: Sized((4, 2, 2)), First()) as runner:
         episodes = runner.sample(num_episodes=2)
-        other = runner.sample(num_episodes=1, random_actions=True)
+        other_sample = runner.sample(num_episodes=1, random_actions=True)
     box, actions = episodes[0].observation_space["a"], episodes[0].action_space["a"]
     learner = multi_agent_learner({"default_policy": box}, {"default_policy": actions}, joint=[counting])
     learner(episodes=episodes[:1])
@@ -190,4 +190,4 @@ def test_joint_preprocessor_gets_new_spaces_only_of_new_agents() -> None:
     learner(episodes=episodes)
     assert counting.times == times
     assert set(learner.joint.observation_space.spaces) == {"a", "b"}
-    assert other[0].observation_space["a"] != box
+    assert other_sample[0].observation_space["a"] != box

@@ -270,8 +270,8 @@ def test_env_actions_that_were_not_recorded_raise() -> None:
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_policy_space_differs_by_mapping_and_survives_json(space: Any) -> None:
     made = {mapping: policy_space_of(space, mapping) for mapping in ("normalize", "clip", "none", "recorded")}
-    assert sum(one == other for one in made.values() for other in made.values()) == len(made)
-    assert all(one != space for one in made.values())
-    for one in made.values():
-        assert space_json.from_json(space_json.to_json(one, "")) == one
-        assert env_space_of(one) == space
+    assert sum(left == right for left in made.values() for right in made.values()) == len(made)
+    assert all(left != space for left in made.values())
+    for left in made.values():
+        assert space_json.from_json(space_json.to_json(left, "")) == left
+        assert env_space_of(left) == space

@@ -171,11 +171,11 @@ def test_statistics_are_of_whole_episodes(mode):
 def test_reset_within_an_episode_cuts_it():
     runner = SingleAgentEnvRunner(counters(50), Halves())
     cut = runner.sample(num_timesteps=5)[0]
-    fresh = runner.sample(num_timesteps=5, force_reset=True)[0]
+    chunk_after_reset = runner.sample(num_timesteps=5, force_reset=True)[0]
     assert not cut.is_done
-    assert fresh.id_ != cut.id_
-    assert fresh.t_started == 0
-    assert fresh.get_observations(0)[0] == cut.get_observations(0)[0] + 1
+    assert chunk_after_reset.id_ != cut.id_
+    assert chunk_after_reset.t_started == 0
+    assert chunk_after_reset.get_observations(0)[0] == cut.get_observations(0)[0] + 1
     assert runner.stats.num_episodes == 0
 
 
@@ -188,7 +188,7 @@ def test_reset_row_is_not_a_step():
 
 def test_actions_are_recorded_in_policy_units():
     class Seen(Counter):
-        taken: list[float] = []
+        actions_taken: list[float] = []
 
         def step(self, action: Any) -> Any:
             self.taken.append(float(action[0]))
@@ -229,8 +229,8 @@ def test_learner_starts_with_initial_state_after_random_steps():
         rl_module=policy, episodes=pack
     )
     assert batch["state_in"]["h"].flatten().tolist() == [7, 7]
-    again = runner.sample(num_timesteps=8)
-    assert again.extra_model_outputs["state_out"]["h"][0].item() == 11  # the lookback of steps that had one
+    repeated_sample = runner.sample(num_timesteps=8)
+    assert repeated_sample.extra_model_outputs["state_out"]["h"][0].item() == 11  # the lookback of steps that had one
 
 
 def test_explore_reaches_the_policy():
@@ -249,12 +249,12 @@ def test_equal_seeds_give_equal_samples(num_envs):
         packs = [runner.sample(num_timesteps=30, random_actions=True), runner.sample(num_timesteps=60)]
         return EpisodePack.concat([pack.replace(extra_model_outputs={}) for pack in packs])
 
-    first, same, other = sampled(1), sampled(1), sampled(2)
+    first, same, other_sample = sampled(1), sampled(1), sampled(2)
     for path, track in first.tracks.items():
         np.testing.assert_array_equal(track, same.tracks[path])
-    assert not np.array_equal(first.observations, other.observations)
+    assert not np.array_equal(first.observations, other_sample.observations)
     assert first.ids.tolist() == same.ids.tolist()
-    assert not set(first.ids) & set(other.ids)
+    assert not set(first.ids) & set(other_sample.ids)
 
 
 def test_hooks_see_each_step_and_ended_episodes():
@@ -307,7 +307,7 @@ class Diary(Hook):
 
 def told_of(env: int, lengths: tuple[int, ...], diary: Diary) -> None:
     """Check that the hook's calls of an environment are in order: start, all steps, end."""
-    messages = [one for one in diary.told if one[0] != "sampled" and one[1] == env]
+    messages = [event for event in diary.told if event[0] != "sampled" and event[1] == env]
     while messages:
         kind, _, id_, _ = messages.pop(0)
         assert kind == "start"
@@ -431,9 +431,9 @@ def test_frame_stacks_continue_across_samples():
     )
     runner.sample(num_timesteps=4)
     pack = runner.sample(num_timesteps=2)
-    seen = pack[0].get_extra_model_outputs("seen").reshape(2, -1)
-    assert {2.0, 3.0, 4.0} <= set(seen[0].tolist())
-    assert {3.0, 4.0, 5.0} <= set(seen[1].tolist())
+    observed = pack[0].get_extra_model_outputs("seen").reshape(2, -1)
+    assert {2.0, 3.0, 4.0} <= set(observed[0].tolist())
+    assert {3.0, 4.0, 5.0} <= set(observed[1].tolist())
 
 
 def test_recurrent_state_continues_within_episodes():
@@ -724,9 +724,9 @@ def test_unknown_autoreset_mode_raises():
 
 
 def test_autoreset_mode_is_read_from_each_environment():
-    same, other = counters(3, mode=AutoresetMode.SAME_STEP), counters(3, mode=AutoresetMode.DISABLED)
+    same, other_env = counters(3, mode=AutoresetMode.SAME_STEP), counters(3, mode=AutoresetMode.DISABLED)
     assert SingleAgentEnvRunner(same).autoreset_mode is AutoresetMode.SAME_STEP
-    assert SingleAgentEnvRunner(other).autoreset_mode is AutoresetMode.DISABLED
+    assert SingleAgentEnvRunner(other_env).autoreset_mode is AutoresetMode.DISABLED
 
 
 @pytest.mark.parametrize("wrong", [{"num_envs": 3}, {"autoreset_mode": "SameStep"}])

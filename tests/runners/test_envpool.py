@@ -69,16 +69,16 @@ def test_envpool_episodes_equal_plain_loop() -> None:
         for env_told, observation, begins in zip(infos, observations, ended, strict=True):
             env_told.append([observation]) if begins else env_told[-1].append(observation)
         ended = terminateds | truncateds
-    expected = [np.stack(one) for rows in infos for one in rows if len(one) > 1]
-    assert [e.get_observations().tolist() for e in pack] == [one.tolist() for one in expected]
+    expected = [np.stack(row) for rows in infos for row in rows if len(row) > 1]
+    assert [e.get_observations().tolist() for e in pack] == [row.tolist() for row in expected]
 
 
 def test_envpool_episodes_depend_on_the_seed() -> None:
-    first, same, other = (
+    first, same, other_sample = (
         runner_of(cartpole(seed=None), seed).sample(num_timesteps=200, random_actions=True) for seed in (1, 1, 2)
     )
     assert np.array_equal(first.observations, same.observations)
-    assert not np.array_equal(first.observations[:8], other.observations[:8])
+    assert not np.array_equal(first.observations[:8], other_sample.observations[:8])
 
 
 def test_envpool_samples_into_replay() -> None:

@@ -91,8 +91,8 @@ def test_evaluate_does_not_change_training() -> None:
         pack = runner.sample(num_timesteps=90)
         return pack, runner.get_state(), torch.rand(1).item()
 
-    (pack, state, drawn), (other, other_state, other_drawn) = trained(True), trained(False)
-    assert pack == other
+    (pack, state, drawn), (other_pack, other_state, other_drawn) = trained(True), trained(False)
+    assert pack == other_pack
     assert drawn == other_drawn
     assert nested.map_leaves(str, state) == nested.map_leaves(str, other_state)
 
@@ -159,7 +159,7 @@ def test_evaluate_closes_only_environments_it_made() -> None:
     runner.sample(num_timesteps=3)
     result = evaluate(runner, num_episodes=2)  # two environments are enough
     assert (Counted.num_open, result.num_episodes) == (3, 2)
-    assert [one.unwrapped.num_resets for one in env.envs] == [1, 1, 1]  # type: ignore[attr-defined]
+    assert [first_env.unwrapped.num_resets for first_env in env.envs] == [1, 1, 1]  # type: ignore[attr-defined]
     assert runner.sample(num_timesteps=3).t_started.tolist() == [1, 1, 1]
     arguments = make_vector_env(Counted, 2)
     evaluate(arguments, act, num_episodes=2)
@@ -232,15 +232,15 @@ def test_evaluate_uses_its_own_views_and_hooks() -> None:
 
     ends = Ends()
     pipeline = env_to_module_pipeline(*SPACES, pieces=[FrameStacking(num_frames=2)])
-    seen: list[Any] = []
+    observations: list[Any] = []
 
     def policy(batch: Any, explore: bool) -> dict[str, Any]:
-        seen.append(batch["obs"].tolist())
+        observations.append(batch["obs"].tolist())
         return {"action_dist_inputs": torch.tensor([[0.0, 1.0]])}
 
     actor = Actor(policy, env_to_module=pipeline, module_to_env=module_to_env_pipeline(*SPACES))
     result = evaluate(Counted, actor, num_episodes=1, hooks=[ends])
-    assert seen == [[[0, 0]], [[0, 1]], [[1, 2]]]
+    assert observations == [[[0, 0]], [[0, 1]], [[1, 2]]]
     assert (ends.ended, result.episodes.actions.tolist()) == (1, [1, 1, 1])
 
 
@@ -269,7 +269,7 @@ def test_evaluate_several_agents_works() -> None:
     assert result.agent_returns.keys() == {"agent_0", "agent_1"}
     assert len(result.module_returns["all"]) == 6
     assert "mean_return/agent/agent_0" in result.as_dict()
-    by_hand = evaluate(env, runner.actors, num_episodes=1, agent_to_module_mapping_fn=lambda *asked: "all", seed=2)
+    by_hand = evaluate(env, runner.actors, num_episodes=1, agent_to_module_mapping_fn=lambda *arguments: "all", seed=2)
     assert np.array_equal(
         by_hand.episodes[0].get_observations(0)["agent_0"], result.episodes[0].get_observations(0)["agent_0"]
     )

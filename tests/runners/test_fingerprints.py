@@ -115,15 +115,15 @@ def test_fingerprint_survives_state_dict_copy_and_pickle(tmp_path: Any) -> None:
     loaded = trained_in(Scale(), FrameStacking(num_frames=2), sampled=False)
     keys = loaded.state_dict().keys()
     loaded.load_state_dict(torch.load(tmp_path / "policy.pt", weights_only=True))
-    for other in (loaded, copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
-        assert other.pipeline_fingerprint == policy.pipeline_fingerprint is not None
-        assert other.state_dict().keys() == keys == policy.state_dict().keys()
+    for copied in (loaded, copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert copied.pipeline_fingerprint == policy.pipeline_fingerprint is not None
+        assert copied.state_dict().keys() == keys == policy.state_dict().keys()
         with pytest.raises(StateMismatch, match=r"Scale\(by=2.0\), which is missing here"):
-            SingleAgentEnvRunner("CartPole-v1", other, env_to_module=pipeline(FrameStacking(num_frames=2)))
+            SingleAgentEnvRunner("CartPole-v1", copied, env_to_module=pipeline(FrameStacking(num_frames=2)))
     old = {name: weights.clone() for name, weights in policy.state_dict().items()}  # as others save them
-    fresh = trained_in(FrameStacking(num_frames=2), sampled=False)
-    fresh.load_state_dict(old)
-    assert fresh.pipeline_fingerprint is None
+    loaded_policy = trained_in(FrameStacking(num_frames=2), sampled=False)
+    loaded_policy.load_state_dict(old)
+    assert loaded_policy.pipeline_fingerprint is None
 
 
 def test_fingerprints_are_checked_per_module() -> None:
@@ -138,9 +138,9 @@ def test_fingerprints_are_checked_per_module() -> None:
     evaluate(runner, num_episodes=1)
     kinds = ({"agent_1": arguments[0]}, {"agent_1": arguments[1]})
     filtered = multi_agent_env_to_module(*kinds, pieces=lambda: [MeanStdFilter()])
-    other = MultiAgentEnvRunner(make, policies, agent_to_module_mapping_fn=mapping, env_to_module=filtered)
+    other_runner = MultiAgentEnvRunner(make, policies, agent_to_module_mapping_fn=mapping, env_to_module=filtered)
     with pytest.raises(StateMismatch, match="has MeanStdFilter"):
-        other.sample(num_timesteps=1)
+        other_runner.sample(num_timesteps=1)
 
 
 @pytest.mark.parametrize("arguments", ["a ready pipeline", "the default one"])
@@ -171,8 +171,8 @@ def scaled(by: float) -> Any:
 
 
 def named(by: float) -> Any:
-    def scale(x: Any, more: float = by) -> Any:
-        return x * more
+    def scale(x: Any, factor: float = by) -> Any:
+        return x * factor
 
     return scale
 
@@ -204,15 +204,15 @@ class Mapped(ObservationPreprocessor):
         return observation
 
 
-@pytest.mark.parametrize(("one", "other"), LAMBDAS.values(), ids=LAMBDAS)
-def test_lambdas_are_compared_by_their_code(one: Any, other: Any) -> None:
-    messages = settings_of(Mapped(one))["function"]
-    assert messages != settings_of(Mapped(other))["function"]
-    if isinstance(one, partial):
+@pytest.mark.parametrize(("left", "right"), LAMBDAS.values(), ids=LAMBDAS)
+def test_lambdas_are_compared_by_their_code(left: Any, right: Any) -> None:
+    messages = settings_of(Mapped(left))["function"]
+    assert messages != settings_of(Mapped(right))["function"]
+    if isinstance(left, partial):
         return
-    again = FunctionType(one.__code__, one.__globals__, "x", one.__defaults__, one.__closure__)
-    again.__qualname__ = one.__qualname__
-    assert settings_of(Mapped(again))["function"] == messages
+    copied = FunctionType(left.__code__, left.__globals__, "x", left.__defaults__, left.__closure__)
+    copied.__qualname__ = left.__qualname__
+    assert settings_of(Mapped(copied))["function"] == messages
     assert " at 0x" not in messages
 
 
@@ -242,5 +242,5 @@ def test_lambda_settings_are_equal_in_another_process() -> None:
 def test_nan_settings_are_equal_in_another_process() -> None:
     for setting in (float("nan"), np.float32("nan"), np.array([1.0, np.nan]), {"fill": [float("nan")]}):
         policy = trained_in(Scale(setting), sampled=False)
-        here = {"pieces": [["Scale", settings_of(Scale(setting))]]}
-        check_fingerprint(policy, here, pickle.loads(pickle.dumps(here)))
+        fingerprint = {"pieces": [["Scale", settings_of(Scale(setting))]]}
+        check_fingerprint(policy, fingerprint, pickle.loads(pickle.dumps(fingerprint)))

@@ -46,9 +46,9 @@ class Kept(VectorWrapper):
         return observations, infos
 
     def step(self, actions: Any) -> Any:
-        observations, *rest = self.env.step(actions)
+        observations, *remaining = self.env.step(actions)
         self.rows.append(observations.copy())
-        return observations, *rest
+        return observations, *remaining
 
 
 @pytest.mark.parametrize("wrapper", [wrappers.NormalizeObservation, wrappers.FlattenObservation])
@@ -64,7 +64,7 @@ def test_observations_of_wrappers_are_recorded(wrapper: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_last_infos_have_episode_statistics(mode: AutoresetMode) -> None:
     pack = sampled(wrappers.RecordEpisodeStatistics(cartpoles(mode)))
-    seen = 0
+    num_seen = 0
     for episode in pack:
         infos = episode.get_infos()
         assert all("episode" not in info for info in infos[:-1])
@@ -72,11 +72,11 @@ def test_last_infos_have_episode_statistics(mode: AutoresetMode) -> None:
         if not episode.is_done:
             continue
         # With same-step autoreset Gymnasium does not count the first steps of all episodes but an environment's first.
-        missed = int(mode is AutoresetMode.SAME_STEP and seen % 2)
+        missed = int(mode is AutoresetMode.SAME_STEP and num_seen % 2)
         assert infos[-1]["episode"]["l"] == len(episode) - missed
         assert infos[-1]["episode"]["r"] == episode.get_return() - missed
-        seen += 1
-    assert seen == 6  # two of each environment
+        num_seen += 1
+    assert num_seen == 6  # two of each environment
 
 
 @pytest.mark.parametrize("mode", MODES)

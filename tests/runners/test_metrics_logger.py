@@ -103,12 +103,12 @@ def test_nested_dicts_are_logged_by_path():
     assert logger.peek(("games", "by", "left")) == 4
 
 
-@pytest.mark.parametrize("other", ["games", ("games", "won", "twice")])
-def test_key_as_number_and_dict_raises(other):
+@pytest.mark.parametrize("second", ["games", ("games", "won", "twice")])
+def test_key_as_number_and_dict_raises(second):
     logger = MetricsLogger()
     logger.log_value(("games", "won"), 1)
     with pytest.raises(InvalidArgument, match="a key is a number or a dict"):
-        logger.log_value(other, 1)
+        logger.log_value(second, 1)
     assert logger.peek() == {"games": {"won": 1}}
 
 

@@ -83,14 +83,14 @@ def test_outputs_with_gradients_are_recorded(dtype: torch.dtype) -> None:
 
 def test_policy_writing_to_its_batch_changes_no_record() -> None:
     def sampled(spoils: bool) -> Any:
-        kept: list[Any] = []
+        batches: list[Any] = []
 
         def policy(batch: Any, explore: bool | None = None) -> Any:
             outputs = {"actions": (batch["obs"][:, 2] > 0).long(), "seen": batch["obs"].clone()}
-            for old in kept if spoils else ():
+            for old in batches if spoils else ():
                 for column in old.values():
                     column.fill_(-7)
-            kept.append(dict(batch))
+            batches.append(dict(batch))
             if spoils:
                 batch["obs"].fill_(-7)
                 batch["new"] = "column"

@@ -111,9 +111,9 @@ def test_preprocessor_may_change_shapes_across_chunks(calls: list[int]) -> None:
     chunks = [chunk for num_timesteps in calls for chunk in runner.sample(num_timesteps=num_timesteps)]
     for chunk in chunks:
         for agent_episode in chunk.agent_episodes.values():
-            seen = agent_episode.get_observations()
-            assert seen.shape == (len(agent_episode) + 1, 2)
-            assert np.array_equal(seen[:, 0], seen[:, 1])
+            observations = agent_episode.get_observations()
+            assert observations.shape == (len(agent_episode) + 1, 2)
+            assert np.array_equal(observations[:, 0], observations[:, 1])
             assert agent_episode.observation_space.shape == (2,)
 
 
@@ -149,17 +149,17 @@ SEEN = spaces.Box(-999, 999, (2,), np.float32)
 @pytest.mark.parametrize("num_timesteps", [4, 3])
 def test_joint_preprocessor_sees_all_agents(num_timesteps: int) -> None:
     mapping = lambda agent_id, episode: agent_id  # noqa: E731
-    seen, actions = dict.fromkeys(AGENTS, SEEN), dict.fromkeys(AGENTS, ACTIONS)
+    observation_spaces, actions = dict.fromkeys(AGENTS, SEEN), dict.fromkeys(AGENTS, ACTIONS)
     policies = {agent: Numbered() for agent in AGENTS}
-    pipelines = multi_agent_env_to_module(seen, actions, joint=[Centered()])
+    pipelines = multi_agent_env_to_module(observation_spaces, actions, joint=[Centered()])
     acting = MultiAgentEnvRunner(
         Meeting, policies, env_to_module=pipelines, agent_to_module_mapping_fn=mapping, num_envs=2, seed=0
     )
     raw = MultiAgentEnvRunner(
         Meeting, {a: Numbered() for a in AGENTS}, agent_to_module_mapping_fn=mapping, num_envs=2, seed=0
     )
-    learner = multi_agent_learner(seen, actions)
-    joint = multi_agent_learner(seen, actions, joint=[Centered()])
+    learner = multi_agent_learner(observation_spaces, actions)
+    joint = multi_agent_learner(observation_spaces, actions, joint=[Centered()])
     for _ in range(4):
         chunks, raw_chunks = acting.sample(num_timesteps=num_timesteps), raw.sample(num_timesteps=num_timesteps)
         stored, rewritten = learner(episodes=chunks), joint(episodes=raw_chunks)

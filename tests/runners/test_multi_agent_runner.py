@@ -65,8 +65,8 @@ def test_parallel_environment_episode_equals_plain_loop(make, chunk_size):
 
 
 def test_equal_seeds_give_equal_ids_of_agents():
-    first, same, other = (whole_episode(PARALLEL["simple_spread"], seed) for seed in (1, 1, 2))
-    assert first.id_ == same.id_ != other.id_
+    first, same, other_episode = (whole_episode(PARALLEL["simple_spread"], seed) for seed in (1, 1, 2))
+    assert first.id_ == same.id_ != other_episode.id_
     assert [e.id_ for e in first.agent_episodes.values()] == [e.id_ for e in same.agent_episodes.values()]
 
 
@@ -255,7 +255,7 @@ def test_chunks_continue_and_statistics_are_of_whole_episodes():
     np.testing.assert_array_equal(runner.stats.returns, [10, 10])
     np.testing.assert_array_equal(runner.stats.lengths, [7, 7])
     for chunk in chunks:
-        (follower,) = [other for other in later if other.id_ == chunk.id_]
+        (follower,) = [later_chunk for later_chunk in later if later_chunk.id_ == chunk.id_]
         chunk.concat_episode(follower)
         assert chunk.get_return() == 10
         assert chunk.is_terminated
@@ -274,8 +274,8 @@ def test_recurrent_state_is_per_agent_and_survives_cuts():
     counts = defaultdict(list)
     for _ in range(9):
         for chunk in runner.sample(num_timesteps=2):
-            for agent, own in chunk.agent_episodes.items():
-                counts[chunk.id_, agent] += own.get_extra_model_outputs("seen").reshape(-1).tolist()
+            for agent, agent_episode in chunk.agent_episodes.items():
+                counts[chunk.id_, agent] += agent_episode.get_extra_model_outputs("seen").reshape(-1).tolist()
     assert sorted(counts.values()) == [[1, 2, 3, 4]] * 2 + [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 2
 
 
@@ -317,13 +317,13 @@ def test_module_filter_may_be_per_agent():
         np.testing.assert_allclose(episode.get_observations(agent_ids=agent)[agent], expected, rtol=1e-6)
         assert plain(filter_.get_state()) == plain(alone.get_state())
     state = runner.get_state()
-    other = MultiAgentEnvRunner(
+    other_runner = MultiAgentEnvRunner(
         Countdown,
         Uniform(),
         env_to_module=multi_agent_env_to_module(*spaces, pieces=lambda: [ForEachAgent(MeanStdFilter)]),
     )
-    other.set_state(state)
-    assert plain(other.get_state()["env_to_module"]) == plain(state["env_to_module"])
+    other_runner.set_state(state)
+    assert plain(other_runner.get_state()["env_to_module"]) == plain(state["env_to_module"])
 
 
 @pytest.mark.parametrize("random_actions", [False, True])
@@ -334,7 +334,7 @@ def test_state_from_before_the_first_sample_restores_the_seed(random_actions: bo
     for runner in runners:
         runner.set_state(state)
         chunks.append(runner.sample(num_timesteps=30, random_actions=random_actions))
-    assert all(one.equals(other) for one, other in zip(*chunks, strict=True))
+    assert all(left.equals(right) for left, right in zip(*chunks, strict=True))
     assert [chunk.id_ for chunk in chunks[0]] == [chunk.id_ for chunk in chunks[1]]
 
 

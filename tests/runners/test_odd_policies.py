@@ -100,15 +100,15 @@ class Odd:
         self.calls += 1
         n = len(batch["obs"])
         actions = self.rng.integers(0, 4, n)
-        seen = np.asarray(batch["obs"][:, 1]).copy()
-        return self.answer(kind, batch, n, actions, seen)
+        observed = np.asarray(batch["obs"][:, 1]).copy()
+        return self.answer(kind, batch, n, actions, observed)
 
-    def answer(self, kind: str, batch: Any, n: int, actions: np.ndarray, seen: np.ndarray) -> Any:
+    def answer(self, kind: str, batch: Any, n: int, actions: np.ndarray, observed: np.ndarray) -> Any:
         """Return the outputs of the policy: for valid kinds with the observed time and the doubled action."""
-        outputs: dict[str, Any] = {"actions": torch.from_numpy(actions), "time": torch.from_numpy(seen)}
+        outputs: dict[str, Any] = {"actions": torch.from_numpy(actions), "time": torch.from_numpy(observed)}
         outputs["pair"] = torch.from_numpy(np.stack([actions, 2 * actions], 1).astype(np.float32))
         changes: dict[str, Any] = {
-            "numpy": {"actions": actions, "time": seen},
+            "numpy": {"actions": actions, "time": observed},
             "a list": {"actions": actions.tolist()},
             "None": {"actions": None},
             "a float action": {"actions": torch.rand(n)},
@@ -117,7 +117,7 @@ class Odd:
             "an action out of range": {"actions": torch.full((n,), 9)},
             "an output more": {"more": torch.zeros(n)},
             "another shape": {"pair": torch.zeros(n, 3)},
-            "another dtype": {"time": torch.from_numpy(seen.astype(np.float64)) + 1e-9},
+            "another dtype": {"time": torch.from_numpy(observed.astype(np.float64)) + 1e-9},
             "NaN output": {"time": torch.full((n,), torch.nan)},
             "a nested output": {"pair": {"x": torch.zeros(n)}},
             "a string output": {"time": ["x"] * n},
@@ -138,8 +138,8 @@ class Odd:
         if kind == "keeps":
             self.kept.append((batch, outputs))
         if kind == "writes":
-            for kept, arguments in self.kept:
-                kept["obs"].fill_(-7)
+            for kept_batch, arguments in self.kept:
+                kept_batch["obs"].fill_(-7)
                 arguments["time"].fill_(-7)
             batch["obs"].fill_(-5)
         if kind == "a column more in the batch":

@@ -88,8 +88,8 @@ def test_reward_none_of_a_made_environment_raises_as_by_hand(mode: AutoresetMode
             return self.seen(super().reset(**options)[0]), {}
 
         def step(self, action: Any) -> Any:
-            observation, *rest = super().step(action)
-            return (self.seen(observation), *rest)
+            observation, *remaining = super().step(action)
+            return (self.seen(observation), *remaining)
 
         def seen(self, item: Any) -> Any:
             return item if isinstance(observation_space, spaces.Box) else {"a": item}

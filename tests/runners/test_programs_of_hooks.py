@@ -73,11 +73,11 @@ class LoggedPair:
         for agent, action in actions.items():
             self.log[self.number, self.episode, self.t, agent] = int(action)
         self.t += 1
-        seen, over = self._seen(), self.t == 3 + (self.episode + self.number) % 4
+        observations, over = self._seen(), self.t == 3 + (self.episode + self.number) % 4
         ends = {agent: over or (agent == 1 and self.t == 2) for agent in self.agents}
         rewards, infos = dict.fromkeys(self.agents, float(self.t)), {agent: {} for agent in self.agents}
         self.agents = [agent for agent, ended in ends.items() if not ended]
-        return seen, rewards, ends, dict.fromkeys(ends, False), infos
+        return observations, rewards, ends, dict.fromkeys(ends, False), infos
 
     def close(self) -> None:
         pass
@@ -171,13 +171,13 @@ class Program(Hook):
 
 def places(agent_episode: Any, agent: int) -> list[tuple[Place, int]]:
     """Return the steps of an episode with their actions, and check that no step is missing."""
-    seen, actions = agent_episode.get_observations().astype(int).tolist(), agent_episode.get_actions().tolist()
-    assert [t for *_, t in seen] == list(
+    observations, actions = agent_episode.get_observations().astype(int).tolist(), agent_episode.get_actions().tolist()
+    assert [t for *_, t in observations] == list(
         range(agent_episode.t_started, agent_episode.t_started + len(agent_episode) + 1)
     )
-    assert len({(number, episode) for number, episode, _ in seen}) == 1
-    assert agent_episode.get_rewards().tolist() == [float(t) for *_, t in seen[1:]]
-    return [((*place, agent), action) for place, action in zip(map(tuple, seen[:-1]), actions, strict=True)]
+    assert len({(number, episode) for number, episode, _ in observations}) == 1
+    assert agent_episode.get_rewards().tolist() == [float(t) for *_, t in observations[1:]]
+    return [((*place, agent), action) for place, action in zip(map(tuple, observations[:-1]), actions, strict=True)]
 
 
 def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Callable[[], None]) -> bool:

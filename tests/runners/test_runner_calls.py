@@ -109,8 +109,8 @@ def test_runner_with_numpy_seed_equals_int_seed(seed: Any) -> None:
     ]
     assert packs[0] == packs[1]
     runners = [MultiAgentEnvRunner(simple_spread_v3.parallel_env, seed=s) for s in (3, seed)]
-    first, other = (runner.sample(num_timesteps=3, random_actions=True)[0] for runner in runners)
-    assert first.equals(other)
+    first, other_episode = (runner.sample(num_timesteps=3, random_actions=True)[0] for runner in runners)
+    assert first.equals(other_episode)
 
 
 def test_invalid_counts_raise() -> None:

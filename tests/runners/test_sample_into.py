@@ -127,37 +127,37 @@ def test_sample_into_counts_equal_those_of_one_call(mode: AutoresetMode, num_env
 
 @pytest.mark.parametrize("mode", MODES)
 def test_sample_between_sample_into_starts_new_episodes(mode: AutoresetMode) -> None:
-    one = runner(mode)
-    buffer, other = EpisodeReplayBuffer(500, seed=0), EpisodeReplayBuffer(500, seed=0)
-    first = one.sample_into(buffer, num_timesteps=20, random_actions=True).num_steps
-    pack = one.sample(num_timesteps=20, random_actions=True)
+    env_runner = runner(mode)
+    buffer, other_buffer = EpisodeReplayBuffer(500, seed=0), EpisodeReplayBuffer(500, seed=0)
+    first = env_runner.sample_into(buffer, num_timesteps=20, random_actions=True).num_steps
+    pack = env_runner.sample(num_timesteps=20, random_actions=True)
     assert pack.num_steps >= 20
     assert pack.t_started.max() > 0  # they go on from what went into the buffer
-    second = one.sample_into(buffer, num_timesteps=20, random_actions=True).num_steps
-    third = one.sample_into(other, num_timesteps=5, random_actions=True).num_steps
-    assert (len(buffer), len(other)) == (first + second, third)
-    for episode in [*buffer.iter_episodes(), *other.iter_episodes()]:
+    second = env_runner.sample_into(buffer, num_timesteps=20, random_actions=True).num_steps
+    third = env_runner.sample_into(other_buffer, num_timesteps=5, random_actions=True).num_steps
+    assert (len(buffer), len(other_buffer)) == (first + second, third)
+    for episode in [*buffer.iter_episodes(), *other_buffer.iter_episodes()]:
         episode.validate()
         assert episode.t_started == 0
 
 
 def test_sample_into_cleared_or_restored_buffer_starts_anew() -> None:
-    one, buffer = runner(AutoresetMode.SAME_STEP), EpisodeReplayBuffer(100, seed=0)
-    one.sample_into(buffer, num_timesteps=20, random_actions=True)
+    env_runner, buffer = runner(AutoresetMode.SAME_STEP), EpisodeReplayBuffer(100, seed=0)
+    env_runner.sample_into(buffer, num_timesteps=20, random_actions=True)
     state = buffer.get_state()
     buffer.clear()
-    assert one.sample_into(buffer, num_timesteps=10, random_actions=True).num_steps == len(buffer)
+    assert env_runner.sample_into(buffer, num_timesteps=10, random_actions=True).num_steps == len(buffer)
     buffer.set_state(state)
     before = len(buffer)
-    assert one.sample_into(buffer, num_timesteps=10, random_actions=True).num_steps == len(buffer) - before
+    assert env_runner.sample_into(buffer, num_timesteps=10, random_actions=True).num_steps == len(buffer) - before
     assert all(episode.t_started == 0 for episode in buffer.iter_episodes())
 
 
 def test_sample_into_prioritized_buffer_works() -> None:
     buffer = PrioritizedEpisodeReplayBuffer(64, alpha=0.6, beta=0.4, seed=0)
-    one = runner(AutoresetMode.NEXT_STEP)
+    env_runner = runner(AutoresetMode.NEXT_STEP)
     for _ in range(30):
-        one.sample_into(buffer, num_timesteps=4, random_actions=True)
+        env_runner.sample_into(buffer, num_timesteps=4, random_actions=True)
     assert len(buffer) == 64
     batch = buffer.sample(32)
     buffer.update_priorities(batch.indices, np.ones(32))
@@ -165,39 +165,39 @@ def test_sample_into_prioritized_buffer_works() -> None:
 
 def test_sample_into_may_start_with_random_actions() -> None:
     policy = MLPPolicy(Walk.observation_space, Walk.action_space)
-    one, buffer = runner(AutoresetMode.SAME_STEP, policy=policy), EpisodeReplayBuffer(100, seed=0)
-    one.sample_into(buffer, num_timesteps=10, random_actions=True)
-    one.sample_into(buffer, num_timesteps=10)
-    one.sample_into(buffer, num_timesteps=10, random_actions=True)
-    assert len(buffer) == one.num_steps >= 30
+    env_runner, buffer = runner(AutoresetMode.SAME_STEP, policy=policy), EpisodeReplayBuffer(100, seed=0)
+    env_runner.sample_into(buffer, num_timesteps=10, random_actions=True)
+    env_runner.sample_into(buffer, num_timesteps=10)
+    env_runner.sample_into(buffer, num_timesteps=10, random_actions=True)
+    assert len(buffer) == env_runner.num_steps >= 30
     assert next(buffer.iter_episodes()).observation_space == Walk.observation_space
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("keys", [(), ("action_dist_inputs",)])
 def test_share_of_random_actions_is_epsilon(num_envs: int, keys: Any) -> None:
-    asked = []
+    calls = []
 
     class Asked(QPolicy):
         def q_values(self, batch: Any) -> torch.Tensor:
-            asked.append(batch)
+            calls.append(batch)
             values = torch.zeros(len(batch["obs"]), 4)
             values[:, 2] = 1.0
             return values
 
     policy = Asked(Walk.observation_space, Walk.action_space, hidden_sizes=(), epsilon=0.4)
-    with runner(AutoresetMode.SAME_STEP, num_envs, policy=policy) as one:
+    with runner(AutoresetMode.SAME_STEP, num_envs, policy=policy) as env_runner:
         buffer = EpisodeReplayBuffer(2000, seed=0)
-        asked.clear()
-        one.sample_into(buffer, num_timesteps=2000, extra_model_outputs=keys)
+        calls.clear()
+        env_runner.sample_into(buffer, num_timesteps=2000, extra_model_outputs=keys)
         drawn = [buffer.get_ring().track("actions")[:2000] == action for action in range(4)]
-        assert [one.mean() for one in drawn] == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.04)
+        assert [env_runner.mean() for env_runner in drawn] == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.04)
         saves = num_envs == 1 and not keys
-        assert len(asked) * num_envs == pytest.approx(1200 if saves else 2000, abs=120 if saves else 0)
-        pack = one.sample(num_timesteps=50)  # a pack has all outputs at every step
+        assert len(calls) * num_envs == pytest.approx(1200 if saves else 2000, abs=120 if saves else 0)
+        pack = env_runner.sample(num_timesteps=50)  # a pack has all outputs at every step
         assert len(pack.extra_model_outputs["action_logp"]) == len(pack.rewards)
         policy.epsilon = 0.0
-        one.sample_into(buffer, num_timesteps=100, extra_model_outputs=keys)
+        env_runner.sample_into(buffer, num_timesteps=100, extra_model_outputs=keys)
         assert (buffer.get_ring().track("actions")[:100] == 2).all()
 
 
@@ -218,8 +218,8 @@ def test_two_runners_may_sample_into_one_buffer() -> None:
     few, many = runner(AutoresetMode.NEXT_STEP, num_envs=1), runner(AutoresetMode.NEXT_STEP, num_envs=8)
     buffer = EpisodeReplayBuffer(64, seed=0)
     for _ in range(30):
-        for one in (few, many):
-            one.sample_into(buffer, num_timesteps=10 * one.num_envs, random_actions=True)
+        for env_runner in (few, many):
+            env_runner.sample_into(buffer, num_timesteps=10 * env_runner.num_envs, random_actions=True)
             assert len(buffer) == sum(map(len, buffer.iter_episodes())) <= 64
             for episode in buffer.iter_episodes():
                 episode.validate()
@@ -235,18 +235,18 @@ def test_failed_sample_into_leaves_nothing_for_next_call() -> None:
                 raise ZeroDivisionError
             return super().__call__(batch)
 
-    one, buffer = runner(AutoresetMode.NEXT_STEP, policy=Fails()), EpisodeReplayBuffer(100, seed=0)
+    env_runner, buffer = runner(AutoresetMode.NEXT_STEP, policy=Fails()), EpisodeReplayBuffer(100, seed=0)
     with pytest.raises(ZeroDivisionError):
-        one.sample_into(buffer, num_timesteps=60)
+        env_runner.sample_into(buffer, num_timesteps=60)
     assert len(buffer) > 0
-    assert one.sample(num_timesteps=9).num_steps in range(9, 12)
+    assert env_runner.sample(num_timesteps=9).num_steps in range(9, 12)
 
 
 def test_sample_into_stores_outputs_and_log_probs() -> None:
     policy = MLPPolicy(Walk.observation_space, Walk.action_space)
     buffer = EpisodeReplayBuffer(100, seed=0)
-    one, keys = runner(AutoresetMode.NEXT_STEP, policy=policy), ["action_dist_inputs", "action_logp"]
-    one.sample_into(buffer, num_timesteps=50, extra_model_outputs=keys)
+    env_runner, keys = runner(AutoresetMode.NEXT_STEP, policy=policy), ["action_dist_inputs", "action_logp"]
+    env_runner.sample_into(buffer, num_timesteps=50, extra_model_outputs=keys)
     batch = buffer.sample(20, keys=["actions", "action_dist_inputs", "action_logp"])
     logits = batch.action_dist_inputs
     expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -267,20 +267,20 @@ def test_pack_with_more_outputs_than_buffer_is_rejected() -> None:
 
 
 def test_sample_into_wrong_arguments_raise() -> None:
-    one = runner(AutoresetMode.NEXT_STEP, num_envs=8)
+    env_runner = runner(AutoresetMode.NEXT_STEP, num_envs=8)
     with pytest.raises(InvalidArgument, match="at most half the buffer's capacity"):
-        one.sample_into(EpisodeReplayBuffer(10), num_timesteps=8)
+        env_runner.sample_into(EpisodeReplayBuffer(10), num_timesteps=8)
     with pytest.raises(InvalidArgument, match="at least 1"):
-        one.sample_into(EpisodeReplayBuffer(100), num_timesteps=0)
+        env_runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=0)
     with pytest.raises(UnknownKey, match="no extra model output 'state_out' to store"):
-        one.sample_into(
+        env_runner.sample_into(
             EpisodeReplayBuffer(100), num_timesteps=8, random_actions=True, extra_model_outputs=["state_out"]
         )
     with pytest.raises(WrongType, match="cannot write into a MultiAgentEpisodeReplayBuffer"):
-        one.sample_into(MultiAgentEpisodeReplayBuffer(100), num_timesteps=8)  # type: ignore[arg-type]
-    one.close()
+        env_runner.sample_into(MultiAgentEpisodeReplayBuffer(100), num_timesteps=8)  # type: ignore[arg-type]
+    env_runner.close()
     with pytest.raises(EpisodeStateError, match="after close"):
-        one.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)
+        env_runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)
 
 
 def all_of(episode: Any) -> tuple[Any, ...]:
@@ -346,7 +346,7 @@ def test_replay_recorder_episodes_equal_pack_recorder_episodes(mode: AutoresetMo
     buffer = EpisodeReplayBuffer(500, seed=0)
     packs, straight = VectorRecorder(3, autoreset_mode=mode), buffer.recorder(3, autoreset_mode=mode, keys=())
     observations, infos = envs.reset(seed=1)
-    seen: dict[tuple[int, int], str] = {}
+    episode_ids: dict[tuple[int, int], str] = {}
     for recorder in (packs, straight):
         recorder.reset(observations, infos)
         recorder.episodes.recent("observations", 3)  # what is asked for once is kept
@@ -370,9 +370,9 @@ def test_replay_recorder_episodes_equal_pack_recorder_episodes(mode: AutoresetMo
             if valid.any():
                 assert (result.tolist(), valid.tolist()) == (expected.tolist(), expected_valid.tolist())
         starts = np.flatnonzero(straight.ages == 0)
-        seen |= {(env, len(seen)): straight.episodes[env].id_ for env in starts.tolist()}
+        episode_ids |= {(env, len(episode_ids)): straight.episodes[env].id_ for env in starts.tolist()}
         assert all(straight.episodes[env].id_ == straight.episodes[env].id_ for env in range(3))
-    assert {e.id_ for e in buffer.iter_episodes()} >= set(list(seen.values())[:-3])
+    assert {e.id_ for e in buffer.iter_episodes()} >= set(list(episode_ids.values())[:-3])
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------
@@ -388,24 +388,24 @@ def ids_in(buffer: EpisodeReplayBuffer) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_episode_ids_depend_on_seed_only(mode: AutoresetMode) -> None:
-    one, other, small = EpisodeReplayBuffer(400), EpisodeReplayBuffer(400), EpisodeReplayBuffer(60)
+    first_buffer, other_buffer, small = EpisodeReplayBuffer(400), EpisodeReplayBuffer(400), EpisodeReplayBuffer(60)
     with sampler(mode) as first, sampler(mode) as second, sampler(mode) as third:
         for _ in range(4):
-            first.sample_into(one, num_timesteps=50)
-            assert ids_in(one)  # somebody looks
-            second.sample_into(other, num_timesteps=50)
+            first.sample_into(first_buffer, num_timesteps=50)
+            assert ids_in(first_buffer)  # somebody looks
+            second.sample_into(other_buffer, num_timesteps=50)
             third.sample_into(small, num_timesteps=50)
-    assert ids_in(one) == ids_in(other)
-    assert len(set(ids_in(one))) == one.num_episodes
-    assert set(ids_in(small)) < set(ids_in(one))
+    assert ids_in(first_buffer) == ids_in(other_buffer)
+    assert len(set(ids_in(first_buffer))) == first_buffer.num_episodes
+    assert set(ids_in(small)) < set(ids_in(first_buffer))
 
 
 def test_episode_ids_without_seed_are_random() -> None:
-    one, other = EpisodeReplayBuffer(100), EpisodeReplayBuffer(100)
-    for buffer in (one, other):
+    first_buffer, other_buffer = EpisodeReplayBuffer(100), EpisodeReplayBuffer(100)
+    for buffer in (first_buffer, other_buffer):
         with SingleAgentEnvRunner(SyncVectorEnv([Walk, Walk]), Halting()) as unseeded:
             unseeded.sample_into(buffer, num_timesteps=40)
-    assert not set(ids_in(one)) & set(ids_in(other))
+    assert not set(ids_in(first_buffer)) & set(ids_in(other_buffer))
 
 
 def test_episode_ids_of_a_runner_are_unique() -> None:

@@ -72,13 +72,13 @@ def test_serial_rows_equal_sync_vector_env_rows(space, action_space, mode, num_e
     pair = [kind(makers, autoreset_mode=mode) for kind in (SyncVectorEnv, SerialVectorEnv)]
     pair[0].action_space.seed(0)
     rows = [env.reset(seed=1) for env in pair]
-    kept: list[tuple[Any, Any]] = []
+    row_pairs: list[tuple[Any, Any]] = []
     for _ in range(40):
         assert same(rows[1], rows[0])
-        kept.append((rows[1], rows[0]))
+        row_pairs.append((rows[1], rows[0]))
         actions = pair[0].action_space.sample()
         rows = [env.step(actions) for env in pair]
-    for ours, expected in kept:  # later rows have not written into earlier ones
+    for ours, expected in row_pairs:  # later rows have not written into earlier ones
         assert same(ours, expected)
 
 

@@ -111,9 +111,9 @@ def test_fill_rollout_without_last_observations_repeats() -> None:
 def test_returned_rows_survive_reused_tensors(device: str) -> None:
     env = adapted(TorchCartPole(4, device, limit=3), info_keys=("log", "time_outs"))
     first, _ = env.reset(seed=0)
-    kept = first.copy()
+    copied = first.copy()
     rows = [env.step(np.zeros(4, int)) for _ in range(3)]
-    assert np.array_equal(first, kept)
+    assert np.array_equal(first, copied)
     assert rows[0][4]["log"] != rows[1][4]["log"]
     assert [row[3].any() for row in rows] == [False, False, True]
 
@@ -137,8 +137,8 @@ def test_last_observations_of_none_are_missing() -> None:
 def test_bfloat16_rows_are_recorded_as_float32() -> None:
     class Short(TorchCartPole):
         def step(self, actions: torch.Tensor) -> Any:
-            observations, rewards, *rest = super().step(actions)
-            return observations, rewards.bfloat16(), *rest
+            observations, rewards, *remaining = super().step(actions)
+            return observations, rewards.bfloat16(), *remaining
 
     assert set(runner_of(adapted(Short(4))).sample(num_timesteps=400).rewards.tolist()) == {1.0}
 

@@ -94,9 +94,9 @@ class InTurns:
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         self.t += 1
-        who, over = self.possible_agents[self.t % 2], self.t == 9
-        seen = dict.fromkeys(self.possible_agents if over else [who], np.zeros(2, np.float32))
-        return seen, dict.fromkeys(seen, 1.0), {"__all__": over}, {"__all__": False}, {}
+        agent, over = self.possible_agents[self.t % 2], self.t == 9
+        observations = dict.fromkeys(self.possible_agents if over else [agent], np.zeros(2, np.float32))
+        return observations, dict.fromkeys(observations, 1.0), {"__all__": over}, {"__all__": False}, {}
 
 
 def test_pending_action_has_the_version_that_acted() -> None:
@@ -160,10 +160,10 @@ def test_replay_samples_have_policy_versions(mode: AutoresetMode, num_envs: int)
     buffer.add(pack)
     restored = EpisodeReplayBuffer(150, seed=0)
     restored.set_state(buffer.get_state())
-    for kept in (buffer, restored):
-        for episode in kept.iter_episodes():
+    for each_buffer in (buffer, restored):
+        for episode in each_buffer.iter_episodes():
             assert episode.get_policy_versions().tolist() == episode.get_extra_model_outputs("version").tolist()
-        for stored in kept.iter_packs():
+        for stored in each_buffer.iter_packs():
             assert stored.get_policy_versions().tolist() == stored.extra_model_outputs["version"].tolist()
 
 

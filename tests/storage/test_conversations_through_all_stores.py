@@ -126,8 +126,8 @@ def sized_pack(num: int, tokens: int) -> tuple[EpisodePack, int]:
     return EpisodePack.from_episodes(episodes), payload
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(650, 1.05), (5000, 1.02)])
-def test_size_of_conversations_is_that_of_their_tokens(tmp_path: Path, tokens: int, most: float) -> None:
+@pytest.mark.parametrize(("tokens", "limit"), [(650, 1.05), (5000, 1.02)])
+def test_size_of_conversations_is_that_of_their_tokens(tmp_path: Path, tokens: int, limit: float) -> None:
     pack, payload = sized_pack(2000, tokens)
     with EpisodeWriter(tmp_path) as writer:
         writer.add(pack)
@@ -139,4 +139,4 @@ def test_size_of_conversations_is_that_of_their_tokens(tmp_path: Path, tokens: i
     }
     ratios = {name: round(size / payload, 4) for name, size in sizes.items()}
     print(tokens, ratios)
-    assert max(ratios.values()) <= most, ratios
+    assert max(ratios.values()) <= limit, ratios

@@ -108,9 +108,11 @@ def test_second_writer_with_other_tracks_raises(tmp_path: Path) -> None:
     first, second = EpisodeWriter(tmp_path), EpisodeWriter(tmp_path)
     first.add([episode(0)])
     outputs = {"token_logp": ragged(1, "f4")}
-    other = SingleAgentEpisode.from_arrays(np.zeros((2, 3)), ragged(1, "i4"), [0.0], extra_model_outputs=outputs)
+    other_episode = SingleAgentEpisode.from_arrays(
+        np.zeros((2, 3)), ragged(1, "i4"), [0.0], extra_model_outputs=outputs
+    )
     with pytest.raises(TrackMismatch, match=r"track 'observations' holds float64 items of shape \[4\]"):
-        second.add([other])
+        second.add([other_episode])
     second.add([episode(1)])
     first.close()
     second.close()

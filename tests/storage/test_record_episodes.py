@@ -109,7 +109,7 @@ class Clipping(gym.Env):
     observation_space = spaces.Box(-9, 9, ())
     action_space = spaces.Box(-9, 9, (2,))
 
-    def __init__(self, most: Any = 1) -> None:
+    def __init__(self, limit: Any = 1) -> None:
         pass
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -231,15 +231,15 @@ def test_steps_from_ring_and_disk_are_equal(
 @settings(max_examples=40, deadline=None)
 @given(programs(), STEP_OPTIONS, st.integers(1, 20), st.integers(0, 20))
 def test_random_n_steps_of_ring_and_disk_equal_fixed_ones(
-    program: Any, options: dict[str, Any], least: int, more: int
+    program: Any, options: dict[str, Any], least: int, extra: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         buffer, sampler = filled(*program, Path(folder) / "data")
         shift = buffer.num_added - len(buffer)
-        options = options | {"n_step": (least, least + more)}
+        options = options | {"n_step": (least, least + extra)}
         disk = sampler.sample(8, **options)
         numbers = disk.indices + shift
-        longest = buffer.at(numbers, n_step=least + more).n_step
+        longest = buffer.at(numbers, n_step=least + extra).n_step
         for batch, offset in ((disk, shift), (buffer.at(numbers, **options), 0)):
             assert (batch.n_step >= np.minimum(longest, least)).all()
             assert (batch.n_step <= longest).all()

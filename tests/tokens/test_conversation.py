@@ -48,8 +48,8 @@ def test_conversation_cut_chunks_join_to_the_whole(plain: Plain) -> None:
         assert talk.context.tolist() == context
         if not talk.is_done:
             chunks.append(talk.cut())
-    joined, *rest = [*chunks, talk.episode]
-    for chunk in rest:
+    joined, *remaining = [*chunks, talk.episode]
+    for chunk in remaining:
         joined.concat_episode(chunk)
     assert joined.to_numpy().get_observations() == whole.to_numpy().get_observations()
     assert joined.get_actions() == whole.get_actions()

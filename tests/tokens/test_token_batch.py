@@ -137,9 +137,9 @@ def single_sequences(batch: Any) -> list[dict[str, list]]:
     lengths = sequence_lengths(batch)
     rows = []
     for k, length in enumerate(lengths.tolist()):
-        one = select_sequences(batch, [k])
-        columns = {name: column for name, column in one.items() if name not in ("cu_seqlens", "max_seqlen")}
-        assert one["input_ids"].size == length
+        sequence = select_sequences(batch, [k])
+        columns = {name: column for name, column in sequence.items() if name not in ("cu_seqlens", "max_seqlen")}
+        assert sequence["input_ids"].size == length
         rows.append({name: column.reshape(-1).tolist() for name, column in columns.items()})
     return rows
 

@@ -38,7 +38,7 @@ async def run(num_groups: int, group_size: int, *, at_once: int, fail: float, wa
     todo = [group for group in range(num_groups) for _ in range(group_size)]
     rng.shuffle(todo)
     running: dict[asyncio.Task, int] = {}
-    seen: Counter = Counter()
+    counter: Counter = Counter()
     while todo or running:
         while todo and len(running) < at_once:
             group = todo.pop()
@@ -62,8 +62,8 @@ async def run(num_groups: int, group_size: int, *, at_once: int, fail: float, wa
             runs = [groups[i : i + group_size] for i in range(0, len(groups), group_size)]
             assert all(len(set(members)) == 1 for members in runs)
             assert (pack.returns() == pack.lengths).all()
-            seen.update(groups)
-    assert seen == Counter(dict.fromkeys(range(num_groups), group_size))
+            counter.update(groups)
+    assert counter == Counter(dict.fromkeys(range(num_groups), group_size))
     assert counts["ended"] == num_groups * group_size == counts["begun"] - counts["failed"]
     assert (recorder.num_open, recorder.num_complete, recorder.missing()) == (0, 0, {})
     return counts
@@ -175,10 +175,10 @@ def test_token_recorder_take_leaves_later_groups() -> None:
         talk = recorder.begin([k])
         talk.turn([k], terminated=True)
         recorder.end(talk)
-    first, rest = recorder.take(1), recorder.take()
+    first, remaining = recorder.take(1), recorder.take()
     assert first is not None
-    assert rest is not None
-    assert (len(first), len(rest), recorder.take()) == (1, 2, None)
+    assert remaining is not None
+    assert (len(first), len(remaining), recorder.take()) == (1, 2, None)
     with pytest.raises(InvalidArgument, match="num_groups"):
         recorder.take(0)
 
