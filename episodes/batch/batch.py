@@ -182,6 +182,9 @@ class Batch:
         """Yield minibatches of `size` rows, in order (views), or shuffled by the generator (copies).
 
         The last part may be smaller. With `merge_last` it is joined with the previous part.
+
+        Raises:
+            InvalidArgument: `size` is less than 1.
         """
         if size < 1:
             raise InvalidArgument(f"split({size}): parts need at least one row")

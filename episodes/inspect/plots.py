@@ -233,7 +233,11 @@ def draw_returns(
     title: str = "returns",
     ids: Sequence[str] = (),
 ) -> Axes:
-    """Plot returns [n] over the total number of env steps [n] at the end of each episode."""
+    """Plot returns [n] over the total number of env steps [n] at the end of each episode.
+
+    Raises:
+        InvalidArgument: `window` is less than 1.
+    """
     if window < 1:
         raise InvalidArgument(f"window={window}: give a number of episodes of at least 1")
     returns, steps = np.asarray(returns, np.float64), np.asarray(steps)

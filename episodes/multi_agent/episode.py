@@ -88,6 +88,10 @@ class MultiAgentEpisode(MultiAgentGetters):
         ragged: ragged tracks of each agent that has some, as in `SingleAgentEpisode`, for example
             `{"white": {"observations": "i4"}}`.
 
+    Raises:
+        TrackMismatch: actions, rewards, infos or extra outputs are given without observations.
+        InvalidArgument: `missing_final_observation` has another value.
+
     >>> episode = MultiAgentEpisode(id_="game")
     >>> episode.add_env_reset(observations={"white": 0})
     >>> episode.add_env_step({"black": 1}, {"white": 10}, {})

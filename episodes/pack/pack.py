@@ -263,6 +263,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
         Raises:
             TrackMismatch: packs have other extra outputs, nesting or shapes. A pack without steps fits any.
+            InvalidArgument: `packs` is empty.
         """
         packs = list(packs)
         if len(packs) == 1:
@@ -321,7 +322,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(slice(start, stop), slice(begin, end), slice(begin + start, end + stop))
 
     def select(self, indices: Any) -> EpisodePack:
-        """Return a pack with copies of the episodes that an integer array, a list or a boolean mask selects."""
+        """Return a pack with copies of the episodes that an integer array, a list or a boolean mask selects.
+
+        Raises:
+            StepOutOfRange: there is no episode with an index.
+        """
         try:
             index = np.asarray(indices)
             picked = np.arange(len(self))[index if index.size else index.astype(np.int64)]

@@ -287,7 +287,11 @@ class VectorRecorder:
 
     @property
     def newest(self) -> Row:
-        """Environments that stepped, ended and began an episode in the newest vector step."""
+        """Environments that stepped, ended and began an episode in the newest vector step.
+
+        Raises:
+            EpisodeStateError: no step was recorded yet.
+        """
         boundaries = self._classify()
         newest = self._classified.newest
         if newest is None:

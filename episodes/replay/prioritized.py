@@ -44,6 +44,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     Attributes:
         num_stale: number of priorities that were set for steps that had been evicted. They were ignored.
+
+    Raises:
+        InvalidArgument: `alpha` or `beta` is negative, `min_priority` is not above 0, `unit` is unknown, or a `period`
+            is given for another unit than "sequence".
     """
 
     def __init__(

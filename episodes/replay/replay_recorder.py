@@ -345,7 +345,11 @@ class ReplayRecorder:
 
     @property
     def newest(self) -> Row:
-        """Environments that took a step, ended an episode or began an episode in the newest vector step."""
+        """Environments that took a step, ended an episode or began an episode in the newest vector step.
+
+        Raises:
+            EpisodeStateError: no step was recorded yet.
+        """
         with self._ring.lock:
             self._staged.classify()
             newest = self._staged.classified.newest
@@ -378,6 +382,9 @@ class ReplayRecorder:
         """Return the part of environment `env`'s current episode that the buffer still stores.
 
         Changes of its `custom_data` are stored in the buffer.
+
+        Raises:
+            EpisodeStateError: the buffer no longer stores the current episodes.
         """
         with self._ring.lock:
             if not self.is_reset:

@@ -537,7 +537,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
 
     def finalized_tracks(self) -> Tracks:
-        """Return this episode's observations, actions etc. as arrays. The episode does not change."""
+        """Return this episode's observations, actions etc. as arrays. The episode does not change.
+
+        Raises:
+            EpisodeStateError: the episode has no observation.
+        """
         tracks, facts = self._tracks, self._facts
         if tracks.is_finished:
             return tracks

@@ -128,7 +128,11 @@ class RecordEpisodes(gym.Wrapper):
 
 
 class RecordVectorEpisodes(gym.vector.VectorWrapper):
-    """Gymnasium vector wrapper that writes the episodes of all environments to a data set, like `RecordEpisodes`."""
+    """Gymnasium vector wrapper that writes the episodes of all environments to a data set, like `RecordEpisodes`.
+
+    Raises:
+        InvalidArgument: the environment's metadata has no autoreset mode; and as in `RecordEpisodes`.
+    """
 
     def __init__(self, env: VectorEnv, path: str | Path, *, chunk_steps: int | None = None, **options: Any) -> None:
         super().__init__(env)

@@ -45,7 +45,7 @@ class Conversation:
             stored in the episode's custom data.
 
     Raises:
-        InvalidArgument: the dtype is not one of integers, or an output has the name of an argument of `turn`.
+        InvalidArgument: `dtype` is not an integer dtype, or an output has the name of an argument of `turn`.
         WrongType: `outputs` is not a dict of dtypes, or the group is not hashable.
 
     >>> talk = Conversation("a")

@@ -135,7 +135,8 @@ def sequence_groups(
         max_tokens: the budget of a minibatch.
         is_padded: count each sequence with the length of the longest one of its minibatch.
         rng: shuffles the sequences. None: in order, or sorted by length if `is_padded`.
-                Raises:
+
+    Raises:
         InvalidArgument: a sequence alone has more tokens.
 
     >>> sequence_groups(np.array([3, 5, 2, 4]), 8, is_padded=False)

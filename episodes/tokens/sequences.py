@@ -242,7 +242,11 @@ class TokenSequences:
         return placed
 
     def place_per_turn(self, values: Any) -> np.ndarray:
-        """Return one value per position, [N]: a turn's value where its tokens are predicted, else 0."""
+        """Return one value per position, [N]: a turn's value where its tokens are predicted, else 0.
+
+        Raises:
+            ShapeMismatch: there is not one value per turn (step of the pack).
+        """
         values = np.asarray(values)
         if values.shape != (self.pack.num_steps,):
             raise ShapeMismatch(
@@ -254,7 +258,11 @@ class TokenSequences:
         return of_segments.repeat(self._spans)[1:]
 
     def place_per_episode(self, values: Any) -> np.ndarray:
-        """Return one value per position, [N]: the episode's value where sampled tokens are predicted, else 0."""
+        """Return one value per position, [N]: the episode's value where sampled tokens are predicted, else 0.
+
+        Raises:
+            ShapeMismatch: there is not one value per episode.
+        """
         values = np.asarray(values)
         if values.shape != (len(self.pack),):
             raise ShapeMismatch(

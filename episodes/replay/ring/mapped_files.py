@@ -87,6 +87,7 @@ class MappedFiles:
         Raises:
             OSError: the file cannot be created, for example because the disk is full.
             UnreadableData: an existing file does not hold such an array.
+            EpisodeStateError: the directory was closed.
         """
         if self._lock is None:
             raise EpisodeStateError(f"the replay buffer of {self.folder} is closed; open another one")
