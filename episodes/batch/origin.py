@@ -155,12 +155,12 @@ def resolved(came: LazyOrigin) -> Origin:
 
 
 def select_rows(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Return the origin of the batch rows that an index selects."""
+    """Return the origin of the batch rows that an index selects, or None if the batch has no origin."""
     return None if came is None else (came[0], resolved(came).numbers[batch_leaves.as_numpy(rows)])
 
 
 def select_rows_lazily(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Return the origin of the batch rows that an index selects. The index is applied at the first read."""
+    """Return the origin of the batch rows that an index selects, or None. The index is applied at the first read."""
     return None if came is None else (came[0], _Taken(came, rows))
 
 

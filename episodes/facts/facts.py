@@ -127,7 +127,7 @@ def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFac
 
 
 def join_pipelines(first: str | None, second: str | None) -> str | None:
-    """Return the text on the connectors that acted in two joined chunks: both texts if they differ."""
+    """Return the text (or None) on the connectors that acted in two joined chunks: the distinct lines of both texts."""
     if first == second or second is None:
         return first
     return second if first is None else "\n".join(dict.fromkeys([*first.splitlines(), *second.splitlines()]))

@@ -103,7 +103,7 @@ UNKNOWN_RUNS = VersionRuns((UNKNOWN,))
 
 
 def join_runs(runs: VersionRuns | None, later: VersionRuns | None, step: int) -> VersionRuns | None:
-    """Join the encoded policy versions of an episode and of its continuation, which begins `step` steps later."""
+    """Join the encoded policy versions of an episode and of its continuation after `step` steps. None: all unknown."""
     if runs is None and later is None:
         return None
     return (runs or UNKNOWN_RUNS).extended_by(later or UNKNOWN_RUNS, step)
@@ -160,6 +160,9 @@ class VersionColumn(Sequence[VersionRuns | None]):
             changes: rows [k], ascending from 0, at which each of `versions` [k] begins.
             firsts: row of each chunk's first step, [n].
             lengths: number of steps of each chunk, [n].
+
+        Returns:
+            The encoding, or None if all versions are unknown.
         """
         low = np.searchsorted(changes, firsts, "right") - 1
         high = np.searchsorted(changes, firsts + np.maximum(lengths, 1), "left") - 1
@@ -188,7 +191,8 @@ class VersionColumn(Sequence[VersionRuns | None]):
     def of_runs(versions: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> VersionColumn | None:
         """Create the encoding for n episodes from m runs, of which each episode has `counts` [n].
 
-        A chunk without runs has an unknown version.
+        A chunk without runs has an unknown version. The result is None if all versions are unknown.
+
 
         Raises:
             TrackMismatch: the numbers of runs differ, or the begins of a chunk do not ascend from 0.
@@ -211,7 +215,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def concat(parts: Sequence[VersionColumn | None], sizes: Sequence[int]) -> VersionColumn | None:
-        """Concatenate the policy versions of several packs. None means a pack with unknown versions."""
+        """Concatenate the policy versions of several packs. None, also as the result, means unknown versions."""
         if all(part is None for part in parts):
             return None
         whole = [
@@ -226,7 +230,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
         """Return the versions of a part of each episode: `lengths` [n] steps from step `starts` [n] on.
 
-        A chunk without steps has no version, as in `VersionRuns.window`.
+        A chunk without steps has no version, as in `VersionRuns.window`. None is returned if all are unknown.
         """
         if self.bounds is None:
             return VersionColumn.of(np.where(lengths > 0, self.versions, UNKNOWN))

@@ -146,7 +146,10 @@ def _texts(series: Series) -> tuple[Markup, Table]:
 
 
 def _parts(series: Series) -> Table | None:
-    """Return a table with the lowest, mean, highest, first and last value of each component of an array's items."""
+    """Return a table with lowest, mean, highest, first and last value of each component of an array's items, or None.
+
+    None is returned for images, flags and other small whole numbers, and arrays without items.
+    """
     if series.num_steps and len(series.array):
         steps = series.array.reshape(-1, *series.array.shape[2:])
         return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None

@@ -21,7 +21,8 @@ MOST_TICKS = 800  # in the timelines of all agents
 def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Markup | None:
     """Return an SVG chart of the episodes' returns [n], one dot each, in the colour of the ending.
 
-    Of many episodes, the dots are the lowest and the highest return of neighbouring episodes with the same ending.
+    Of many episodes, the dots are the lowest and the highest return of neighbouring episodes with the same ending. The
+    result is None if no return is finite.
     """
     values, terminated, truncated = np.asarray(values, np.float64), np.asarray(terminated), np.asarray(truncated)
     finite = values[np.isfinite(values)]
@@ -84,6 +85,9 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
     Args:
         lines: pairs of agent and its `Timeline`.
         begin, end: the first and the last env step of the episode and its lookback.
+
+    Returns:
+        The SVG, or None without agents.
     """
     if not lines:
         return None

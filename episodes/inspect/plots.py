@@ -288,7 +288,7 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "rewards", index: int = 0) -> Axes:
-    """Plot one number of several episodes in one figure: by default the cumulated rewards.
+    """Plot one number of several episodes, by default the cumulated rewards, and return the axes.
 
     Args:
         track: "rewards", or the path of a track such as `observations` or `vf_preds`.
@@ -337,7 +337,7 @@ def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None) -> Axes:
-    """Plot a timeline for each agent of a multi-agent episode, one below the other."""
+    """Plot a timeline for each agent of a multi-agent episode, one below the other, and return the axes."""
     timelines = list(episode.agents.timelines.items())
     ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(timelines), 1))
     begin, end = episode.env_t_started, episode.env_t

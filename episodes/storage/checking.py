@@ -111,7 +111,7 @@ def _keep_aside(file: Path, report: CheckReport) -> None:
 
 
 def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
-    """Rename damaged manifest and commit files to `*.damaged`, and list the directory's Arrow files again."""
+    """Rename damaged manifest and commit files to `*.damaged`, and return a new catalog of the Arrow files."""
     for file in catalog.damaged:
         _keep_aside(file, report)
     return finish_commits(catalog.directory) if catalog.damaged else catalog

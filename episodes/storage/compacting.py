@@ -153,7 +153,7 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Write a commit that `propose` fills with file replacements. Repeat if another process commits first."""
+    """Write and return a commit that `propose` fills with replacements. Repeat if another process commits first."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = finish_commits(directory), Commit()

@@ -58,7 +58,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
 
 
 def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
-    """Copy episodes to a temporary data set, and upload that to the URL `target`."""
+    """Copy episodes to a temporary data set, upload that to the URL `target`, and return the number of episodes."""
     if NAME in RemoteDirectory(target).sizes():
         raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
     with tempfile.TemporaryDirectory() as folder:

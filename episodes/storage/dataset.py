@@ -578,7 +578,8 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read all Arrow files of a data set, or only the files that now contain the episodes of the shards `known`.
+    """Read and return a data set's catalog, Arrow files (all, or those with the episodes of `known`) and header.
+
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing that was not missing in the listing before.

@@ -225,7 +225,7 @@ def _have_equal_json(spec: EnvSpec | str | None, other: EnvSpec | str | None) ->
 
 
 def to_storable_spec(spec: EnvSpec | None) -> EnvSpec | str | None:
-    """Return the environment spec, or only its id if JSON cannot represent the spec."""
+    """Return the environment spec, or only its id if JSON cannot represent the spec. None for None."""
     try:
         _spec_to_json(spec)
     except WrongType:

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def to_json(space: spaces.Space | None, name: str) -> Json | None:
-    """Return a Gymnasium space as a JSON value. Raise `WrongType` if JSON cannot represent a part of it.
+    """Return a Gymnasium space (or None) as a JSON value. Raise `WrongType` if JSON cannot represent a part of it.
 
     >>> to_json(spaces.Discrete(2), "action_space")
     {'type': 'Discrete', 'n': 2, 'start': 0, 'dtype': '<i8'}
@@ -40,7 +40,11 @@ def to_json(space: spaces.Space | None, name: str) -> Json | None:
 
 
 def from_json(value: Json | None) -> spaces.Space | None:
-    """Return the Gymnasium space described by a JSON value from `to_json`."""
+    """Return the Gymnasium space (or None) that a JSON value of `to_json` describes.
+
+    Raises:
+        UnreadableData: the type of the space is unknown.
+    """
     if value is None:
         return None
     kind = value["type"]

@@ -21,7 +21,7 @@ _MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightl
 
 
 def token_kind(dtype: Any, label: str) -> RaggedKind:
-    """Return the kind of token sequences, given the dtype of the tokens.
+    """Return the `RaggedKind` (dtype and value shape) of token sequences whose tokens have the given dtype.
 
     Raises:
         InvalidArgument: the dtype is not one of integers.
@@ -36,11 +36,11 @@ def token_kind(dtype: Any, label: str) -> RaggedKind:
 
 
 def output_kinds(outputs: Any, label: str) -> dict[str, RaggedKind]:
-    """Return the kinds of the declared outputs by name, given their dtypes. None declares log-probabilities only.
+    """Return the `RaggedKind` of each declared output by name, given the dtypes. None declares only "logp".
 
     Raises:
         WrongType: `outputs` is not a dict of dtypes.
-        InvalidArgument: a name is an argument of `turn`, or the dtype does not fit the meaning of the name.
+        InvalidArgument: a name is not a str or is an argument of `turn`, or the dtype does not fit the name's meaning.
     """
     if outputs is None:
         outputs = {LOGP: np.float32}
@@ -94,7 +94,7 @@ def as_token_ids(ids: Any, kind: RaggedKind, label: Callable[[], str]) -> np.nda
 
 
 def as_token_values(values: Any, kind: RaggedKind, num: int, label: Callable[[], str]) -> np.ndarray:
-    """Return an output's values of `num` sampled tokens as an array [L, ...] of its kind.
+    """Return an output's values of `num` sampled tokens as an array [num, ...] of its declared dtype and shape.
 
     Raises:
         WrongType: the values are text, a dict, None, or a tensor that numpy cannot read.
@@ -109,7 +109,7 @@ def as_token_values(values: Any, kind: RaggedKind, num: int, label: Callable[[],
 
 
 def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:
-    """Raise `InvalidArgument` if a log-probability is NaN or greater than 0."""
+    """Raise `InvalidArgument` if a log-probability is NaN or greater than 0 (by more than rounding, 0.01)."""
     if len(logp) and not logp.item(i := logp.argmax()) <= _MOST_LOGP:  # `argmax` returns the index of the first NaN
         raise InvalidArgument(
             f"{label()} has {logp[i]:.6g} at index {i}; log-probabilities are 0 or less (math.log of the probability)"

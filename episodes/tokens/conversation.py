@@ -158,7 +158,7 @@ class Conversation:
             WrongType: token ids or values are not a list, array or tensor that numpy can read.
             ShapeMismatch: tokens are not integers [L], or an output has another length than `ids`.
             TrackMismatch: an output is missing, or was not declared.
-            InvalidArgument: a token id is negative, a log-probability is NaN or positive, the reward is not finite,
+            InvalidArgument: a token id is negative, a log-probability is NaN or above 0.01, the reward is not finite,
                 the whole next prompt is empty, both `reply_ids` and `prompt` are given, or `infos` has the key
                 "kept_tokens".
         """
@@ -228,7 +228,7 @@ class Conversation:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def _label(self, call: str) -> str:
-        """Return the first words of an error message."""
+        """Return the first words of an error message: the episode's id and the name of the call."""
         return f"episode {self.episode.id_}: {call}"
 
     def _as_tokens(self, ids: Any, name: str) -> np.ndarray:

@@ -292,7 +292,7 @@ class EpisodeReceiver(Endpoint):
                 raise
 
     def _collect(self, num_steps: int, oldest: int, deadline: float) -> str | None:
-        """Take messages until `sample` has enough steps. If no message comes, return what is missing as text.
+        """Take messages until `sample` has enough steps, else return a text on what is missing when no message comes.
 
         Args:
             oldest: version that is too old after the next version was published.

@@ -144,7 +144,7 @@ def _alone(play: Play, seed: int) -> Iterator[None]:
 
 
 def _take_step(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
-    """Take a random step, and note if the environment changed the action or earlier results in place."""
+    """Take a random step and return its result. Note if the environment changed the action or earlier results."""
     action = play.act(play.env.action_space)
     answer = play.env.step(action)
     trial.actions.append(play.acted[-1])

@@ -76,7 +76,7 @@ class MappedFiles:
         self._reopened = list(names)
 
     def finish_expected(self) -> None:
-        """Return to creating new files. Raise `UnreadableData` if a file announced by `expect` was not reopened."""
+        """Let `array` create new files again. Raise `UnreadableData` if a file of `expect` was not reopened."""
         left, self._reopened = self._reopened, None
         if left:
             raise UnreadableData(f"{self.folder}: the state names {len(left)} files that the buffer has no arrays for")

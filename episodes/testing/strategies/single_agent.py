@@ -53,7 +53,7 @@ def infos() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def _tracks_of_infos(draw: st.DrawFn, count: int, rng: np.random.Generator) -> list[dict[str, Any]] | None:
-    """Generate `count` info dicts: none, the same numeric keys at each step, or any keys at some steps."""
+    """Generate None or a list of `count` info dicts: the same numeric keys at each step, or any keys at some steps."""
     kind = draw(st.sampled_from(["none", "numbers", "any"]))
     if kind == "none":
         return None
