@@ -9,9 +9,11 @@ from connectors.fingerprint import acting_parts, check_acting_pipelines
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import Algorithm
 from episodes.pack import EpisodePack
+from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.sampling import Sampler
 
-__all__ = ["check_recorded_alike"]
+__all__ = ["check_recorded_alike", "check_stored_alike"]
 
 
 def check_recorded_alike(
@@ -36,3 +38,16 @@ def check_recorded_alike(
     else:
         texts = [episode.acting_pipeline for episode in episodes]
     check_acting_pipelines(texts, learner_parts, type(algorithm).__name__)
+
+
+def check_stored_alike(replay: EpisodeReplayBuffer | Sampler, algorithm: Algorithm) -> None:
+    """Raise `StateMismatch` if a buffer or data set has an episode that was recorded with other rewriters.
+
+    As in `check_recorded_alike`, for algorithms with an actor.
+    """
+    if algorithm.actor is None:
+        return
+    env_to_module, texts = algorithm.actor.env_to_module, replay.acting_pipelines()
+    if texts != {getattr(env_to_module, "acting_pipeline", None)}:
+        learner_parts = {"rewriters": acting_parts(env_to_module)["rewriters"]}
+        check_acting_pipelines(texts, learner_parts, type(algorithm).__name__)

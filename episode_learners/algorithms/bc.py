@@ -15,7 +15,7 @@ from connectors.learner.pipeline import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
-from episode_learners.algorithms.acting_pipelines import check_recorded_alike
+from episode_learners.algorithms.acting_pipelines import check_recorded_alike, check_stored_alike
 from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import (
     Algorithm,
@@ -117,7 +117,9 @@ class BC(Algorithm):
 
         Raises:
             InvalidArgument: gradients are not finite, or the stored actions are not the policy's. Nothing has changed.
+            StateMismatch: stored episodes were recorded with other rewriters.
         """
+        check_stored_alike(draws, self)
         check_stored_units(draws, self.policy.action_space, self.config.action_mapping, type(self).__name__)
         num = num_steps * self.config.minibatch_size
         views = self.pipeline.draw_views() if isinstance(self.pipeline, LearnerPipeline) else None

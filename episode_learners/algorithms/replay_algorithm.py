@@ -15,7 +15,7 @@ from connectors.learner import LearnerPipeline
 from connectors.learner.pipeline import learner_pipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views.view import settings_of_views
-from episode_learners.algorithms.acting_pipelines import check_recorded_alike
+from episode_learners.algorithms.acting_pipelines import check_recorded_alike, check_stored_alike
 from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import Algorithm, Measured, stored_inputs, tensors_of
 from episode_learners.algorithms.config import AlgorithmConfig
@@ -126,9 +126,11 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         Raises:
             InvalidArgument: gradients are not finite, or the stored actions are not the policy's. Nothing has changed.
             EpisodeStateError: nothing is stored to sample from.
-            StateMismatch: the policy acted through other views than this algorithm applies.
+            StateMismatch: the policy acted through other views than this algorithm applies, or stored episodes were
+                recorded with other rewriters.
         """
         check_views(self.policy, self._view_settings)
+        check_stored_alike(replay, self)
         check_stored_units(replay, self.policy.action_space, self.action_mapping, type(self).__name__)
         columns = self.draw(replay, num_steps * self.config.batch_size)
         indices = columns[INDICES]

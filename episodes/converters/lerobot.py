@@ -215,6 +215,7 @@ class _Writer:
             "ids": ids,
             "t_started": episode.t_started,
             "custom_data": episode.custom_data,
+            "acting_pipeline": episode.acting_pipeline,
             "policy_versions": episode.get_policy_versions() if episode.policy_versions is not None else None,
             "infos": {str(t): info for t, info in enumerate(episode.get_infos()) if info},
             "last": {path: array[-1] for path, array in arrays.items() if known[path].order is None},

@@ -169,7 +169,9 @@ def _own_episode(
         "policy_versions": versions,
         "custom_data": document.get("custom_data"),
     }
-    return SingleAgentEpisode.from_arrays(**tracks, **document["ids"], **flags, **spaces, **facts, infos=infos)
+    episode = SingleAgentEpisode.from_arrays(**tracks, **document["ids"], **flags, **spaces, **facts, infos=infos)
+    episode.acting_pipeline = document.get("acting_pipeline")
+    return episode
 
 
 def _foreign_episode(

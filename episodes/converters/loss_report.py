@@ -128,7 +128,7 @@ def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: s
             report.add(attribute, f"{name} has one for all episodes", episode.id_)
 
 
-FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions")
+FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions", "acting_pipeline")
 
 
 def report_dropped_facts(

@@ -75,7 +75,8 @@ def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossRepo
     ends = np.logical_or(data.terminations, data.truncations)
     if ends[:-1].any():
         report.add("endings", "it ends before its last step, and an episode ends once", data.id)
-    return SingleAgentEpisode.from_arrays(
+    acting_pipeline = facts.pop("acting_pipeline", None)
+    episode = SingleAgentEpisode.from_arrays(
         _as_arrays(data.observations),
         _as_arrays(data.actions),
         data.rewards,
@@ -86,6 +87,8 @@ def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossRepo
         action_space=dataset.action_space,
         **facts,
     )
+    episode.acting_pipeline = acting_pipeline
+    return episode
 
 
 def _plain(value: Any) -> Any:
@@ -114,8 +117,9 @@ def to_minari(
     """Write episodes to a new local Minari data set. Returns the `MinariDataset` and a report of what was lost.
 
     Images are stored without JPEG compression. `custom_data["seed"]` and `custom_data["options"]` become Minari's own.
-    Ids, `t_started`, policy versions and JSON values of custom data are stored with each episode, for `from_minari`.
-    Actions are those that were sent to the environment. An iterator of episodes is not collected in memory.
+    Ids, `t_started`, policy versions, acting pipelines and JSON values of custom data are stored with each episode, for
+    `from_minari`. Actions are those that were sent to the environment. An iterator of episodes is not collected in
+    memory.
 
     Args:
         episodes: the episodes.

@@ -24,10 +24,11 @@ WHY = "RLlib's episodes have no place for it"
 def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
     """Return a state dict for RLlib's `SingleAgentEpisode.from_state`, with copies of the episode's data.
 
-    Policy versions are lost.
+    Policy versions and acting pipelines are lost.
     """
-    if episode.policy_versions is not None:
-        report.add("policy_versions", WHY, episode.id_)
+    for name in ("policy_versions", "acting_pipeline"):
+        if getattr(episode, name) is not None:
+            report.add(name, WHY, episode.id_)
     observation_space, action_space = (
         rllib_spaces.to_dict(space) for space in (episode.observation_space, episode.env_action_space)
     )

@@ -130,6 +130,9 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     for i, custom in enumerate(pack.facts.custom_data or ()):
         if custom:
             extra_facts[i]["custom_data"] = custom
+    for i, text in enumerate(() if pack.acting_pipelines is None else pack.acting_pipelines.tolist()):
+        if text is not None:
+            extra_facts[i]["acting_pipeline"] = text
     if any(extra_facts):
         encoded = [_document(value, pack.facts.at(i).id_, report) for i, value in enumerate(extra_facts)]
         at = np.where(within == 0, each, -1)
@@ -138,7 +141,7 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
 
 
 def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | None:
-    """Return ids and custom data as msgpack bytes, None if empty. What gets lost is added to `report`."""
+    """Return ids, custom data and acting pipeline as msgpack bytes, None if empty. Losses are added to `report`."""
 
     def lost(path: str) -> None:
         item = (
@@ -191,7 +194,10 @@ def pack_of(table: Any, source: str) -> EpisodePack:
     infos = InfoColumns.read(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
     tracks = assemble(about["structure"], leaves)
     spaces = {name: space_json.from_json(about.get(name)) for name in ("observation_space", "action_space")}
-    return EpisodePack(**tracks, lengths=lengths, infos=infos, **spaces, **_read_facts(table, firsts, ends))
+    facts = _read_facts(table, firsts, ends)
+    acting_pipelines = facts.pop("acting_pipelines")
+    pack = EpisodePack(**tracks, lengths=lengths, infos=infos, **spaces, **facts)
+    return pack.replace(acting_pipelines=acting_pipelines) if any(acting_pipelines) else pack
 
 
 def read_description(schema: Any, source: str) -> dict[str, Any]:
@@ -222,9 +228,11 @@ def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, A
 
     ids = {fact: at(name, firsts) for fact, name in _IDS.items()}
     custom: list[Any] = [None] * len(firsts)
+    acting_pipelines: list[str | None] = [None] * len(firsts)
     for i, document in enumerate(at(OTHER, firsts)):
         extra_facts = {} if document is None else msgpack_codec.decode(document)
         custom[i] = extra_facts.get("custom_data")
+        acting_pipelines[i] = extra_facts.get("acting_pipeline")
         for fact, value in extra_facts.get("ids", {}).items():
             ids[fact][i] = value
     versions = None
@@ -233,4 +241,5 @@ def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, A
         versions = VersionColumn.of_steps(each, ends - firsts + 1)
     named = {f"{fact.rstrip('_')}s": values for fact, values in ids.items()}
     flags = {name: np.array(at(name, ends), bool) for name in ("terminated", "truncated")}
-    return {**named, **flags, "t_started": at("t", firsts), "custom_data": custom, "policy_versions": versions}
+    named |= {"custom_data": custom, "acting_pipelines": acting_pipelines, "policy_versions": versions}
+    return {**named, **flags, "t_started": at("t", firsts)}

@@ -154,6 +154,11 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
     if pack.policy_versions is not None:
         for id_ in pack.ids[pack.policy_versions[:, 1] >= 0].tolist():
             report.add("policy_versions", f"{name} has no place for them", id_)
+    for id_, text in zip(
+        pack.ids.tolist(), () if pack.acting_pipelines is None else pack.acting_pipelines, strict=False
+    ):
+        if text is not None:
+            report.add("acting_pipeline", f"{name} has no place for it", id_)
 
 
 def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:

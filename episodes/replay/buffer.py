@@ -212,6 +212,14 @@ class EpisodeReplayBuffer(SampleCounts):
         """Action space of the stored episodes, or None if no episode with a known action space was added."""
         return self._spaces[1]
 
+    @locked
+    def acting_pipelines(self) -> frozenset[str | None]:
+        """Return the rewriters and views with which the stored episodes were recorded, as the distinct JSON texts.
+
+        It has None if they are unknown for some episode.
+        """
+        return self.get_ring().table.acting_pipelines()
+
     @property
     def nbytes(self) -> int:
         """Memory size in bytes of all stored arrays."""

@@ -16,7 +16,16 @@ from episodes.testing.strategies import episodes
 from episodes.tracks import nested
 from episodes.tracks.infos.infos import same_info
 
-FACTS = ("id_", "t_started", "agent_id", "module_id", "multi_agent_episode_id", "observation_space", "action_space")
+FACTS = (
+    "id_",
+    "t_started",
+    "agent_id",
+    "module_id",
+    "multi_agent_episode_id",
+    "acting_pipeline",
+    "observation_space",
+    "action_space",
+)
 
 
 @st.composite
@@ -28,6 +37,7 @@ def episode_lists(draw: st.DrawFn, observations: Any, actions: Any, **options: A
     drawn = draw(st.lists(episodes(observations, actions, reward_type=reward, **shared), max_size=4))
     for number, episode in enumerate(drawn):
         ids = {name: draw(st.sampled_from([None, "p", 3, ("p", 1)])) for name in FACTS[2:5]}
+        ids["acting_pipeline"] = draw(st.sampled_from([None, "{}"]))
         versions = draw(st.sampled_from([None, 4, np.arange(len(episode)) // 2]))
         episode.facts = episode.facts._replace(
             id_=f"e{number}", policy_versions=VersionRuns.of(versions, len(episode)), **ids

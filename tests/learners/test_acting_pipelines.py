@@ -109,6 +109,59 @@ def test_off_policy_update_compares_rewriters_only() -> None:
             algorithm(actor(scaled, policy=policy)).update(pack)
 
 
+def in_buffer(pack: EpisodePack, path: Path) -> Any:
+    buffer = EpisodeReplayBuffer(10_000, seed=0)
+    buffer.add(pack)
+    return buffer
+
+
+def in_restored_buffer(pack: EpisodePack, path: Path) -> Any:
+    buffer = EpisodeReplayBuffer(10_000, seed=0)
+    buffer.set_state(pickle.loads(pickle.dumps(in_buffer(pack, path).get_state())))
+    return buffer
+
+
+def in_data_set(pack: EpisodePack, path: Path) -> Any:
+    through_disk(pack, path)
+    return EpisodeDataset(path).sampler(steps=8, order="drawn", seed=0)
+
+
+@pytest.mark.parametrize("store", [in_buffer, in_restored_buffer, in_data_set])
+@pytest.mark.parametrize(("algorithm", "policy"), [(DQN, QPolicy), (BC, MLPPolicy)])
+def test_update_from_stored_episodes_compares_rewriters(
+    store: Any, algorithm: Any, policy: Any, tmp_path: Path
+) -> None:
+    stored = store(sampled(Halved(), scaled), tmp_path)
+    for pieces in ([Halved(), scaled], [Halved()]):
+        algorithm(actor(*pieces, policy=policy)).update_from(stored)
+    algorithm(policy(*SPACES)).update_from(stored)
+    learner, before = algorithm(actor(scaled, policy=policy)), stored.num_sampled
+    with pytest.raises(StateMismatch, match=r"the rewriters Halved\(\), and \w+ uses no rewriters"):
+        learner.update_from(stored)
+    assert stored.num_sampled == before
+
+
+def test_buffer_lists_the_pipelines_of_stored_episodes_only() -> None:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    assert buffer.acting_pipelines() == set()
+    runners = [SingleAgentEnvRunner("CartPole-v1", actor(*pieces), seed=0) for pieces in ([scaled], [Halved()])]
+    expected = set()
+    for runner in (*runners, runners[0]):
+        by_hand = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 1.0])
+        buffer.add(by_hand)
+        assert buffer.acting_pipelines() == expected | {None}
+        runner.sample_into(buffer, num_timesteps=20)
+        expected.add(runner.env_to_module.acting_pipeline)
+        assert buffer.acting_pipelines() == expected | {None}
+    pack = runners[1].sample(num_timesteps=100)
+    buffer.add(pack, keys=[])
+    assert buffer.acting_pipelines() == {runners[1].env_to_module.acting_pipeline}
+    runners[0].sample_into(buffer, num_timesteps=200)
+    assert buffer.acting_pipelines() == {runners[0].env_to_module.acting_pipeline}
+    buffer.clear()
+    assert buffer.acting_pipelines() == set()
+
+
 def test_episodes_of_another_process_are_rejected() -> None:
     program = (
         "import pickle, sys\n"

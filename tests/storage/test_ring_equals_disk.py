@@ -211,7 +211,7 @@ def test_steps_from_ring_and_disk_are_equal(
     with tempfile.TemporaryDirectory() as folder:
         buffer, sampler = filled(*program, Path(folder) / "data")
         shift = buffer.num_added - len(buffer)
-        on_disk = [i if i < 0 else i % len(buffer) for i in indices]
+        on_disk = [*range(len(buffer)), *(i if i < 0 else i % len(buffer) for i in indices)]
         in_ring = [i if i < 0 else i + shift for i in on_disk]
         if options.get("keys") is None:
             options = options | ({"keys": KEYS} if len(indices) % 2 else {})
@@ -237,7 +237,7 @@ def test_random_n_steps_of_ring_and_disk_equal_fixed_ones(
         buffer, sampler = filled(*program, Path(folder) / "data")
         shift = buffer.num_added - len(buffer)
         options = options | {"n_step": (least, least + extra)}
-        disk = sampler.sample(8, **options)
+        disk = sampler.at(range(len(buffer)), **options)
         numbers = disk.indices + shift
         longest = buffer.at(numbers, n_step=least + extra).n_step
         for batch, offset in ((disk, shift), (buffer.at(numbers, **options), 0)):
@@ -247,6 +247,16 @@ def test_random_n_steps_of_ring_and_disk_equal_fixed_ones(
                 rows = batch.n_step == count
                 fixed = buffer.at(numbers[rows], **options | {"n_step": count})
                 assert_same_batch(batch[rows], fixed, offset, f"{count} steps")
+
+
+def test_random_n_steps_reach_both_bounds(tmp_path: Path) -> None:
+    kind = dict.fromkeys(("nested", "extra", "infos", "infinite", "versions"), False)
+    kind |= {"obs": np.float32, "rewards": np.float32, "agent": None, "ends": [1]}
+    episode = make_episode(0, 200, kind, np.random.default_rng(0))
+    writer = {"shard_bytes": 1 << 28, "compression": "none", "flush": False}
+    for store in filled([episode], None, writer, tmp_path):
+        steps = store.at(np.arange(190), n_step=(2, 4)).n_step
+        assert set(steps.tolist()) == {2, 3, 4}
 
 
 @settings(max_examples=60, deadline=None)

@@ -95,6 +95,7 @@ class EpisodeTable:
         self.first, self.last, self.serials = np.zeros((3, _FIRST_SIZE), np.int64)
         self.facts = _Facts()
         self.custom_data = _CustomData()
+        self._pipelines: frozenset[str | None] | None = None  # what `acting_pipelines` returns, until it changes
         self._ids: dict[int, str] = {}  # by entry, ids that were given or read
         self._entries: dict[str, int] = {}
         self._place = np.arange(_FIRST_SIZE)  # index of each entry in `_all`
@@ -126,6 +127,15 @@ class EpisodeTable:
         facts = self.facts[entry]
         return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)
 
+    def acting_pipelines(self) -> frozenset[str | None]:
+        """Return the acting pipelines of all stored episodes, with None if one is unknown."""
+        if self._pipelines is None:
+            texts = {facts.acting_pipeline for facts in self.facts.values()}
+            if len(self.facts) < len(self):
+                texts.add(self.facts.recorded.acting_pipeline)
+            self._pipelines = frozenset(texts)
+        return self._pipelines
+
     def _name(self, entry: int, id_: str) -> None:
         self._entries[id_] = entry
         self._ids[entry] = id_
@@ -151,6 +161,10 @@ class EpisodeTable:
 
     def apply(self, change: TableChange) -> None:
         """Execute a planned change of the table. Calling it again has no further effect."""
+        if change.recorded_facts not in (None, self.facts.recorded) or not (self._num_used and change.num_used):
+            self._pipelines = None
+        if self.facts or change.facts:
+            self._pipelines = None
         if change.recorded_facts is not None and change.recorded_facts != self.facts.recorded:
             recorded = [entry for entry in self.order.tolist() if entry not in self.facts]
             self.facts.update(dict.fromkeys(recorded, self.facts.recorded))
@@ -232,6 +246,7 @@ class EpisodeTable:
         self.facts = _Facts({e: EpisodeFacts(**state["facts"][e]) for e in used if state["facts"][e] is not None})
         self.facts.recorded = NO_FACTS._replace(acting_pipeline=state.get("acting_pipeline"))
         self.custom_data = _CustomData({e: state["custom_data"][e] for e in used})
+        self._pipelines = None
 
 
 def _longer(array: np.ndarray, size: int) -> np.ndarray:

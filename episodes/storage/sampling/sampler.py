@@ -174,6 +174,13 @@ class Sampler:
         """Number of steps that can be sampled from the data set."""
         return self._tracks.table.num_steps
 
+    def acting_pipelines(self) -> frozenset[str | None]:
+        """Return the rewriters and views with which the episodes were recorded, as the distinct JSON texts.
+
+        It has None if they are unknown for some episode.
+        """
+        return self._tracks.acting_pipelines
+
     def __repr__(self) -> str:
         return f"Sampler({self.dataset.path}: {self.what}, {self.order}, {self.num_steps} steps, {len(self)} batches)"
 

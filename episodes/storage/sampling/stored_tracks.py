@@ -179,6 +179,11 @@ class StoredTracks:
         parts = [_fact(batch, name) for batch in self.batches]
         return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
 
+    @cached_property
+    def acting_pipelines(self) -> frozenset[str | None]:
+        """Distinct acting pipelines of all chunks, with None if one is unknown."""
+        return frozenset(self.facts("acting_pipelines").tolist())
+
     def place(self, episode: int) -> tuple[StoredBatch, int]:
         """Return the record batch that stores a chunk, and at which row of the batch."""
         number = int(self.numbers[episode])
