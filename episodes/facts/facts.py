@@ -342,7 +342,7 @@ def in_band(column: Any) -> Any:
 
 
 def from_band(band: Any) -> Any:
-    """Return the metadata array for a pickled form that `in_band` returned."""
+    """Return the metadata array (or None) for a pickled form that `in_band` returned."""
     if band is None:
         return None
     if type(band) is list:

@@ -333,7 +333,7 @@ def _infos(infos: Infos, rows: Any) -> Infos:
 
 
 def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
-    """Return the positions of the newest observation of each given episode in the observation ring, int64 [n]."""
+    """Return the position of the newest observation of each given episode in the observation ring, int [n]."""
     return ring.links.next_row[ring.table.last.take(entries)]
 
 

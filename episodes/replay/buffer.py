@@ -613,6 +613,9 @@ class EpisodeReplayBuffer(SampleCounts):
         """Iterate over all stored episodes in packs of at most `num_steps` steps. A longer episode is its own pack.
 
         The episode with the oldest step comes first. Packs are copies.
+
+        Raises:
+            InvalidArgument: `num_steps` is not an int of at least 1.
         """
         check_counts(num_steps=num_steps)
         return packs_of(self.get_ring(), self._spaces, num_steps)

@@ -88,7 +88,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = self._num_gone = self._ring.head  # steps with smaller numbers have their priorities, or none
 
     def set_beta(self, beta: float) -> None:
-        """Set the importance weight exponent of later batches: 1 corrects the sampling fully, 0 not at all."""
+        """Set the importance weight exponent of later batches: 1 corrects the sampling fully, 0 not at all.
+
+        Raises:
+            InvalidArgument: `beta` is not a number of at least 0.
+        """
         self.beta = checked_number("beta", beta, 0.0)
 
     @property

@@ -76,7 +76,7 @@ class ReplayHistory(History):
 
     @property
     def _rows(self) -> np.ndarray:
-        """Positions of the B observations in the observation ring, int64 [B]."""
+        """Positions of the B observations in the observation ring, int [B]."""
         return self._found[0]
 
     @property

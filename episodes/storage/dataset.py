@@ -308,6 +308,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             InvalidArgument: not exactly one of `steps`, `windows` and `episodes`, or an invalid option.
             EpisodeStateError: the data set has nothing to sample.
             TrackMismatch: an extra model output has the name of a column that batches have anyway.
+            UnknownKey: `weights` names no column with one number per step.
         """
         kind = kind_of(steps, windows, episodes)
         memory: dict[str, Any] = {"pool_bytes": pool_bytes, "cache": cache}

@@ -418,7 +418,7 @@ _PLACES = {name: place for place, name in enumerate(Tracks._fields)}
 def _extra_tracks(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> dict[str, list[Track]]:
-    """Return a list of the episodes' time series for each extra output. Episodes with steps must have the same keys."""
+    """Return a dict from extra output to its time series, one per episode. Episodes with steps must have equal keys."""
     if sum(map(len, extras)) == len(extras) * len(extras[0]):
         try:
             return {key: list(map(itemgetter(key), extras)) for key in extras[0]}

@@ -96,8 +96,7 @@ def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
 def permute(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
     """Return the elements [n] with the indices `places` [n] of a pseudo-random permutation of 0 ... num - 1.
 
-    `places` is overwritten. The permutation is a Feistel network on a rectangle slightly larger than `num`. Values
-    outside pass through it again.
+    The permutation is a Feistel network on a rectangle slightly larger than `num`. Values outside pass it again.
     """
     wide = int(np.ceil(np.sqrt(num)))
     high = -(-num // wide)

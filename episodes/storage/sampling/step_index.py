@@ -29,7 +29,7 @@ class StepIndex:
         index      0 1 2             3 4               5 6
         position   0 1 2             5 6               3 4
 
-    Without such chunks, positions are indices. The unit of an item of track k is
+    Without such chunks, positions are indices. The memory offset of an item of array k, in units, is
     `known[FIRST_BASE + k, chunk] + position * units_of_items[k]`.
 
     Args:
@@ -127,7 +127,7 @@ class StepIndex:
         return chunks, ends
 
     def units(self, place: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-        """Return memory offsets [n] of the items of array number `place` at positions `numbers` [n] in their chunks.
+        """Return memory offsets [n] of items of array number `place`, at positions `numbers` [n] in chunks `episodes`.
 
         Chunks that are contiguous, as those of one record batch without lookbacks, have one base.
         """
