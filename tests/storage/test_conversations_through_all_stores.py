@@ -23,8 +23,25 @@ MANY = pytest.param(10_000, marks=pytest.mark.slow)
 
 
 @pytest.fixture(params=[150, MANY])
-def growing(request: pytest.FixtureRequest) -> list[SingleAgentEpisode]:
+def whole(request: pytest.FixtureRequest) -> list[SingleAgentEpisode]:
+    """Return growing episodes: some of them are terminated or truncated."""
     return [conversation(seed, mean=40 if request.param > 1000 else 6) for seed in range(request.param)]
+
+
+@pytest.fixture
+def growing(whole: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+    """Return the episodes, some of them cut into two chunks, of which the second one may have a lookback."""
+    chunks = []
+    for seed, episode in enumerate(whole):
+        if seed % 5 or len(episode) < 2:
+            chunks.append(episode)
+        else:
+            half = len(episode) // 2
+            chunks += [
+                episode.slice(slice(0, half)),
+                episode.slice(slice(half, None), len_lookback_buffer=seed % 3),
+            ]
+    return chunks
 
 
 def plain(episode: SingleAgentEpisode) -> list[Any]:
@@ -37,7 +54,10 @@ def plain(episode: SingleAgentEpisode) -> list[Any]:
     return [items, rewards, list(episode.infos), facts, versions, list(episode.tracks.extra)]
 
 
-def test_conversations_are_equal_through_all_stores(growing: list[SingleAgentEpisode], tmp_path: Path) -> None:
+def test_conversations_are_equal_through_all_stores(
+    whole: list[SingleAgentEpisode], growing: list[SingleAgentEpisode], tmp_path: Path
+) -> None:
+    assert len(growing) > len(whole)
     expected = [plain(episode) for episode in growing]
 
     def check(episodes: Any, order: Any = None) -> None:
@@ -45,7 +65,8 @@ def test_conversations_are_equal_through_all_stores(growing: list[SingleAgentEpi
         for episode, i in zip(episodes, numbers, strict=True):
             assert plain(episode) == expected[i]
 
-    check([pickle.loads(pickle.dumps(episode)) for episode in growing])
+    for protocol in (4, 5):
+        check([pickle.loads(pickle.dumps(episode, protocol)) for episode in growing])
     first = growing[:500]
     check([SingleAgentEpisode.from_state(episode.get_state()) for episode in first], range(len(first)))
     finished = [copy.copy(episode).to_numpy() for episode in growing]
@@ -66,22 +87,22 @@ def test_conversations_are_equal_through_all_stores(growing: list[SingleAgentEpi
         for mmap in (True, False):
             check(EpisodeDataset(tmp_path / compression, mmap=mmap, verify=True))
         check(EpisodeDataset(tmp_path / compression).pack(order), order)
-    url = f"memory://{tmp_path.name}"
-    upload(tmp_path / "none", url)
-    check(EpisodeDataset(url, cache=tmp_path / "cache"))
+        url = f"memory://{tmp_path.name}/{compression}"
+        upload(tmp_path / compression, url)
+        check(EpisodeDataset(url, cache=tmp_path / "cache" / compression))
     message = encoded([pack], Schemas())
     check(decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])[0])
     message = encoded_as_one([pack[:60], pack[60:61], pack[61:]], Schemas())
     check(decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])[0])
     buffer = EpisodeReplayBuffer(pack.num_steps)
     buffer.add(pack)
-    with_steps = [i for i, episode in enumerate(growing) if len(episode)]
-    check(buffer.iter_episodes(), with_steps)
-    check((episode for part in buffer.iter_packs() for episode in part), with_steps)
+    joined = [plain(episode) for episode in whole if len(episode)]
+    assert [*map(plain, buffer.iter_episodes())] == joined
+    assert [plain(episode) for part in buffer.iter_packs() for episode in part] == joined
 
 
-def test_cut_conversations_are_equal_to_uncut_ones(growing: list[SingleAgentEpisode], tmp_path: Path) -> None:
-    for seed, episode in enumerate(growing[:2000]):
+def test_cut_conversations_are_equal_to_uncut_ones(whole: list[SingleAgentEpisode]) -> None:
+    for seed, episode in enumerate(whole[:2000]):
         if episode.is_done or not len(episode):
             continue
         head = episode.slice(slice(0, len(episode) // 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import json
@@ -22,17 +23,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from reference_conversations import conversation
 from typer.testing import CliRunner
 
+from connectors.prefetch import Prefetch
 from episode_learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
 from episode_learners.trainers import OfflineConfig, OfflineTrainer
-from episodes import SingleAgentEpisode
+from episodes import Batch, EpisodePack, Ragged, SingleAgentEpisode
 from episodes.command.app import app
 from episodes.errors import InvalidArgument, MissingExtra, TrackMismatch, UnreadableData
 from episodes.inspect.html_report import write_report
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
 from episodes.storage.remote.remote_directory import RemoteDirectory
+from episodes.storage.sampling import ChunkBatches
+from episodes.tokens import token_batch
 
 
 def episode(i: int, num: int | None = None) -> SingleAgentEpisode:
@@ -320,6 +325,56 @@ def test_http_data_set_is_read_and_errors_are_named(tmp_path: Path) -> None:
         failing.clear()
         assert all(result.equals(episode(i).to_numpy()) for i, result in enumerate(dataset))
         server.shutdown()
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder over HTTP, and return its URL."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("protocol", ["s3", "http"])
+def test_remote_ragged_data_set_equals_the_local_one(
+    tmp_path: Path, s3: dict[str, Any], bucket: str, protocol: str, compression: str
+) -> None:
+    talks = [talk for seed in range(60) if len(talk := conversation(seed, infos=False))]
+    for start in range(0, len(talks), 20):  # a shard each
+        with EpisodeWriter(tmp_path / "data", compression=compression) as writer:
+            writer.add(talks[start : start + 20])
+    local = EpisodeDataset(tmp_path / "data")
+    with contextlib.ExitStack() as stack:
+        if protocol == "s3":
+            upload(tmp_path / "data", bucket, storage_options=s3)
+            remote = EpisodeDataset(bucket, cache=tmp_path / "cache", storage_options=s3, verify=True)
+        else:
+            remote = EpisodeDataset(stack.enter_context(served(tmp_path / "data")), cache=tmp_path / "cache")
+        assert remote[7].equals(local[7])
+        assert remote.pack() == local.pack()
+        assert all(result.equals(talk.to_numpy()) for result, talk in zip(remote, talks, strict=True))
+        query = "select step from steps where len(actions) > 3"
+        assert remote.sql(query, decode=True).table.equals(local.sql(query, decode=True).table)
+        for options in ({"episodes": 8}, {"windows": ChunkBatches(8, 2)}):
+            sampler, expected = (data.sampler(**options, seed=0) for data in (remote, local))
+            with Prefetch(lambda sampler=sampler: token_columns(sampler.draw()), device="cpu") as batches:
+                for _ in range(5):
+                    batch, columns = next(batches), token_columns(expected.draw())
+                    assert list(batch.keys()) == list(columns.keys())
+                    assert all(np.array_equal(batch[name], column) for name, column in columns.items())
+
+
+def token_columns(pack: EpisodePack) -> Batch:
+    """Return the token batch of a pack whose prompts get a first token, since some are empty."""
+    items = [np.append(np.int32(1), item) for item in pack.observations]
+    return token_batch(pack.replace(observations=Ragged.from_lengths(np.concatenate(items), [*map(len, items)])))
 
 
 def test_partial_download_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
