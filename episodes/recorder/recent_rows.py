@@ -87,7 +87,10 @@ class RecentRows:
         return self._kept
 
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode."""
+        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode.
+
+        From then on, at least as many vector steps are kept as this call has read. See `OngoingEpisodes.recent`.
+        """
         if track == "observations" and num_items == 1:
             newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)
             return newest, np.ones((1, len(ages)), bool)

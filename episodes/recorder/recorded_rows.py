@@ -308,7 +308,7 @@ class RecordedRows:
     def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return the newest `num` items of a time series, [num, N, ...], and a mask of items in the ongoing episode.
 
-        Invalid items are zeros.
+        Invalid items are zeros. If the time series was never recorded, the items are None.
         """
         if track == "observations":
             blocks, steps, oldest = self.observations, 0, 0

@@ -222,7 +222,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all stored arrays."""
+        """Memory size in bytes of the arrays of steps and observations, without infos and policy versions."""
         return self.get_ring().nbytes
 
     @locked

@@ -97,7 +97,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all stored arrays."""
+        """Memory size in bytes of all modules' arrays and the env step index, without infos and policy versions."""
         clocks = sum(numbers.nbytes for numbers in self._env_steps.numbers.values())
         return clocks + sum(buffer.nbytes for buffer in self.modules.values())
 

@@ -97,7 +97,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all stored arrays, priorities included."""
+        """Memory size in bytes of steps, observations and priorities, without infos and policy versions."""
         return super().nbytes + self._tree.nbytes + self._given.nbytes
 
     def _prioritize_new_steps(self, ring: LinkedRing) -> None:

@@ -157,7 +157,7 @@ class LinkedRing:
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all arrays, including the arrays that link steps."""
+        """Memory size in bytes of the arrays of steps, links and observations, without infos and policy versions."""
         observations = self.observations.nbytes if self.has_observations else 0
         return observations + sum(ring.nbytes for ring in self._own_tracks) + self._records.nbytes
 
