@@ -179,8 +179,8 @@ STEP_OPTIONS = st.fixed_dictionaries(
 WINDOW_OPTIONS = st.fixed_dictionaries(
     {
         "length": st.integers(1, 6) | st.integers(7, 40) | st.just(np.int64(3)),
-        "burn_in": st.integers(0, 3) | st.just(np.int64(2)),
-        "lookback": st.integers(0, 3),
+        "burn_in": st.just(0) | st.integers(1, 3) | st.just(np.int64(2)),
+        "lookback": st.just(0) | st.integers(1, 3),
     },
     optional={
         "boundary": st.sampled_from(["pad", "stop"]),
