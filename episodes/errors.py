@@ -65,17 +65,17 @@ class MissingExtra(EpisodeError, ImportError):
 
 
 @contextmanager
-def needing(extra: str, why: str) -> Iterator[None]:
+def needing(extra: str, purpose: str) -> Iterator[None]:
     """Return a context manager for imports of optional packages: a failed import raises `MissingExtra`.
 
     Args:
         extra: name of the extra.
-        why: what needs the extra.
+        purpose: what needs the extra.
     """
     try:
         yield
     except ImportError as error:
-        raise MissingExtra(f"{why}; install the extra: pip install 'rl-episodes[{extra}]'") from error
+        raise MissingExtra(f"{purpose}; install the extra: pip install 'rl-episodes[{extra}]'") from error
 
 
 class LostInConversion(EpisodeError, ValueError):

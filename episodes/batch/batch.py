@@ -242,10 +242,10 @@ class Batch:
     def __truediv__(self, other: Any) -> Batch:
         return self._combine(other, "/", lambda a, b: a / b)
 
-    def _combine(self, other: Any, sign: str, fn: Any) -> Batch:
-        if not isinstance(other, (Batch, Mapping)):
-            return self._map(lambda leaf: fn(leaf, other))
-        columns = _same_columns([self, Batch(other)], f"batch {sign} batch")
+    def _combine(self, operand: Any, sign: str, fn: Any) -> Batch:
+        if not isinstance(operand, (Batch, Mapping)):
+            return self._map(lambda leaf: fn(leaf, operand))
+        columns = _same_columns([self, Batch(operand)], f"batch {sign} batch")
         return self._of(nested.map_leaves(fn, *columns))
 
     def __eq__(self, other: object) -> bool:

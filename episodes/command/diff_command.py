@@ -79,8 +79,8 @@ def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool
         typer.echo(json_text.dumps({"episodes": num, "differences": list(map(_as_dict, differences))}, default=str))
     else:
         typer.echo(f"{num - len(differences)} of {num} episodes are equal")
-        for one in differences[:SHOWN]:
-            typer.echo(str(one))
+        for difference in differences[:SHOWN]:
+            typer.echo(str(difference))
         if len(differences) > SHOWN:
             typer.echo(f"and {len(differences) - SHOWN} more")
     raise typer.Exit(bool(differences))

@@ -122,9 +122,17 @@ def show(
         return
     names = ("track", "shape", "dtype", "lowest", "mean", "highest", "notes")
     rows = []
-    for one in series:
-        stats = [number(value) for value in one.range] if one.is_numeric else [""] * 3
-        rows.append((clipped(one.label), shape(one.shape), one.dtype, *stats, clipped(", ".join(one.remarks))))
+    for track_series in series:
+        stats = [number(value) for value in track_series.range] if track_series.is_numeric else [""] * 3
+        rows.append(
+            (
+                clipped(track_series.label),
+                shape(track_series.shape),
+                track_series.dtype,
+                *stats,
+                clipped(", ".join(track_series.remarks)),
+            )
+        )
     shown = len(names) if any(row[-1] for row in rows) else -1
     typer.echo(repr(chosen))
     print_table(names[:shown], [row[:shown] for row in rows])

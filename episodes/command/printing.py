@@ -31,12 +31,12 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
     if isinstance(value, dict):
-        return clipped(", ".join(f"{key}: {one}" for key, one in value.items()))
+        return clipped(", ".join(f"{key}: {item}" for key, item in value.items()))
     return "" if value is None else clipped(value)
 
 
 def finite(value: Any) -> Any:
     """Return the value with None in place of NaN and infinities, as JSON requires."""
     if isinstance(value, list):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

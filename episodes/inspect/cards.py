@@ -92,15 +92,19 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
     """
     shown = series[: max(MOST_ROWS // share, 4)]
     lanes = sum(
-        2 * sparklines.MOST_LANES if one.num_steps else min(one.numbers.shape[1], sparklines.MOST_LANES)
-        for one in shown
-        if one.is_numeric and not one.is_image
+        2 * sparklines.MOST_LANES
+        if track_series.num_steps
+        else min(track_series.numbers.shape[1], sparklines.MOST_LANES)
+        for track_series in shown
+        if track_series.is_numeric and not track_series.is_image
     )
     points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
     points = min(max(points, sparklines.FEWEST_POINTS), sparklines.MOST_POINTS)
-    room = BYTES_OF_FRAMES // (share * max(sum(one.is_image and one.is_numeric for one in shown), 1))
-    rows = [_row(one, axis, points, room, share <= MOST_CARDS_WITH_TABLES) for one in shown]
-    left = [one.label for one in series[len(shown) :]]
+    room = BYTES_OF_FRAMES // (
+        share * max(sum(track_series.is_image and track_series.is_numeric for track_series in shown), 1)
+    )
+    rows = [_row(track_series, axis, points, room, share <= MOST_CARDS_WITH_TABLES) for track_series in shown]
+    left = [track_series.label for track_series in series[len(shown) :]]
     return rows, [formatting.clipped(f"and {len(left)} more: {', '.join(left[:20])}", 300)] if left else []
 
 
@@ -180,7 +184,7 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
     headline = [formatting.counted(len(episode), "step"), f"return {formatting.number(episode.get_return())}"]
     if facts.t_started:
         headline.insert(1, f"from t={facts.t_started}")
-    observed, acted = facts.observation_space, facts.action_space
+    observed, acted_space = facts.observation_space, facts.action_space
     custom = {
         formatting.clipped(key, 20): formatting.clipped(value, 40) for key, value in [*episode.custom_data.items()][:8]
     }
@@ -196,7 +200,7 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
             of_episode=facts.multi_agent_episode_id,
             policy_versions=facts.policy_versions and facts.policy_versions.bounds,
             observation_space=observed,
-            action_space=acted,
+            action_space=acted_space,
             custom_data=custom or None,
             state=None if tracks.is_finished else "growing (lists)",
         ),
@@ -348,9 +352,9 @@ def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None)
     many = formatting.counted(lengths.pop(), "row") if len(lengths) == 1 else "no common length"
     num_steps = _sequence_length(leaves)
     series = [_column(path, leaf) for path, leaf in leaves.items()]
-    series = [_with_steps(one, num_steps) for one in series]
-    rows, notes = rows_of(series, Axis(max((one.total for one in series), default=1) - 1))
-    nbytes = sum(one.nbytes or 0 for one in series)
+    series = [_with_steps(time_series, num_steps) for time_series in series]
+    rows, notes = rows_of(series, Axis(max((time_series.total for time_series in series), default=1) - 1))
+    nbytes = sum(time_series.nbytes or 0 for time_series in series)
     headline = [many, formatting.counted(len(series), "column"), formatting.size(nbytes)]
     return Card(kind, "", headline, rows=rows, table=_origins(batch, links), notes=notes)
 
@@ -367,12 +371,12 @@ def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
     except EpisodeError:
         return None
     rows = []
-    for row, one in zip(chosen, steps, strict=True):
-        if one is not None:
-            id_ = formatting.clipped(one.id_, 32)
-            name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(one), id_)
-            agent = "" if one.agent_id is None else formatting.clipped(one.agent_id, 20)
-            rows.append((str(row), name, one.times, agent))
+    for row, step in zip(chosen, steps, strict=True):
+        if step is not None:
+            id_ = formatting.clipped(step.id_, 32)
+            name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(step), id_)
+            agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
+            rows.append((str(row), name, step.times, agent))
     note = "" if num <= MOST_ORIGINS else f"{formatting.counted(num, 'row')}; the first and the last {half} are listed"
     return Table(("row", "episode", "t", "agent"), rows, note) if rows else None
 

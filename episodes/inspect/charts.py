@@ -91,16 +91,18 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
     """
     if not lines:
         return None
-    most, span = max(MOST_TICKS // (2 * len(lines)), 20), max(end - begin, 1)
-    has_room = max(len(line.observation_times) for _, line in lines) <= most
-    gap = 0.0 if has_room else max(1.0, span / most)  # the same for all, which are compared
+    max_steps, span = max(MOST_TICKS // (2 * len(lines)), 20), max(end - begin, 1)
+    has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
+    gap = 0.0 if has_room else max(1.0, span / max_steps)  # the same for all, which are compared
     lanes = "".join(_lane(agent, line, begin, span, gap) for agent, line in lines)
     return Markup(f'<div class="ep-lanes">{lanes}</div>')
 
 
 def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
     """Return the SVG timeline of one agent: observations, actions, and a mark at its ending or pending action."""
-    seen, acted = (_stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times))
+    observation_stripes, action_stripes = (
+        _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times)
+    )
     mark = ""
     if line.episode.ending.is_done:
         place = 100 * (int(line.observation_times[-1]) - begin) / span
@@ -113,8 +115,9 @@ def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
         f'<div class="ep-lane"><span>{escape(clipped(agent, 24))}</span> <svg width="{WIDTH}" height="20" role="img" '
         f'overflow="visible"><title>{words}</title><svg class="ep-dots" width="100%" height="20" '
         f'viewBox="0 0 {WIDTH} 20" preserveAspectRatio="none" overflow="visible"><g fill="none" stroke-width="6">'
-        f'<path class="ep-observations" d="{_path(seen, 6)}" stroke="{colour("observations")}"/>'
-        f'<path class="ep-actions" d="{_path(acted, 14)}" stroke="{colour("actions")}"/></g></svg>{mark}</svg></div>'
+        f'<path class="ep-observations" d="{_path(observation_stripes, 6)}" stroke="{colour("observations")}"/>'
+        f'<path class="ep-actions" d="{_path(action_stripes, 14)}" stroke="{colour("actions")}"/>'
+        f"</g></svg>{mark}</svg></div>"
     )
 
 

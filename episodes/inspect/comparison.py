@@ -51,8 +51,9 @@ class EpisodeDifference:
             return f"episode {self.a.id_}: equal in all tracks"
         lines = [f"episodes {getattr(self.a, 'id_', None)} and {getattr(self.b, 'id_', None)}", *self.facts]
         lines += [
-            f"{one.track}: differs first at step {one.step} ({one.a} and {one.b}), at {one.num_steps} in all"
-            for one in self.tracks
+            f"{difference.track}: differs first at step {difference.step} ({difference.a} and {difference.b}), "
+            f"at {difference.num_steps} in all"
+            for difference in self.tracks
         ]
         return "\n  ".join(lines)
 
@@ -77,10 +78,10 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
             raise WrongType(f"{type(episode).__name__}: give two SingleAgentEpisodes")
-    series = [{one.label: one for one in of_tracks(episode.tracks)} for episode in (a, b)]
+    series = [{each_series.label: each_series for each_series in of_tracks(episode.tracks)} for episode in (a, b)]
     tracks, facts = [], []
     for label in dict.fromkeys([*series[0], *series[1]]):
-        pair = [one.get(label) for one in series]
+        pair = [each_series.get(label) for each_series in series]
         if pair[0] is None or pair[1] is None:
             facts.append(f"only {'B' if pair[0] is None else 'A'} has the track {label}")
             continue
@@ -88,7 +89,7 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
         tracks += [difference] if difference else []
     if a.ending != b.ending:
         facts.append(f"endings: {_ending(a)} and {_ending(b)}")
-    tracks.sort(key=lambda one: one.step)
+    tracks.sort(key=lambda track: track.step)
     return EpisodeDifference(a, b, tuple(tracks), tuple(facts))
 
 
@@ -98,7 +99,7 @@ def _ending(episode: Any) -> str:
 
 def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
     """Return the steps at which one time series of two episodes differs, or None if it is equal."""
-    arrays = [one.array[episode.tracks.lookback :] for one, episode in zip(pair, episodes, strict=True)]
+    arrays = [time_series.array[episode.tracks.lookback :] for time_series, episode in zip(pair, episodes, strict=True)]
     starts = [episode.t_started for episode in episodes]
     begin, end = min(starts), max(start + len(array) for start, array in zip(starts, arrays, strict=True))
     differs = np.ones(end - begin, bool)
@@ -145,14 +146,16 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
     """
     keys = [_keys(data) for data in (a, b)]
     if not set(keys[0]) & set(keys[1]):
-        keys = [dict(enumerate(one.values())) for one in keys]
+        keys = [dict(enumerate(each_chunk.values())) for each_chunk in keys]
     pairs = [(keys[0].get(key), keys[1].get(key)) for key in dict.fromkeys([*keys[0], *keys[1]])]
     differences = []
     for i, j in pairs:
         if i is None or j is None:
-            one, name = (b[j], "B") if i is None else (a[i], "A")
-            text = f"only {name} has the episode ({counted(len(one), 'step')})"
-            differences.append(EpisodeDifference(None if i is None else one, None if j is None else one, (), (text,)))
+            each_chunk, name = (b[j], "B") if i is None else (a[i], "A")
+            text = f"only {name} has the episode ({counted(len(each_chunk), 'step')})"
+            differences.append(
+                EpisodeDifference(None if i is None else each_chunk, None if j is None else each_chunk, (), (text,))
+            )
         elif difference := compare_episodes(a[i], b[j], tolerance=tolerance):
             differences.append(difference)
     return len(pairs), differences

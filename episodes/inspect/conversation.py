@@ -75,9 +75,9 @@ class ConversationView:
         lines = [self.title]
         for message in self.messages:
             text = self.joined_by.join(token.text for token in message.tokens)
-            more = f" ... {message.num_left} more tokens" if message.num_left else ""
+            note = f" ... {message.num_left} more tokens" if message.num_left else ""
             notes = f"  [{', '.join(message.notes)}]" if message.notes else ""
-            lines.append(f"{message.role:6} {message.step:3}  {text}{more}{notes}")
+            lines.append(f"{message.role:6} {message.step:3}  {text}{note}{notes}")
         return "\n".join([*lines, *([f"... {self.num_left} more messages"] if self.num_left else [])])
 
     __repr__ = __str__

@@ -128,8 +128,8 @@ def _fields(values: np.ndarray, every: int, present: np.ndarray | None) -> dict[
         cells[f"{name}_at"] = np.where(has_any, starts + index, -1).T
     missing = np.minimum(every, total - starts) - is_there.sum(1)
     cells["num_missing"] = np.repeat(missing[:, None], width, 1)
-    odd = ~is_finite & is_there
-    has_odd = odd.any()
+    unusual = ~is_finite & is_there
+    has_odd = unusual.any()
     for name, kind in (("num_nan", np.isnan), ("num_above", np.isposinf), ("num_below", np.isneginf)):
-        cells[name] = (odd & kind(numbers)).sum(2).T if has_odd else np.zeros((num_cells, width), np.int64)
+        cells[name] = (unusual & kind(numbers)).sum(2).T if has_odd else np.zeros((num_cells, width), np.int64)
     return cells

@@ -40,16 +40,16 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.1f} TB"
 
 
-def clipped(value: Any, most: int = MOST_CHARACTERS) -> str:
-    """Return a value as text of at most `most` printable characters."""
+def clipped(value: Any, max_length: int = MOST_CHARACTERS) -> str:
+    """Return a value as text of at most `max_length` printable characters."""
     try:
         text = value if isinstance(value, str) else str(value)
     except Exception as error:  # an error in a user's __str__ must not hide the other values
         text = f"<{type(value).__name__}: {type(error).__name__} in its str>"
-    if len(text) <= most and text.isprintable():
+    if len(text) <= max_length and text.isprintable():
         return text
-    text = "".join(character if character.isprintable() else " " for character in text[: 2 * most])
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    text = "".join(character if character.isprintable() else " " for character in text[: 2 * max_length])
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def page_id(value: Any) -> str:

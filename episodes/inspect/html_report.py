@@ -124,8 +124,8 @@ def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
         for lane in episode["lanes"]:
             kind = kinds.setdefault((lane["label"], lane["hue"], lane["more"]), len(kinds))
             is_plain = lane["every"] == 1 and not lane["begin"] and not lane["odd"] and not {"at", "marks"} & set(lane)
-            rest = {name: part for name, part in lane.items() if name not in ("label", "hue", "more")}
-            lanes.append([kind, lane["values"]] if is_plain else [kind, rest])
+            lane_rest = {name: part for name, part in lane.items() if name not in ("label", "hue", "more")}
+            lanes.append([kind, lane["values"]] if is_plain else [kind, lane_rest])
         short.append(episode | {"lanes": lanes})
     return {"kinds": list(map(list, kinds)), "episodes": short}
 
@@ -188,10 +188,10 @@ def repetitions(table: Any) -> np.ndarray:
     keys = list(zip(ids, table["t_started"].tolist(), agents, strict=True))
     if len(set(keys)) == len(keys):
         return np.zeros(len(keys), np.int64)
-    seen: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
     result = np.zeros(len(keys), np.int64)
     for i, key in enumerate(keys):
-        result[i], seen[key] = seen[key], seen[key] + 1
+        result[i], counts[key] = counts[key], counts[key] + 1
     return result
 
 
@@ -213,15 +213,15 @@ def findings_data(findings: Findings) -> dict[str, Any]:
     """Return the problems found by the doctor as data for the page."""
     rows = [
         {
-            "kind": one.kind,
-            "evidence": clipped(one.evidence, 300),
-            "harm": one.harm,
-            "advice": one.advice,
-            "times": one.times,
-            "id": None if one.episode is None else page_id(one.episode),
-            "step": one.step,
+            "kind": finding.kind,
+            "evidence": clipped(finding.evidence, 300),
+            "harm": finding.harm,
+            "advice": finding.advice,
+            "times": finding.times,
+            "id": None if finding.episode is None else page_id(finding.episode),
+            "step": finding.step,
         }
-        for one in findings
+        for finding in findings
     ]
     return {"extent": findings.extent, "rows": rows}
 
@@ -244,16 +244,25 @@ def episode_data(
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
     series = list(of_tracks(tracks))
-    cameras = [one for one in series if one.is_image]
-    texts = [one for one in series if one.array.dtype.kind == "U" and one.array.ndim == 1 and len(one.array)]
-    numeric = [one for one in series if one.is_numeric and not one.is_image]
-    total = sum(one.numbers.shape[1] for one in numeric)
+    cameras = [time_series for time_series in series if time_series.is_image]
+    texts = [
+        time_series
+        for time_series in series
+        if time_series.array.dtype.kind == "U" and time_series.array.ndim == 1 and len(time_series.array)
+    ]
+    numeric = [time_series for time_series in series if time_series.is_numeric and not time_series.is_image]
+    total = sum(time_series.numbers.shape[1] for time_series in numeric)
     max_cells = min(max(MOST_NUMBERS // max(total, 1), FEWEST_CELLS), MOST_CELLS)
     marks = _marks(episode)
-    for one in numeric:
-        count = min(one.numbers.shape[1], MOST_LANES - len(lanes))
+    for time_series in numeric:
+        count = min(time_series.numbers.shape[1], MOST_LANES - len(lanes))
         lanes += _lanes(
-            one, tracks.lookback, range(count), max_cells, window, marks.get(nested.unescape(one.label), {})
+            time_series,
+            tracks.lookback,
+            range(count),
+            max_cells,
+            window,
+            marks.get(nested.unescape(time_series.label), {}),
         )
     return {
         "lookback": tracks.lookback,
@@ -264,8 +273,8 @@ def episode_data(
         "lanes": lanes,
         "left": total - len(lanes),
         "conversation": conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else "",
-        "texts": [_texts(one, BYTES_OF_TEXTS // len(texts)) for one in texts],
-        "cameras": [_frames(one, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for one in cameras],
+        "texts": [_texts(time_series, BYTES_OF_TEXTS // len(texts)) for time_series in texts],
+        "cameras": [_frames(time_series, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for time_series in cameras],
     }
 
 

@@ -195,14 +195,14 @@ def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOri
             return f"{text}the value at t={stop}, unless the episode terminated there"
         if terminated:
             return f"{text}no value: the episode terminated at t={stop}"
-        why = "truncated there" if truncated else "the window ends there"
-        return f"{text}the value at t={stop}, times gamma ** {int(num_steps)} ({why})"
+        reason = "truncated there" if truncated else "the window ends there"
+        return f"{text}the value at t={stop}, times gamma ** {int(num_steps)} ({reason})"
     stop = last.t_stop
     text = f"the chunk ends at t={stop}: "
     if last.ending.is_terminated:
         return f"{text}terminated, so the value after it is 0"
-    why = "truncated" if last.ending.is_truncated else "cut, and continues in the next chunk"
-    return f"{text}{why}, so the value at t={stop} is added"
+    reason = "truncated" if last.ending.is_truncated else "cut, and continues in the next chunk"
+    return f"{text}{reason}, so the value at t={stop} is added"
 
 
 def _value(batch: Any, name: str, row: int) -> Any:

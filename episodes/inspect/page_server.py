@@ -115,12 +115,12 @@ class LiveRuns:
             with self._lock:
                 message = self.files.message(_version(query))
             return 204 if message is None else 200, BINARY, encode(message) if message else b""
-        name, _, rest = path.partition("/")
-        number, _, rest = rest.partition("/")
+        name, _, agent_path = path.partition("/")
+        number, _, agent_path = agent_path.partition("/")
         if name != "episodes" or not number.isdecimal() or int(number) >= len(self.files.runs):
             return NOT_FOUND
         dataset = self._dataset(int(number))
-        return NOT_FOUND if dataset is None else dataset.answer(rest, query)
+        return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
 
     def _dataset(self, run: int) -> LiveDataset | None:
         path = self.files.runs[run].dataset_path

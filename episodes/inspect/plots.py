@@ -152,8 +152,8 @@ def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: 
             heights = (numbers - low) / (high - low) if high > low else np.where(np.isnan(numbers), np.nan, 0.5)
         xs = series.items[at] + begin + (0.0 if series.more else 0.5)
         ax.plot(xs, level - 0.4 + 0.8 * heights, color=colour(series.hue), linewidth=1, marker=_dot(xs))
-        odd = (cells.num_nan + cells.num_above + cells.num_below)[:, 0] > 0
-        xs = series.items[cells.starts()[odd]] + begin + (0.0 if series.more else 0.5)
+        unusual = (cells.num_nan + cells.num_above + cells.num_below)[:, 0] > 0
+        xs = series.items[cells.starts()[unusual]] + begin + (0.0 if series.more else 0.5)
         ax.plot(xs, np.full(len(xs), level - 0.4), "|", color=ENDINGS["terminated"], markersize=4, label="_not finite")
     span = number(low) if not low < high else f"{number(low)} … {number(high)}"
     ax.annotate(
@@ -357,13 +357,34 @@ def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None)
 
 
 def _draw_agent(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> None:
-    seen, acted = np.asarray(line.observation_times), np.asarray(line.action_times)
-    ax.hlines(level, seen.min(initial=now), seen.max(initial=0), color="#d1d5db", linewidth=1, zorder=1)
+    observation_times, action_times = np.asarray(line.observation_times), np.asarray(line.action_times)
+    ax.hlines(
+        level,
+        observation_times.min(initial=now),
+        observation_times.max(initial=0),
+        color="#d1d5db",
+        linewidth=1,
+        zorder=1,
+    )
     names = ("observes", "acts") if is_first else ("_", "_")
-    ax.plot(seen, np.full(len(seen), level + 0.1), "o", color=colour("observations"), markersize=3, label=names[0])
-    ax.plot(acted, np.full(len(acted), level - 0.14), "|", color=colour("actions"), markersize=7, label=names[1])
+    ax.plot(
+        observation_times,
+        np.full(len(observation_times), level + 0.1),
+        "o",
+        color=colour("observations"),
+        markersize=3,
+        label=names[0],
+    )
+    ax.plot(
+        action_times,
+        np.full(len(action_times), level - 0.14),
+        "|",
+        color=colour("actions"),
+        markersize=7,
+        label=names[1],
+    )
     if line.phase == "waits":
-        ax.hlines(level - 0.14, acted[-1], now, color=colour("rewards"), linestyle=":", linewidth=1.6, label="_")
+        ax.hlines(level - 0.14, action_times[-1], now, color=colour("rewards"), linestyle=":", linewidth=1.6, label="_")
         ax.annotate(
             "pending",
             (now, level - 0.14),
@@ -375,4 +396,4 @@ def _draw_agent(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> No
         )
     if line.episode.ending.is_done:
         stops = ending_word(line.episode.ending)
-        ax.plot(seen[-1:], [level + 0.1], "s", color=ENDINGS[stops], markersize=6, zorder=3)
+        ax.plot(observation_times[-1:], [level + 0.1], "s", color=ENDINGS[stops], markersize=6, zorder=3)

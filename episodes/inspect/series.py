@@ -142,7 +142,10 @@ class Series:
         if self.finite is self.numbers or self.numbers.dtype.kind != "f":
             return Counts(missing, 0, 0, 0)
         numbers = self.numbers if self._present is None else self.numbers[self._present]
-        return Counts(missing, *(int(odd.sum()) for odd in (np.isnan(numbers), numbers == np.inf, numbers == -np.inf)))
+        return Counts(
+            missing,
+            *(int(is_unusual.sum()) for is_unusual in (np.isnan(numbers), numbers == np.inf, numbers == -np.inf)),
+        )
 
     @cached_property
     def ranges(self) -> np.ndarray:

@@ -48,9 +48,9 @@ class Axis:
     lookback: int = 0
     borders: tuple[np.ndarray, np.ndarray] | None = None
 
-    def places(self, items: np.ndarray, more: int) -> np.ndarray:
+    def places(self, items: np.ndarray, num_extra: int) -> np.ndarray:
         """Return the x coordinates [k] of the items with the given indices."""
-        return (items + (0.0 if more else 0.5)) * (UNITS * WIDTH / max(self.span, 1))
+        return (items + (0.0 if num_extra else 0.5)) * (UNITS * WIDTH / max(self.span, 1))
 
 
 def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 24_000) -> Markup:

@@ -219,9 +219,9 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
         raise WrongType(f"env_spec: {spec.id} has what is no JSON ({error}); give its id, {spec.id!r}") from None
 
 
-def _have_equal_json(spec: EnvSpec | str | None, other: EnvSpec | str | None) -> bool:
+def _have_equal_json(spec: EnvSpec | str | None, second_spec: EnvSpec | str | None) -> bool:
     """Return True if two environment specs are equal when written as JSON."""
-    return _spec_to_json(spec) == _spec_to_json(other)
+    return _spec_to_json(spec) == _spec_to_json(second_spec)
 
 
 def to_storable_spec(spec: EnvSpec | None) -> EnvSpec | str | None:

@@ -56,4 +56,4 @@ def differing_leaf(a: Any, b: Any) -> str | None:
     if not nested.same_structure(a, b):
         return ""
     pairs = zip(nested.flatten(a).items(), nested.flatten(b).values(), strict=True)
-    return next(path for (path, leaf_path), other in pairs if not nested.equal(leaf_path, other))
+    return next(path for (path, leaf_path), leaf in pairs if not nested.equal(leaf_path, leaf))

@@ -68,8 +68,8 @@ def check_vector_env(
     rerun = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first))
     watch.check_same(first, rerun, "the same rows after the same seed and actions", "draw from self.np_random only")
     if mode is AutoresetMode.NEXT_STEP:
-        other = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first, watch.other_on_resets))
-        watch.check_same(first, other, "the action of a reset row to be ignored", "it changes what comes after it")
+        second_run = _Watch(env, mode, reuses_buffers).run(seed, num_steps, _replayed(first, watch.other_on_resets))
+        watch.check_same(first, second_run, "the action of a reset row to be ignored", "it changes what comes after it")
 
 
 def _mode_of(env: VectorEnv, mode_argument: AutoresetMode | str | None) -> AutoresetMode:
@@ -338,9 +338,9 @@ class _Watch:
 
     # --- runs beside each other ------------------------------------------------------------------------------
 
-    def check_same(self, first: list[_Row], other: list[_Row], expected: str, advice: str) -> None:
+    def check_same(self, first: list[_Row], second_rows: list[_Row], expected: str, advice: str) -> None:
         """Raise `ContractViolation` at the first step whose result differs between two runs."""
-        for self.step, (first_row, two) in enumerate(zip(first, other, strict=True)):
+        for self.step, (first_row, two) in enumerate(zip(first, second_rows, strict=True)):
             for name in ("observations", "rewards", "terminateds", "truncateds"):
                 first_value, second_value = getattr(first_row, name), getattr(two, name)
                 if nested.equal(first_value, second_value):

@@ -97,7 +97,7 @@ def token_batch(
     return Batch({**columns, names.EPISODES: sequences.episodes})
 
 
-def _checked_advantages(name: str, values: Any, num: int, what: str) -> np.ndarray:
+def _checked_advantages(name: str, values: Any, num: int, purpose: str) -> np.ndarray:
     """Return advantages as float32 [num]. Raise an error if they have another length or are not finite."""
     try:
         array = np.asarray(values)
@@ -105,9 +105,11 @@ def _checked_advantages(name: str, values: Any, num: int, what: str) -> np.ndarr
     except (TypeError, ValueError, RuntimeError):
         array = None
     if array is None:
-        raise WrongType(f"token_batch: {name} is a {type(values).__name__}; give numbers, one for each of {num} {what}")
+        raise WrongType(
+            f"token_batch: {name} is a {type(values).__name__}; give numbers, one for each of {num} {purpose}"
+        )
     if array.shape != (num,):
-        raise ShapeMismatch(f"token_batch: {name} has shape {list(array.shape)}; give one for each of {num} {what}")
+        raise ShapeMismatch(f"token_batch: {name} has shape {list(array.shape)}; give one for each of {num} {purpose}")
     is_wrong = ~np.isfinite(array)
     if is_wrong.any():
         i = int(is_wrong.argmax())

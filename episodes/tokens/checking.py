@@ -74,9 +74,9 @@ class _Comparison(NamedTuple):
         The result is inf where the later position is outside of the sequence.
         """
         learned = np.flatnonzero(self.mask)
-        others = (learned + shift).clip(0, max(len(self.mask) - 1, 0))
-        differences = np.abs(self.recorded[learned] - self.model[others])
-        is_inside = (self.sequences[others] == self.sequences[learned]) & (others == learned + shift)
+        predicting = (learned + shift).clip(0, max(len(self.mask) - 1, 0))
+        differences = np.abs(self.recorded[learned] - self.model[predicting])
+        is_inside = (self.sequences[predicting] == self.sequences[learned]) & (predicting == learned + shift)
         return np.where(is_inside & ~np.isnan(differences), differences, np.inf)
 
     def place(self, position: int) -> str:

@@ -209,8 +209,8 @@ class TokenRecorder:
         Args:
             num_groups: the largest number of groups; None for all.
         """
-        most = len(self._complete) if num_groups is None else checked_count("num_groups", num_groups)
-        return self._take(min(most, len(self._complete))) if self._complete else None
+        num_taken = len(self._complete) if num_groups is None else checked_count("num_groups", num_groups)
+        return self._take(min(num_taken, len(self._complete))) if self._complete else None
 
     def _take(self, num_groups: int) -> EpisodePack:
         groups = list(islice(self._complete, num_groups))

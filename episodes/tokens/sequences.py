@@ -175,10 +175,10 @@ class TokenSequences:
     def tokens(self, pad_id: int = 0) -> np.ndarray:
         """Return the tokens of all sequences, [N], with `pad_id` as padding."""
         stream, segments = self._stream, self._segments
-        observed, acted = self.pack.observations.flat, self.pack.actions.flat
+        observed, action_tokens = self.pack.observations.flat, self.pack.actions.flat
         is_action = stream.is_action.repeat(stream.lengths)
-        tokens = np.empty(len(is_action), np.result_type(observed, acted))
-        tokens[is_action] = acted
+        tokens = np.empty(len(is_action), np.result_type(observed, action_tokens))
+        tokens[is_action] = action_tokens
         tokens[np.logical_not(is_action, out=is_action)] = observed
         if segments.indices is not None:
             starts = stream.lengths.cumsum() - stream.lengths

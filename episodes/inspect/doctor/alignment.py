@@ -27,14 +27,14 @@ def shifted_rewards(trials: list[Trial]) -> Iterator[Finding]:
     trials = [trial for trial in trials if len(trial) >= 3 and trial.agent is None and _is_complete(trial)]
     steps = sum(map(len, trials))
     rewards = [np.asarray(trial.rewards, np.float64) for trial in trials]
-    if steps < FEWEST_STEPS or len(trials) < 2 or not all(np.isfinite(one).all() for one in rewards):
+    if steps < FEWEST_STEPS or len(trials) < 2 or not all(np.isfinite(each_array).all() for each_array in rewards):
         return
     if _only_first_is_zero(rewards):
         text = f"the first reward of all {len(trials)} episodes is 0, and no other one"
         yield Finding.of("reward_shift", text, trials[0].id_, 0, len(trials))
         return
     inputs = [_inputs(trial) for trial in trials]
-    widths = {one.shape[1] for one in inputs}
+    widths = {each_array.shape[1] for each_array in inputs}
     if len(widths) > 1 or not 0 < max(widths) <= MOST_INPUTS:
         return
     fits = {
@@ -61,8 +61,12 @@ def _is_complete(trial: Trial) -> bool:
 
 
 def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
-    later = np.concatenate([one[1:] for one in rewards])
-    return len(rewards) >= FEWEST_EPISODES and not any(one[0] for one in rewards) and np.ptp(later) == 0 != later[0]
+    later = np.concatenate([trial_rewards[1:] for trial_rewards in rewards])
+    return (
+        len(rewards) >= FEWEST_EPISODES
+        and not any(trial_rewards[0] for trial_rewards in rewards)
+        and np.ptp(later) == 0 != later[0]
+    )
 
 
 def _inputs(trial: Trial) -> np.ndarray:
@@ -71,7 +75,10 @@ def _inputs(trial: Trial) -> np.ndarray:
     d is 0 if the shapes differ between steps, or if an observation is not finite.
     """
     actions = [numbers_of(action) for action in trial.actions]
-    if len({one.shape for one in actions}) > 1 or len({one.shape for one in trial.numbers}) > 1:
+    if (
+        len({trial_values.shape for trial_values in actions}) > 1
+        or len({trial_values.shape for trial_values in trial.numbers}) > 1
+    ):
         return np.zeros((len(trial), 0))
     observations = np.array(trial.numbers)
     if not np.isfinite(observations).all():
@@ -109,7 +116,7 @@ def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
 def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: list[np.ndarray]) -> Iterator[Finding]:
     """Find first rewards that are predicted badly although later rewards are predicted well."""
     train = (np.concatenate([x[1:] for x in inputs[::2]]), np.concatenate([r[1:] for r in rewards[::2]]))
-    mean, scale, weights = _solve(*(one[:MOST_STEPS] for one in train))
+    mean, scale, weights = _solve(*(each_array[:MOST_STEPS] for each_array in train))
 
     def error(x: list[np.ndarray], r: list[np.ndarray]) -> float:
         """Return the median absolute error of the predicted rewards."""

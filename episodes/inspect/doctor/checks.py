@@ -176,8 +176,8 @@ def time_limits(trials: Trials) -> Iterator[Finding]:
         lengths = [trial.t_started + len(trial) for trial in trials_of_agent]
         longest = max(lengths)
         at = [trial for trial, length in zip(trials_of_agent, lengths, strict=True) if length == longest]
-        others = Counter(length for length in lengths if length != longest)
-        crowded = len(at) >= max(4, 0.1 * len(lengths)) and len(at) > 2 * max(others.values(), default=0)
+        other_lengths = Counter(length for length in lengths if length != longest)
+        crowded = len(at) >= max(4, 0.1 * len(lengths)) and len(at) > 2 * max(other_lengths.values(), default=0)
         is_limit = longest >= 10 and crowded and not any(trial.truncated for trial in at)
         if is_limit and not _observes_time(trials_of_agent):
             words = f"{len(at)} of {len(lengths)} episodes end by termination after exactly {longest} steps, none later"
@@ -202,10 +202,10 @@ def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
     """Find an agent whose finished episodes are all truncated, though their ends look like ends of the task."""
     for group in _by_agent([trial for trial in trials if trial.is_done]):
         lengths = Counter(len(trial) for trial in group)
-        most = max(lengths.values())
+        max_count = max(lengths.values())
         if (
             len(group) < 8
-            or most > 0.5 * len(group)
+            or max_count > 0.5 * len(group)
             or any(trial.terminated for trial in group)
             or not _ends_are_special(group)
         ):
@@ -322,7 +322,7 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
     """
     firsts = {trial.seen[0] for trial in trials}
     followed = [a.seen[-1] == b.seen[0] for a, b in itertools.pairwise(trials)]
-    inner = [seen in firsts for trial in trials for seen in trial.seen[2:-1]]
+    inner = [observation in firsts for trial in trials for observation in trial.seen[2:-1]]
     return np.array(followed), float(np.mean(inner)) if inner else 1.0
 
 
@@ -368,7 +368,7 @@ def constants(trials: Trials) -> Iterator[Finding]:
     """Find observations that never change, though their space has more than one item."""
     for group in _by_agent(trials):
         space, num = group[0].observation_space, sum(len(trial) for trial in group)
-        if num < 50 or len({seen for trial in group for seen in trial.seen}) > 1 or _has_one_item(space):
+        if num < 50 or len({observation for trial in group for observation in trial.seen}) > 1 or _has_one_item(space):
             continue
         words = f"all observations of {num} steps are equal"
         yield Finding.of("constant_observations", words, group[0].id_, 0, num)

@@ -100,10 +100,10 @@ def ignored_actions(env: Any, first: list[Trial], seed: int, seconds: float) -> 
     actions = [action for trial in first for action in trial.actions][:steps]
     if steps < COMPARED_STEPS // 2 or len({digest(action) for action in actions}) < 2:
         return
-    other = Play(env, steps, seconds, actions[::-1]).run(seed)
-    if other.places.keys() & {"error", "step_result"}:
+    reversed_result = Play(env, steps, seconds, actions[::-1]).run(seed)
+    if reversed_result.places.keys() & {"error", "step_result"}:
         return
-    columns = [_seen_and_rewards(trials, steps) for trials in (first, other.trials)]
+    columns = [_seen_and_rewards(trials, steps) for trials in (first, reversed_result.trials)]
     if columns[0] == columns[1]:
         yield Finding.of("ignored_actions", f"{steps} other actions led to the same observations and rewards")
 
@@ -113,5 +113,7 @@ def _seen_and_rewards(trials: list[Trial], steps: int) -> list[bytes]:
     items: list[bytes] = []
     for trial in trials:
         items += [trial.seen[0]]
-        items += [seen + digest(reward) for seen, reward in zip(trial.seen[1:], trial.rewards, strict=False)]
+        items += [
+            observation + digest(reward) for observation, reward in zip(trial.seen[1:], trial.rewards, strict=False)
+        ]
     return items[:steps]

@@ -142,8 +142,8 @@ def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
     findings = [*play.findings(), *gather_findings("steps_after_end", [(None, None, note) for note in notes])]
     findings += [*_run_checks(play.trials), *env_checks.never_ends(env, play, seconds / 4)]
     if not play.places.keys() & {"error", "step_result"}:
-        again = Play(env, min(len(play.acted), REPLAYED), seconds, play.acted).run(seed)
-        differences = list(gather_findings("seed", _differences(play.trials, again.trials)))
+        second_run = Play(env, min(len(play.acted), REPLAYED), seconds, play.acted).run(seed)
+        differences = list(gather_findings("seed", _differences(play.trials, second_run.trials)))
         findings += differences
         if not differences and isinstance(env, gym.Env):
             findings += env_checks.ignored_actions(env, play.trials, seed, seconds)
@@ -155,16 +155,16 @@ def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
     return Findings(first_ones, len(play.acted), len(play.acted), len(play.trials))
 
 
-def _differences(first: list[Trial], again: list[Trial]) -> Iterator[tuple[Any, int, str]]:
+def _differences(first: list[Trial], second_run: list[Trial]) -> Iterator[tuple[Any, int, str]]:
     """Yield the first place where two rollouts with the same seed and actions differ."""
-    for one, two in zip(first, again, strict=False):
-        for step, (a, b) in enumerate(zip(one.seen, two.seen, strict=False)):
+    for trial, two in zip(first, second_run, strict=False):
+        for step, (a, b) in enumerate(zip(trial.seen, two.seen, strict=False)):
             if a != b:
-                yield one.id_, step, "the same seed and actions led to another observation"
+                yield trial.id_, step, "the same seed and actions led to another observation"
                 return
-        for step, (a, b) in enumerate(zip(one.rewards, two.rewards, strict=False)):
+        for step, (a, b) in enumerate(zip(trial.rewards, two.rewards, strict=False)):
             if digest(a) != digest(b):
-                yield one.id_, step, f"the same seed and actions led to reward {a!r} and {b!r}"[:200]
+                yield trial.id_, step, f"the same seed and actions led to reward {a!r} and {b!r}"[:200]
                 return
 
 

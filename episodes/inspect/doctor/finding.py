@@ -148,11 +148,11 @@ class Finding:
         return cls(kind, evidence, episode, step, times, *KINDS[kind])
 
     def __str__(self) -> str:
-        where = [f"episode {self.episode}"] * (self.episode is not None) + [f"step {self.step}"] * (
+        location = [f"episode {self.episode}"] * (self.episode is not None) + [f"step {self.step}"] * (
             self.step is not None
         )
         times = f" ({self.times} times)" if self.times > 1 else ""
-        place = f"{', '.join(where)}: " if where else ""
+        place = f"{', '.join(location)}: " if location else ""
         return f"{self.kind}: {place}{self.evidence}{times}\n  harm: {self.harm}\n  do: {self.advice}"
 
 

@@ -84,8 +84,8 @@ class Play:
 
     def act(self, space: Any, mask: Any = None) -> Any:
         """Return the next action: a random one, or the one of the earlier rollout."""
-        again = self.actions is not None and len(self.acted) < len(self.actions)
-        action = self.actions[len(self.acted)] if again and self.actions else _sample(space, mask)
+        is_repeated = self.actions is not None and len(self.acted) < len(self.actions)
+        action = self.actions[len(self.acted)] if is_repeated and self.actions else _sample(space, mask)
         self.acted.append(copy.deepcopy(action))
         return action
 
@@ -157,12 +157,12 @@ def _take_step(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
     return answer
 
 
-def _equal_infos(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+def _equal_infos(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
     """Return True if two infos have the same keys and equal scalars."""
     scalars = (bool, int, float, str, np.generic)
-    if one.keys() != other.keys():
+    if left.keys() != right.keys():
         return False
-    pairs = [(one[key], other[key]) for key in one if isinstance(one[key], scalars)]
+    pairs = [(left[key], right[key]) for key in left if isinstance(left[key], scalars)]
     return all(digest(a) == digest(b) for a, b in pairs)
 
 

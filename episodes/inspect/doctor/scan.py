@@ -73,8 +73,8 @@ class Scan:
         ]
         self.num_ended += any(bool(np.any(flag)) for flag in flags)
         names = {"observation": "observations", "action": "actions", "reward": "rewards"}
-        given = {name: columns[column] for name, column in names.items() if column in columns}
-        self._add_arrays(given, columns.get("id", number), len(columns["rewards"]))
+        extra_columns = {name: columns[column] for name, column in names.items() if column in columns}
+        self._add_arrays(extra_columns, columns.get("id", number), len(columns["rewards"]))
 
     def _note(self, kind: str, id_: Any, step: int | None, text: str) -> None:
         self.places.setdefault(kind, []).append((id_, step, text))

@@ -78,10 +78,10 @@ def digest(item: Any) -> bytes:
 def numbers_of(item: Any) -> np.ndarray:
     """Return at most `MOST_NUMBERS` numbers of a nested item, evenly spaced in its arrays, as a float64 vector."""
     leaves = [array_of(leaf) for leaf in nested.leaves(item)]
-    kept = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
-    if not kept:
+    numeric = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
+    if not numeric:
         return np.empty(0)
-    whole = np.concatenate([leaf[:: -(-leaf.size // MOST_NUMBERS) or 1].astype(np.float64) for leaf in kept])
+    whole = np.concatenate([leaf[:: -(-leaf.size // MOST_NUMBERS) or 1].astype(np.float64) for leaf in numeric])
     return whole[:: -(-whole.size // MOST_NUMBERS) or 1]
 
 
