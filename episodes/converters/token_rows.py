@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.converters.loss_report import LossReport
 from episodes.converters.token_samples import TokenSample, episodes_of_samples, report_turn_rewards, samples_of
-from episodes.errors import ShapeMismatch
+from episodes.errors import ShapeMismatch, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 
 __all__ = [
@@ -27,11 +27,12 @@ Episodes = Iterable[SingleAgentEpisode]
 
 
 def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
-    """Return the columns that a `rollout_func` of TRL returns, one entry per sequence, and a report of what was lost.
+    """Return the result of a `rollout_func` of TRL, with each episode's return as a reward, and a report of losses.
 
-    "prompt_ids", "completion_ids" and "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens that are
-    learned from, else 0. "reward" is the return of the episode, which reward functions of the trainer get as a keyword
-    argument. "episode_id" and "group" name the episode.
+    Each column has one entry per token sequence: an episode, or a branch of one. "prompt_ids", "completion_ids" and
+    "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens that are learned from, else 0. Reward functions of
+    the trainer get "reward", the return of the episode, as a keyword argument. "episode_id" and "group" name the
+    episode.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -84,9 +85,12 @@ def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
 
 
 def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
-    """Return a `GeneratorOutput` of SkyRL with one entry per sequence, and a report of what was lost.
+    """Return a `GeneratorOutput` of SkyRL, with the reward of each turn at a token, and a report of losses.
 
-    Rewards are per token: that of a turn is at its last sampled token.
+    Each list has one entry per token sequence. "rewards" are lists with a number per response token: the reward of a
+    turn is at its last sampled token, all others are 0. "loss_masks" are 1 for sampled tokens that are learned from.
+    "stop_reasons" are "length" for truncated episodes, else "stop". "trajectory_ids" are the ids of the episodes, and
+    "instance_ids" their groups. SkyRL's step-wise training reads both from `TrajectoryID(instance_id, repetition_id)`.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -115,20 +119,26 @@ def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, lis
 def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
     """Convert a `GeneratorOutput` of SkyRL to episodes, one per entry. A single reward belongs to the last turn.
 
+    "trajectory_ids" are texts, or `TrajectoryID` objects, whose instance becomes the group.
+
     Raises:
         TrackMismatch: masks, rewards or log-probabilities have another length than the response.
+        UnknownKey: there are no log-probabilities.
     """
     num = len(output["response_ids"])
-    groups = output.get("instance_ids") or [None] * num
+    if num and not output.get("rollout_logprobs"):
+        raise UnknownKey("from_skyrl: the output has no 'rollout_logprobs'; let the inference engine return them")
     ids = output.get("trajectory_ids") or [f"skyrl/{k}" for k in range(num)]
+    groups = output.get("instance_ids") or [getattr(id_, "instance_id", None) for id_ in ids]
+    ids = [id_.to_string() if hasattr(id_, "to_string") else str(id_) for id_ in ids]
     stops = output.get("stop_reasons") or ["stop"] * num
     return episodes_of_samples(
-        _sample(prompt, response, mask, logps, rewards, str(id_), group, stop == "length")
+        _sample(prompt, response, mask, logps, rewards, id_, group, stop == "length")
         for prompt, response, mask, logps, rewards, id_, group, stop in zip(
             output["prompt_token_ids"],
             output["response_ids"],
             output["loss_masks"],
-            output["rollout_logprobs"],
+            output["rollout_logprobs"] or (),
             output["rewards"],
             ids,
             groups,

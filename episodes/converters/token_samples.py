@@ -84,7 +84,7 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
     rewards = _rewards_at_last_tokens(pack, sampled)
     groups = [data.get(GROUP) for data in pack.custom_data] if pack.custom_data else [None] * len(pack)
     returns, bounds = pack.returns().tolist(), sequences.cu_seqlens.tolist()
-    owners = sequences.episodes.tolist()
+    ids, owners = pack.ids.tolist(), sequences.episodes.tolist()
     last = {owner: k for k, owner in enumerate(owners)}
     samples = []
     for k, owner in enumerate(owners):
@@ -99,7 +99,7 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
                 logps[first:stop],
                 rewards[first:stop],
                 returns[owner],
-                pack.ids[owner],
+                ids[owner],
                 groups[owner],
                 bool(pack.truncated[owner] and not pack.terminated[owner]),
                 last[owner] == k,

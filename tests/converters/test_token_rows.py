@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -179,6 +180,42 @@ def test_to_verl_fits_data_proto() -> None:
     tensors = {name: torch.from_numpy(array) for name, array in data["batch"].items()}
     proto = verl.DataProto.from_dict(tensors=tensors, non_tensors=data["non_tensor_batch"])
     assert all(a.equals(b) for a, b in zip(from_verl(proto), from_verl(data), strict=True))
+
+
+class TrajectoryID(NamedTuple):
+    """Id with the fields of SkyRL's class of this name."""
+
+    instance_id: str
+    repetition_id: int
+
+    def to_string(self) -> str:
+        return f"{self.instance_id}_{self.repetition_id}"
+
+
+def test_from_skyrl_reads_trajectory_ids() -> None:
+    output, _ = to_skyrl(wild())
+    assert {type(id_) for id_ in output["trajectory_ids"]} == {str}
+    del output["instance_ids"]
+    output["trajectory_ids"] = [TrajectoryID("question", k) for k in range(len(output["response_ids"]))]
+    episodes = from_skyrl(output)
+    assert [episode.id_ for episode in episodes] == [f"question_{k}" for k in range(len(episodes))]
+    assert {episode.custom_data["group"] for episode in episodes} == {"question"}
+    with pytest.raises(UnknownKey, match="no 'rollout_logprobs'"):
+        from_skyrl({**output, "rollout_logprobs": None})
+
+
+def test_to_skyrl_fits_functions_of_skyrl() -> None:
+    if sys.version_info < (3, 12):
+        pytest.skip("SkyRL 0.3 needs Python 3.12, although it installs on 3.11")
+    pytest.importorskip("skyrl")
+    from skyrl.train.generators.utils import concatenate_generator_outputs
+    from skyrl.train.utils.trainer_utils import validate_generator_output
+
+    output, _ = to_skyrl(wild())
+    joined = concatenate_generator_outputs([output, output])
+    validate_generator_output(2 * len(output["response_ids"]), joined)
+    assert len(output["response_ids"]) == 2
+    assert all(a.equals(b) for a, b in zip(from_skyrl(joined), 2 * from_skyrl(output), strict=True))
 
 
 def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
