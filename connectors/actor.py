@@ -113,6 +113,7 @@ class Actor:
         return actor
 
     def _made(self, make: Callable[..., Any], action_space: gym.Space | None) -> Any:
+        """Create the policy by `make(observation_space, action_space)`, and check its interface."""
         if action_space is None or self.observation_space is None:
             name = getattr(make, "__name__", "the policy")
             raise InvalidArgument(f"Actor({name}): a class needs observation_space and action_space; give both")

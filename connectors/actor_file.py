@@ -198,6 +198,7 @@ def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """Read one array at offset `place` of `data`. Return the array, and the offset of the byte after it."""
     if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
         raise ValueError(f"an array of dtype {dtype} and shape {shape}")
     count = int(np.prod(shape, dtype=object))
@@ -233,6 +234,7 @@ def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _decoded(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return a value from its JSON form. Leaves refer to `arrays` by index. Raise `ValueError` for an unknown kind."""
     if not isinstance(value, dict):
         if isinstance(value, list):
             raise ValueError("a list without a kind")

@@ -110,6 +110,7 @@ def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[SingleAg
 
 
 def _split_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
+    """Return the episodes of each module, by module id. Episodes without a module id belong to the default module."""
     if pack.module_ids is None:
         return {DEFAULT_MODULE_ID: pack}
     rows: dict[Any, list[int]] = {}

@@ -180,6 +180,7 @@ def check_fingerprint(
 
 
 def _differences(key: str, policy_stamp: Mapping[str, Any], pipeline_stamp: Mapping[str, Any]) -> list[str]:
+    """Describe how one entry of the policy's fingerprint differs from the same entry of the pipelines."""
     before, now = policy_stamp.get(key), pipeline_stamp[key]
     if before == now:
         return []

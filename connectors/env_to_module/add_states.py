@@ -33,6 +33,7 @@ class AddStates(Connector):
 
 
 def _newest_states(episodes: Any, initial: Any) -> Any:
+    """Return the newest recurrent state of each episode, or `initial` for an episode without steps."""
     rows, valid = recent(episodes, Columns.STATE_OUT, 1)
     going_on = valid[0]
     if rows is not None and going_on.all():

@@ -99,6 +99,7 @@ class EnvToModulePipeline(SectionedPipeline):
         self.rewrites = bool(self._sections.rewriters)
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
+        """Call the connectors in order, and raise an error if one of them writes to an episode of a recorder."""
         for name, piece in self._called().items():
             editable = (
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)

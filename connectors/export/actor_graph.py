@@ -119,6 +119,7 @@ class Noise(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _drawn(self, kind: str, like: Tensor) -> Tensor:
+        """Return the next random numbers in the shape of `like` (ones if there are none), and note the draw."""
         rows = like if like.ndim > 1 else like[None]  # one row, flattened by the sampler
         size = prod(rows.shape[1:])
         self.draws.append([kind, size])
@@ -233,6 +234,7 @@ class ActorGraph(nn.Module):
     def _tracks(
         self, observations: Any, reward: Tensor | None, past: dict[str, Any], t: Tensor | None
     ) -> dict[str, Any]:
+        """Return the past tracks with the newest observation, and with the last reward if rewards are used."""
         newest = nested.map_leaves(lambda leaf: leaf[:, None], observations)
         if OBSERVATIONS in past:
             newest = nested.map_leaves(lambda old, new: torch.cat([old, new], 1), past[OBSERVATIONS], newest)
@@ -245,6 +247,7 @@ class ActorGraph(nn.Module):
         return tracks
 
     def _batch(self, tracks: dict[str, Any], t: Tensor | None, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the policy's input batch: the views, followed by the env-to-module connectors."""
         times = torch.zeros(1, dtype=torch.int64) if t is None else t
         history = TracedHistory(self.views.given, tracks, times, self.reach)
         for count, view in enumerate(self.views.views, 1):  # one view after the other, so that an error names it
@@ -286,6 +289,7 @@ class ActorGraph(nn.Module):
         return rows, module_state
 
     def _with_actions(self, rows: dict[str, Any]) -> dict[str, Any]:
+        """Return the rows with actions, which are sampled or the mode. Add log-probabilities if they are outputs."""
         if Columns.ACTIONS in rows:
             return rows
         inputs = rows[Columns.ACTION_DIST_INPUTS]
@@ -299,6 +303,7 @@ class ActorGraph(nn.Module):
     def _next_state(
         self, tracks: dict[str, Any], past: dict[str, Any], t: Tensor | None, actions: Any, module_state: Any
     ) -> dict[str, Any]:
+        """Return the state for the next call: the step index, the past tracks and the recurrent state."""
         after: dict[str, Any] = {} if t is None else {TIME: t + 1}
         later: dict[str, Any] = {}
         if OBSERVATIONS in past:

@@ -87,6 +87,7 @@ def _check_space(name: str, space: Any) -> None:
 
 
 def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
+    """Return True if the graph can be computed with the distribution inputs as an additional output."""
     graph.outputs, before = (*graph.outputs, Columns.ACTION_DIST_INPUTS), graph.outputs
     try:
         graph(*inputs)
@@ -98,6 +99,7 @@ def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
 
 
 def _traced(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> Any:
+    """Trace the graph, and return it as an ONNX model. If `batch` is None, the number of rows is dynamic."""
     observations, reward, state, noise = inputs
     actions, after, outputs = graph(*inputs)
     input_leaves = nested.flatten(observations, "obs") | ({} if reward is None else {"reward": reward})
@@ -157,6 +159,7 @@ def _prune(model: Any) -> None:
 
 
 def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
+    """Return `names`, all values from which they are computed, and all outputs of the nodes in between."""
     visited, waiting = set(names), list(names)
     while waiting:
         node = producers.get(waiting.pop())

@@ -110,6 +110,7 @@ class _Comparison:
         return True
 
     def _check(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
+        """Raise `NotExportable` unless two outputs are equal within `tolerance` times the largest number so far."""
         expected, actual = np.asarray(expected, np.float64), np.asarray(actual, np.float64)
         finite = np.isfinite(expected)
         same_shape = expected.shape == actual.shape
@@ -138,6 +139,7 @@ class _Comparison:
         return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
 
     def _fail(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
+        """Raise `NotExportable` with both values, and with the parts of the user that may be the cause."""
         suspects = ", ".join(parts_of_user(self.actor)) or "none of them: all parts are of this library"
         raise NotExportable(
             f"the file does not act as the actor: at step {step} of episode stream {env}, {name} is "

@@ -239,6 +239,7 @@ def _keys_of(space: Any) -> Any:
 
 
 def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> Any:
+    """Return the episode as a Minari `EpisodeBuffer`, and report the facts and infos that Minari cannot store."""
     report_dropped_facts(report, episode, "Minari", keeps=_KEPT)
     tracks, count = episode.finalized_tracks(), len(episode)
     flags = np.zeros((2, count), bool)
@@ -260,6 +261,7 @@ def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> 
 
 
 def _of_kind(episode: SingleAgentEpisode, key: str, kind: type) -> Any:
+    """Return `custom_data[key]` of the episode if it is a `kind` and can be JSON, else None."""
     value = episode.custom_data.get(key)
     return value if isinstance(value, kind) and is_json(value) else None
 

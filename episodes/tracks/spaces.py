@@ -155,6 +155,7 @@ def one_hot(values: Any, space: spaces.Space | None) -> Any:
 
 
 def _one_hot(indices: np.ndarray, size: int) -> np.ndarray:
+    """Return the one-hot encoding of `indices` [...], float32 [..., size]. Raise `InvalidArgument` if out of range."""
     if indices.size and (indices.min() < 0 or indices.max() >= size):
         raise InvalidArgument(
             f"one-hot of values outside the space: {indices.min()}..{indices.max()} of {size} (start taken off)"

@@ -168,6 +168,7 @@ def arrays_sent(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
 
 
 def _lengths_sent(items: Ragged, path: str) -> np.ndarray:
+    """Return the lengths of the items as the dtype of messages. Raise `WrongType` if an item is too long."""
     lengths = items.lengths
     if lengths.max(initial=0) > np.iinfo(LENGTHS).max:
         raise WrongType(f"track {path!r} has an item of {lengths.max()} values; items have less than 2**32")

@@ -124,6 +124,7 @@ def info_types(trials: Trials) -> Iterator[Finding]:
 
 
 def _type_of(value: Any) -> str:
+    """Describe the type of a value in words, for example "a number" or "an array of 2 dimensions"."""
     if isinstance(value, (bool, np.bool_)):
         return "a bool"
     array = np.asarray(value) if isinstance(value, (int, float, np.generic, np.ndarray)) else None

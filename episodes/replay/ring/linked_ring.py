@@ -263,6 +263,7 @@ class LinkedRing:
         return created | {"_own_tracks": unrecorded, "tracks": rings, "columns": created["columns"] | columns}
 
     def _created_records(self, small: Fields, observations: TrackRing | None, allocator: Allocator) -> dict[str, Any]:
+        """Return the step records, step links and what is stored in the records, by attribute name."""
         ends: dict[str, np.ndarray] = {}
         if observations is not None and is_small(observations.data):
             ends = dict.fromkeys((_BEFORE, _AFTER), observations.data)
