@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
+from zlib import crc32
+
+import numpy as np
 
 from connectors.acting import fingerprint_of
 from connectors.actor import Actor
@@ -66,10 +69,17 @@ def split_actors(
     return {**policies, **{module_id: actor.policy for module_id, actor in actors.items()}}, seeing, acting
 
 
+def seed_of_module(seed: int | None, module_id: Any) -> int | None:
+    """Return the seed of a module's action sampling, so that no two modules draw the same random numbers."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence((seed, crc32(repr(module_id).encode()))).generate_state(1)[0] >> 1)
+
+
 def _add_pipelines(
     module_id: Any, actor: Actor, seeing: MultiAgentEnvToModule, acting: MultiAgentModuleToEnv, seed: int | None
 ) -> None:
-    actor.module_to_env.seed(seed)
+    actor.module_to_env.seed(seed_of_module(seed, module_id))
     actor.module_to_env.add_log_probs()
     seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
 
@@ -225,7 +235,7 @@ class RunnerPipelines:
             device = module_of(policy).device
             self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, device=device)
         if module_id not in self.module_to_env.modules:
-            made = module_to_env_pipeline(*spaces, seed=self.seed)
+            made = module_to_env_pipeline(*spaces, seed=seed_of_module(self.seed, module_id))
             self.module_to_env.modules[module_id] = made
         for name, later in self.later_states.items():
             if module_id in later:

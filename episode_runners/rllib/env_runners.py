@@ -14,6 +14,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibMul
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner as RLlibSingleAgentEnvRunner
 
 from episode_runners.multi_agent import MultiAgentEnvRunner
+from episode_runners.multi_agent_pipelines import seed_of_module
 from episode_runners.rllib.conversion import rllib_episodes
 from episode_runners.rllib.episode_counts import EpisodeCounts, log_multi_agent_steps
 from episode_runners.rllib.events import hooks_of
@@ -236,7 +237,7 @@ class EpisodesMultiAgentEnvRunner(EpisodesRunner, RLlibMultiAgentEnvRunner):
         connector_in(self._env_to_module).add_modules(module_ids)
         connector_in(self._module_to_env).add_modules(module_ids)
         for module_id in module_ids:
-            connector_in(self._module_to_env).pipeline.modules[module_id].seed(self._seed)
+            connector_in(self._module_to_env).pipeline.modules[module_id].seed(seed_of_module(self._seed, module_id))
 
     def _count_steps(self, episodes: list[Any], num_episodes: int) -> None:
         log_multi_agent_steps(self.metrics.log_value, episodes, num_episodes)

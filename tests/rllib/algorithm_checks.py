@@ -29,7 +29,7 @@ from episode_runners.rllib import install
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.converters import from_rllib
 from episodes.errors import EpisodeError, InvalidArgument
-from tests.rllib.rllib_envs import Scripted, ScriptedAgents, multi_agent, numbers_of, ppo
+from tests.rllib.rllib_envs import SameObservations, Scripted, ScriptedAgents, multi_agent, numbers_of, ppo
 
 
 def slow(value: Any) -> Any:
@@ -226,6 +226,13 @@ def test_metrics_equal_rllibs_on_the_same_run() -> None:
             assert ours[name] <= rllib_value.pop(name)
             ours.pop(name)
         assert ours == pytest.approx(rllib_value)
+
+
+def test_modules_explore_independently_of_each_other() -> None:
+    algorithm = install(multi_agent(ppo(), SameObservations)).build_algo()
+    agents = [episode.agent_episodes for episode in algorithm.env_runner.sample(num_timesteps=400)]
+    actions = [np.concatenate([by_agent[name].get_actions() for by_agent in agents]) for name in ("a", "b")]
+    assert 0.35 < np.mean(actions[0] == actions[1]) < 0.65
 
 
 # --- modules, checkpoints, failures ------------------------------------------------------------------------------

@@ -66,6 +66,19 @@ class ScriptedAgents(MultiAgentEnv):
         return dict.fromkeys(agents, observation), rewards, {"__all__": terminated}, {"__all__": False}, {}
 
 
+class SameObservations(ScriptedAgents):
+    """The same with both agents in each step, and observations of zeros."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.script.reset()
+        return dict.fromkeys(self.agents, np.zeros(2, np.float32)), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        _, reward, terminated, _, _ = self.script.step(0)
+        observed = dict.fromkeys(self.agents, np.zeros(2, np.float32))
+        return observed, dict.fromkeys(self.agents, reward), {"__all__": terminated}, {"__all__": False}, {}
+
+
 class SlowCartPole(gym.Wrapper):
     """CartPole that takes 5 ms for a step, so that a call of `sample` takes a second."""
 

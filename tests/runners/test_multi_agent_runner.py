@@ -389,6 +389,16 @@ def test_equal_seeds_give_equal_episodes():
         assert plain(a.get_actions()) == plain(b.get_actions())
 
 
+def test_modules_draw_different_actions_with_one_seed() -> None:
+    policies = {"p": Uniform(5), "q": Uniform(5)}
+    mapping: Any = lambda agent_id, episode: "p" if agent_id == "agent_0" else "q"  # noqa: E731
+    make: Any = partial(simple_spread_v3.parallel_env, N=2, max_cycles=25)
+    runner = MultiAgentEnvRunner(make, policies, num_envs=4, agent_to_module_mapping_fn=mapping, seed=0)
+    agents = [episode.agent_episodes for episode in runner.sample(num_timesteps=400)]
+    actions = [np.concatenate([by_agent[name].get_actions() for by_agent in agents]) for name in agents[0]]
+    assert 0.1 < np.mean(actions[0] == actions[1]) < 0.3  # five actions each
+
+
 def test_environment_reusing_arrays_is_recorded_right():
     class Reusing(Countdown):
         rows = {f"p{i}": np.zeros(2, np.float32) for i in range(2)}
