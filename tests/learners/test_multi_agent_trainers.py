@@ -36,6 +36,7 @@ from episode_learners.trainers import (
     OnPolicyConfig,
     OnPolicyTrainer,
 )
+from episode_runners.multi_agent_pipelines import seed_of_module
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey
 from episodes.replay import (
@@ -181,7 +182,7 @@ def test_independent_modules_equal_separate_single_agent_runs():
     for seed, agent in enumerate("ab"):
         alone = ppo(seed)
         # log-probabilities of each step alone, as with several agents: those of a whole pack differ in the last bit
-        pipeline = module_to_env_pipeline(OBSERVATIONS, ACTIONS, seed=7)
+        pipeline = module_to_env_pipeline(OBSERVATIONS, ACTIONS, seed=seed_of_module(7, agent))
         options: dict[str, Any] = {"module_to_env": pipeline, "seed": 7, "autoreset_mode": "SameStep"}
         runner = SingleAgentEnvRunner(lambda agent=agent: Alone(agent), alone.policy, **options)
         OnPolicyTrainer(alone, runner, config).run()

@@ -34,3 +34,8 @@ def test_install_with_other_connectors_and_modules() -> None:
 @pytest.mark.slow
 def test_install_with_ray_actors() -> None:
     run_checks("tests/rllib/actor_checks.py", "-m", "slow")
+
+
+@pytest.mark.slow
+def test_installed_algorithms_learn() -> None:
+    run_checks("tests/rllib/learning_checks.py", "-m", "slow")
