@@ -36,8 +36,8 @@ from episode_learners.trainers import (
     OnPolicyConfig,
     OnPolicyTrainer,
 )
-from episode_runners.multi_agent_pipelines import seed_of_module
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
+from episode_runners.multi_agent_pipelines import seed_of_module
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey
 from episodes.replay import (
     EpisodeReplayBuffer,
