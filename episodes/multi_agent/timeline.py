@@ -11,7 +11,7 @@ A step goes from an observation to the next one. Complete steps are in `episode`
 observations, two actions and two rewards. The **pending** step, without a next observation, is stored in the timeline:
 its action in `action`, that action's extra model outputs in `extra`, and its env step as the last of `action_times`,
 which then has one entry more than the episode has actions. `reward` is the sum of rewards since the newest
-observation. `complete_steps` moves all four into the episode.
+observation. `complete_steps` moves action, outputs and reward into the episode.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ class Timeline:
     # --- state -------------------------------------------------------------------------------------------------
 
     def env_steps_back(self, num_steps: int, env_t: int) -> int:
-        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began."""
+        """Return how many env steps before `env_t` the last `num_steps` complete steps began, or 0 for ended agents."""
         if not num_steps or self.phase == ENDED or not len(self.action_times):
             return 0
         return env_t - self.action_times[max(self.episode.actions.total - num_steps, 0)]

@@ -446,7 +446,7 @@ def _common_extra(
 
 
 def _column(tracks: Sequence[Any], have_items: bool, ids: Sequence[Any]) -> ArrayTrack:
-    """Concatenate one time series, such as the rewards, of several finished episodes."""
+    """Return one time series, such as the rewards, of several finished episodes, concatenated."""
     data, field = list(map(_DATA, tracks)), tracks[0].field
     if have_items:
         try:
