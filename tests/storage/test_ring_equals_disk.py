@@ -65,7 +65,8 @@ def make_episode(
     infos = None
     if kind["infos"]:
         infos = [
-            {"n": float(rng.random()), "text": f"t{t}", "log": {"k": t}} if t % 3 else {} for t in range(num_steps + 1)
+            {"n": float(rng.random()), "text": f"t{10 ** rng.integers(0, 5)}", "log": {"k": t}} if t % 3 else {}
+            for t in range(num_steps + 1)
         ]
     rewards = rng.random(num_steps).astype(kind["rewards"])
     if kind["infinite"] and rewards.dtype.kind == "f":
