@@ -248,7 +248,7 @@ class Connector:
 
 
 def _single_agent_episodes(episodes: Sequence[Any], stepped_only: bool) -> Iterator[Any]:
-    """Yield all single-agent episodes, and those of the agents (or of those that stepped) in multi-agent ones."""
+    """Yield single-agent episodes, and the episodes of all agents (or agents that stepped) of multi-agent episodes."""
     for episode in episodes:
         if not isinstance(episode, MultiAgentEpisode):
             yield episode

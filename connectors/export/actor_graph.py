@@ -119,7 +119,7 @@ class Noise(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _drawn(self, kind: str, like: Tensor) -> Tensor:
-        """Return the next random numbers in the shape of `like` (ones if there are none), and note the draw."""
+        """Return the next random numbers in the shape of `like` (all 1 if `values` is None), and record their kind."""
         rows = like if like.ndim > 1 else like[None]  # one row, flattened by the sampler
         size = prod(rows.shape[1:])
         self.draws.append([kind, size])

@@ -99,7 +99,7 @@ def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
 
 
 def _traced(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> Any:
-    """Trace the graph, and return it as an ONNX model. If `batch` is None, the number of rows is dynamic."""
+    """Return the graph as an ONNX model. The number of rows is dynamic unless `batch` is given."""
     observations, reward, state, noise = inputs
     actions, after, outputs = graph(*inputs)
     input_leaves = nested.flatten(observations, "obs") | ({} if reward is None else {"reward": reward})

@@ -470,7 +470,7 @@ class RayRunnerGroup(Closeable):
             raise EpisodeStateError("Ray was shut down, and the runners of this group with it; make a new group")
 
     def close(self) -> None:
-        """Close all runners and end their processes, and Ray too if a group started it and none uses it now.
+        """Close all runners and end their processes, and shut down Ray if a group started Ray and no group uses it.
 
         It may be called again.
         """
