@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibMultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode as RLlibEpisode
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
@@ -17,14 +18,31 @@ from episodes.single_agent import SingleAgentEpisode
 __all__ = ["rllib_episodes"]
 
 
-def rllib_episodes(episodes: Iterable[Any]) -> list[Any]:
-    """Return finalized episodes as RLlib's episode classes. Single-agent episodes share their arrays."""
+def rllib_episodes(episodes: Iterable[Any], agent_to_module_mapping_fn: Any = None) -> list[Any]:
+    """Return finalized episodes as RLlib's episode classes, which share the arrays of observations.
+
+    Args:
+        episodes: single-agent or multi-agent episodes.
+        agent_to_module_mapping_fn: the config's function, for multi-agent episodes.
+    """
     return [
-        to_rllib([episode], action_mapping="normalize")[0][0]
+        _rllib_multi_agent_episode(episode, agent_to_module_mapping_fn)
         if isinstance(episode, MultiAgentEpisode)
         else _rllib_episode(episode)
         for episode in episodes
     ]
+
+
+def _rllib_multi_agent_episode(episode: MultiAgentEpisode, agent_to_module_mapping_fn: Any) -> RLlibMultiAgentEpisode:
+    (converted,), _ = to_rllib([episode], action_mapping="normalize")
+    converted.agent_to_module_mapping_fn = agent_to_module_mapping_fn
+    # RLlib's runners leave out agents without a step, and its buffers cannot append to an agent without one.
+    converted.agent_episodes = {
+        agent_id: _rllib_episode(agent_episode)
+        for agent_id, agent_episode in episode.agent_episodes.items()
+        if len(agent_episode)
+    }
+    return converted
 
 
 def _rllib_episode(episode: SingleAgentEpisode) -> RLlibEpisode:
@@ -48,6 +66,9 @@ def _rllib_episode(episode: SingleAgentEpisode) -> RLlibEpisode:
         extra_model_outputs=outputs | {WEIGHTS_SEQ_NO: np.concatenate([np.full(lookback, known), versions])},
         t_started=episode.t_started,
         len_lookback_buffer=lookback,
+        agent_id=episode.agent_id,
+        module_id=episode.module_id,
+        multi_agent_episode_id=episode.multi_agent_episode_id,
     )
     converted.custom_data.update(episode.custom_data)
     return converted

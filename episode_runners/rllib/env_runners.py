@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
@@ -33,20 +36,25 @@ class EnvironmentFailed(Exception):
     """Error that wraps an exception of an environment, so that RLlib can distinguish it from other errors."""
 
 
+@contextmanager
+def environment_errors() -> Iterator[None]:
+    """Context manager that raises the block's exceptions as `EnvironmentFailed`."""
+    try:
+        yield
+    except Exception as error:
+        raise EnvironmentFailed from error
+
+
 class GuardedVectorEnv(gym.vector.VectorWrapper):
     """Vector environment whose exceptions are raised as `EnvironmentFailed`."""
 
     def reset(self, **arguments: Any) -> Any:
-        try:
+        with environment_errors():
             return self.env.reset(**arguments)
-        except Exception as error:
-            raise EnvironmentFailed from error
 
     def step(self, actions: Any) -> Any:
-        try:
+        with environment_errors():
             return self.env.step(actions)
-        except Exception as error:
-            raise EnvironmentFailed from error
 
 
 class GuardedMultiAgentEnv:
@@ -56,16 +64,12 @@ class GuardedMultiAgentEnv:
         self.env = env
 
     def reset(self, **arguments: Any) -> Any:
-        try:
+        with environment_errors():
             return self.env.reset(**arguments)
-        except Exception as error:
-            raise EnvironmentFailed from error
 
     def step(self, actions: Any) -> Any:
-        try:
+        with environment_errors():
             return self.env.step(actions)
-        except Exception as error:
-            raise EnvironmentFailed from error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["env"], name)
@@ -106,6 +110,7 @@ class EpisodesRunner(RLlibEnvRunner):
     ) -> list[Any]:
         options = {"explore": explore, "random_actions": random_actions}
         interrupted: list[Any] = []
+        began = perf_counter()
         while True:
             runner = self._current_runner()
             force_reset, self._needs_reset = force_reset or self._needs_reset, False
@@ -123,7 +128,8 @@ class EpisodesRunner(RLlibEnvRunner):
                     interrupted += recovered
                     num_timesteps = max(num_timesteps - sum(map(len, recovered)), 1)
         episodes = [*interrupted, *sampled]
-        num_ended = self._counts.add(episodes)
+        num_steps = sum(map(len, episodes))
+        num_ended = self._counts.add(episodes, (perf_counter() - began) * self.num_envs / max(num_steps, 1))
         self._count_steps(episodes, num_ended)
         return episodes
 
@@ -134,7 +140,9 @@ class EpisodesRunner(RLlibEnvRunner):
             arguments: as in RLlib.
         """
         episodes = super().sample(**arguments)
-        return episodes if issubclass(self.config.learner_class, EpisodesLearner) else rllib_episodes(episodes)
+        if issubclass(self.config.learner_class, EpisodesLearner):
+            return episodes
+        return rllib_episodes(episodes, self.config.policy_mapping_fn)
 
     def _current_runner(self) -> Any:
         """Return this library's runner for the current environments. It is created if they are new."""

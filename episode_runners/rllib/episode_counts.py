@@ -33,13 +33,18 @@ class EpisodeCounts:
         self._ongoing: dict[Any, Totals] = {}  # by episode id
         self._ended: list[tuple[Any, ...]] = []
 
-    def add(self, chunks: Sequence[Any]) -> int:
-        """Count the chunks of one call of `sample`, and return how many episodes ended."""
+    def add(self, chunks: Sequence[Any], seconds_per_step: float) -> int:
+        """Count the chunks of one call of `sample`, and return how many episodes ended.
+
+        Args:
+            chunks: the chunks.
+            seconds_per_step: mean duration of a step of all environments in this call.
+        """
         ongoing: dict[Any, Totals] = {}  # a chunk that is missing in this call never continues
         num_before = len(self._ended)
         for chunk in chunks:
             totals = ongoing.get(chunk.id_) or self._ongoing.get(chunk.id_) or Totals()
-            totals.add(chunk)
+            totals.add(chunk, seconds_per_step)
             if chunk.is_done:
                 self._ended.append(totals.arguments(chunk))
                 continue
@@ -69,9 +74,9 @@ class Totals:
         self.modules: dict[Any, float] = {}
         self.agent_steps: dict[str, int] = {}
 
-    def add(self, chunk: Any) -> None:
+    def add(self, chunk: Any, seconds_per_step: float) -> None:
         """Add the rewards, duration and steps of a chunk of the episode."""
-        self.seconds += chunk.get_duration_s()
+        self.seconds += len(chunk) * seconds_per_step
         if not isinstance(chunk, MultiAgentEpisode):
             self.value += float(chunk.get_return())
             return

@@ -11,6 +11,7 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns as RLlibColumns
 from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from connectors import learner_pipeline
@@ -66,8 +67,8 @@ class EpisodesToBatches(ConnectorV2):
     ) -> dict[Any, Any]:
         batches = {}
         for module_id, module_episodes in AgentToModuleMapping.dealt(episodes).items():
-            if module_id not in rl_module:
-                continue
+            if module_id not in rl_module or not isinstance(rl_module[module_id].unwrapped(), ValueFunctionAPI):
+                continue  # RLlib trains no module without values by PPO, such as a heuristic
             pack = EpisodePack.from_episodes(module_episodes)
             policy = ModulePolicy(lambda module_id=module_id: rl_module[module_id])
             if module_id not in self._pipelines:

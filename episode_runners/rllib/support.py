@@ -34,11 +34,6 @@ def check_support(config: Any) -> None:
             stacklevel=4,
         )
     _check_algorithm(config.algo_class)
-    if config.is_multi_agent and not issubclass(config.algo_class, PPO):
-        raise InvalidArgument(
-            f"install(config): {config.algo_class.__name__} with several agents is not supported; several agents are "
-            "supported with PPO"
-        )
     if config.env_runner_cls is not None:
         raise InvalidArgument(
             f"install(config): env_runner_cls={config.env_runner_cls.__name__} would be replaced; remove it with "

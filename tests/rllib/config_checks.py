@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
+import ray
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -82,3 +83,9 @@ def test_install_in_the_config_of_an_algorithm_raises() -> None:
     config.freeze()
     with pytest.raises(InvalidArgument, match=r"install\(config.copy\(copy_frozen=False\)\)"):
         install(config)
+
+
+def test_untested_version_of_ray_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.99.1")
+    with pytest.warns(UserWarning, match="was tested with Ray 2.60, and this is Ray 2.99.1"):
+        install(PPOConfig())

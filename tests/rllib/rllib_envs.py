@@ -39,7 +39,7 @@ class Scripted(gym.Env):
         self.t, self.num_steps = self.t + 1, self.num_steps + 1
         if self.raises_every and self.num_steps % self.raises_every == 0:
             raise ValueError("a planned failure")
-        return self.observed(), float(self.t % 3), self.t >= self.length, False, {}
+        return self.observed(), float(self.t % 3), self.t >= self.length, False, {"t": self.t}
 
     def observed(self) -> np.ndarray:
         return np.array([self.t, self.length], np.float32)

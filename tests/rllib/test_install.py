@@ -23,7 +23,8 @@ def run_checks(*arguments: str) -> None:
 
 
 def test_install_in_one_process() -> None:
-    run_checks("tests/rllib/config_checks.py", "tests/rllib/algorithm_checks.py")
+    names = ("config", "algorithm", "multi_agent")
+    run_checks(*(f"tests/rllib/{name}_checks.py" for name in names))
 
 
 @pytest.mark.slow
