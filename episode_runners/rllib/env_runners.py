@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +24,7 @@ from episode_runners.rllib.episode_counts import EpisodeCounts, log_multi_agent_
 from episode_runners.rllib.events import hooks_of
 from episode_runners.rllib.learners import EpisodesLearner
 from episode_runners.rllib.module_policy import ModulePolicy
-from episode_runners.rllib.pipelines import connector_in
+from episode_runners.rllib.pipelines import check_restored_connectors, connector_in
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
 
@@ -81,6 +82,7 @@ class EpisodesRunner(RLlibEnvRunner):
     config: Any
     env: Any
     module: Any
+    num_envs: int
     _weights_seq_no: int
     _seed: int | None
     _log_episode_metrics: Any
@@ -92,6 +94,30 @@ class EpisodesRunner(RLlibEnvRunner):
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         self._counts = EpisodeCounts()
         super().__init__(config=config, **kwargs)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state of this env runner.
+
+        Raises:
+            StateMismatch: the state is of an env runner without `install`, and contains states of connectors.
+        """
+        for component in ("env_to_module_connector", "module_to_env_connector"):
+            check_restored_connectors(
+                getattr(self, f"_{component.removesuffix('_connector')}", None), state.get(component)
+            )
+        super().set_state(state)
+
+    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        """Restore the state of this env runner from a checkpoint's folder.
+
+        Raises:
+            StateMismatch: the checkpoint was written without `install`, and contains states of connectors.
+        """
+        for component in ("env_to_module_connector", "module_to_env_connector"):
+            folder = Path(path) / component
+            names = [child.name for child in folder.iterdir() if child.is_dir()] if folder.is_dir() else []
+            check_restored_connectors(getattr(self, f"_{component.removesuffix('_connector')}", None), names)
+        super().restore_from_path(path, *args, **kwargs)
 
     def _make_runner(self, seed: int | None) -> Any:
         raise NotImplementedError

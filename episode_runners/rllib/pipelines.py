@@ -18,6 +18,7 @@ __all__ = [
     "MultiAgentEnvToModuleInRLlib",
     "MultiAgentModuleToEnvInRLlib",
     "PipelineInRLlib",
+    "check_restored_connectors",
     "connector_in",
 ]
 
@@ -144,3 +145,27 @@ def connector_in(connectors: Any) -> Any:
         if isinstance(connector, PipelineInRLlib):
             return connector
     raise StateMismatch(f"{type(connectors).__name__} was made without install(config); build the algorithm with it")
+
+
+def check_restored_connectors(connectors: Any, names: Iterable[str] | None) -> None:
+    """Check that the connectors with a state in a checkpoint include the `PipelineInRLlib` of an RLlib pipeline.
+
+    RLlib skips connectors that are not in a checkpoint. Without this check, a checkpoint of RLlib's own connectors
+    leaves the filters empty.
+
+    Args:
+        connectors: RLlib's pipeline that is restored, or None if there is none.
+        names: names of the connectors in the checkpoint, or None if it contains no connectors.
+
+    Raises:
+        StateMismatch: the checkpoint has states of connectors, and none of the `PipelineInRLlib`.
+    """
+    names = list(names or ())
+    if connectors is None or not names:
+        return
+    expected = type(connector_in(connectors)).__name__
+    if expected not in names:
+        raise StateMismatch(
+            f"the checkpoint has states of {names}, and none of {expected}: it was written without install(config). "
+            "Restore it with an algorithm whose config is not installed"
+        )

@@ -130,7 +130,7 @@ def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
         raise UnknownKey("from_skyrl: the output has no 'rollout_logprobs'; let the inference engine return them")
     ids = output.get("trajectory_ids") or [f"skyrl/{k}" for k in range(num)]
     groups = output.get("instance_ids") or [getattr(id_, "instance_id", None) for id_ in ids]
-    ids = [id_.to_string() if hasattr(id_, "to_string") else str(id_) for id_ in ids]
+    ids = [str(getattr(id_, "to_string", id_.__str__)()) for id_ in ids]
     stops = output.get("stop_reasons") or ["stop"] * num
     return episodes_of_samples(
         _sample(prompt, response, mask, logps, rewards, id_, group, stop == "length")

@@ -28,7 +28,7 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from episode_runners.rllib import install
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.converters import from_rllib
-from episodes.errors import EpisodeError, InvalidArgument
+from episodes.errors import EpisodeError, InvalidArgument, StateMismatch
 from tests.rllib.rllib_envs import SameObservations, Scripted, ScriptedAgents, multi_agent, numbers_of, ppo
 
 
@@ -251,6 +251,26 @@ def test_checkpoint_restores_filters_and_continues(agents: bool, tmp_path: Any) 
     assert restored.train()["num_env_steps_sampled_lifetime"] >= 1200
     algorithm.set_state(restored.get_state())
     algorithm.train()
+
+
+@pytest.mark.parametrize("agents", [slow(False), True])
+@pytest.mark.parametrize("filters", [False, True])
+@pytest.mark.parametrize("from_path", [False, True])
+def test_checkpoint_of_rllib_with_filters_raises(agents: bool, filters: bool, from_path: bool, tmp_path: Any) -> None:
+    config = multi_agent(ppo(num_envs=2)) if agents else ppo(num_envs=2)
+    if filters:
+        config.env_runners(env_to_module_connector=lambda *_: [MeanStdFilter(multi_agent=agents)])
+    plain, _ = train(config.copy(), 1)
+    installed = install(config).build_algo()
+    plain.save_to_path(tmp_path)
+    restore = (lambda: installed.restore_from_path(tmp_path)) if from_path else (lambda: installed.set_state(state))
+    state = plain.get_state()
+    if filters:
+        with pytest.raises(StateMismatch, match="written without install"):
+            restore()
+    else:
+        restore()
+        assert installed.training_iteration == 1
 
 
 def test_modules_can_be_added_and_removed() -> None:
