@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,8 +163,12 @@ def train(seed: int, num_updates: int = 300) -> Iterator[tuple[TokenGRPO, Episod
     """Train, and yield after each update the algorithm, the episodes, and the share of right answers before it."""
     torch.manual_seed(seed)
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    config = TokenGRPOConfig(learning_rate=5e-4, num_epochs=2, num_minibatches=4, layout="padded", clip_high=0.28)
-    grpo = TokenGRPO(Transformer(), config, seed=seed)
+    config = TokenGRPOConfig(
+        learning_rate=1e-3, num_epochs=2, num_minibatches=4, layout="padded", clip_high=0.28, kl_coefficient=0.03
+    )
+    model = Transformer()
+    reference = deepcopy(model)  # the KL to the first, almost uniform policy keeps the exploration
+    grpo = TokenGRPO(model, config, reference=reference, seed=seed)
     for update in range(num_updates):
         asked = [Question(*rng.integers(0, NUM_KEYS, 2).tolist()) for _ in range(GROUPS)]
         questions = [(group, question) for group, question in enumerate(asked) for _ in range(GROUP_SIZE)]

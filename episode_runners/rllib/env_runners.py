@@ -105,7 +105,7 @@ class EpisodesRunner(RLlibEnvRunner):
             check_restored_connectors(
                 getattr(self, f"_{component.removesuffix('_connector')}", None), state.get(component)
             )
-        super().set_state(state)
+        super().set_state(state)  # type: ignore[misc]  # of RLlib's subclass
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Restore the state of this env runner from a checkpoint's folder.
@@ -117,7 +117,7 @@ class EpisodesRunner(RLlibEnvRunner):
             folder = Path(path) / component
             names = [child.name for child in folder.iterdir() if child.is_dir()] if folder.is_dir() else []
             check_restored_connectors(getattr(self, f"_{component.removesuffix('_connector')}", None), names)
-        super().restore_from_path(path, *args, **kwargs)
+        super().restore_from_path(path, *args, **kwargs)  # type: ignore[misc]  # of RLlib's subclass
 
     def _make_runner(self, seed: int | None) -> Any:
         raise NotImplementedError
