@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict
-from connectors.fingerprint import describe_space
+from connectors.fingerprint import JOINT, describe_space
 from episodes.errors import WrongType
 from episodes.pack import EpisodePack
 
@@ -136,14 +137,19 @@ class ModuleToEnv(Protocol):
         ...
 
 
-def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> dict[str, Any]:
-    """Return the settings and spaces of both pipelines that a trained policy depends on, as plain values."""
+def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv, joint: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return the settings and spaces of both pipelines that a trained policy depends on, as plain values.
+
+    Args:
+        joint: [name, settings] of the preprocessors of all agents' observations, which run before `env_to_module`.
+    """
     return {
         "observations": describe_space(env_to_module.observation_space),
         "actions": describe_space(module_to_env.input_action_space, bounds=True),
         "env_to_module": env_to_module.fingerprint,
         "module_to_env": module_to_env.fingerprint,
         "views": getattr(env_to_module, "view_settings", []),
+        JOINT: list(joint),
     }
 
 

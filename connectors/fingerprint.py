@@ -33,6 +33,7 @@ from gymnasium import spaces
 from episodes.errors import StateMismatch, UnreadableData
 
 __all__ = [
+    "JOINT",
     "acting_parts",
     "check_acting_pipelines",
     "check_fingerprint",
@@ -47,7 +48,8 @@ __all__ = [
 ]
 
 ATTRIBUTE = "pipeline_fingerprint"
-_COMPARED = ("observations", "actions", "env_to_module", "module_to_env")
+JOINT = "joint_preprocessors"  # of all agents: `MultiAgentEnvToModule(..., joint=[...])`
+_COMPARED = ("observations", "actions", "env_to_module", "module_to_env", JOINT)
 
 _NO_SETTINGS = frozenset({"input_observation_space", "input_action_space", "name", "seed", "device"})
 _STABLE = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray, Enum, spaces.Space)
@@ -181,7 +183,7 @@ def check_fingerprint(
 
 def _differences(key: str, policy_stamp: Mapping[str, Any], pipeline_stamp: Mapping[str, Any]) -> list[str]:
     """Describe how one entry of the policy's fingerprint differs from the same entry of the pipelines."""
-    before, now = policy_stamp.get(key), pipeline_stamp[key]
+    before, now = policy_stamp.get(key, [] if key == JOINT else None), pipeline_stamp[key]
     if before == now:
         return []
     if not isinstance(now, list) or not isinstance(before, list):

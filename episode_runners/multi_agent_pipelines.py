@@ -194,7 +194,8 @@ class RunnerPipelines:
         policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
         seeing.bind_policy(policy)
         self.module_to_env[module_id].bind_policy(policy)
-        fingerprint = self._fingerprints[module_id] = fingerprint_of(seeing, self.module_to_env[module_id])
+        acting, joint = self.module_to_env[module_id], self.env_to_module.joint.fingerprint
+        fingerprint = self._fingerprints[module_id] = fingerprint_of(seeing, acting, joint)
         if self.checks:
             check_fingerprint(policy, fingerprint)
 

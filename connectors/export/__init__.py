@@ -11,7 +11,8 @@ from pathlib import Path
 from connectors.actor import Actor
 from connectors.export.onnx_file import build_onnx
 from connectors.export.parity import Parity, Source, check_parity
-from episodes.errors import InvalidArgument, WrongType
+from connectors.fingerprint import JOINT, stamped
+from episodes.errors import InvalidArgument, NotExportable, WrongType
 from episodes.tracks.validation import checked_count
 
 __all__ = ["Export", "export"]
@@ -89,6 +90,7 @@ def export(
     num_steps = checked_count("num_steps", num_steps)
     if batch not in (None, 1):
         raise InvalidArgument(f"export: batch is {batch!r}; give 1, or None for any number of observations")
+    _check_joint(actor)
     actor.check()
     model, _ = build_onnx(actor, explore=explore, outputs=outputs, batch=batch, double=double)
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -103,3 +105,13 @@ def export(
     shutil.copyfile(_TEMPLATE, target.with_name("serve.py"))
     names = tuple(value.name for value in model.graph.input), tuple(value.name for value in model.graph.output)
     return Export(target, target.stat().st_size, *names, parity)
+
+
+def _check_joint(actor: Actor) -> None:
+    """Raise `NotExportable` if the policy was trained behind preprocessors of all agents' observations."""
+    joint = [name for name, _ in (stamped(actor.policy) or {}).get(JOINT, ())]
+    if joint:
+        raise NotExportable(
+            f"connector {', '.join(joint)} reads the observations of all agents (joint=), and a file takes those of "
+            "one agent; compute its output in a wrapper of the environment, and train with that environment"
+        )

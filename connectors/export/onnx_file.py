@@ -7,12 +7,13 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from connectors.actor import Actor
 from connectors.export.actor_graph import ActorGraph, explained
@@ -41,11 +42,11 @@ def build_onnx(
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     names = tuple(dict.fromkeys(outputs))
+    _check_space("observation_space", actor.observation_space)
+    _check_space("action_space", actor.action_space)
     graph = ActorGraph(actor.copy_pipelines(), explore, names)  # tracing runs code of the user, which may keep a state
     num_rows = _MANY if batch is None else batch
     lookback = max(graph.views.lookback, 0)
-    _check_space("observation_space", actor.observation_space)
-    _check_space("action_space", actor.action_space)
     observations = nested.map_leaves(torch.from_numpy, empty_items(actor.observation_space, num_rows))
     rewards = torch.zeros(num_rows)
     with torch.no_grad():
@@ -79,11 +80,27 @@ def _check_space(name: str, space: Any) -> None:
     """Raise `NotExportable` unless the space contains arrays of numbers, possibly nested."""
     if space is None:
         raise NotExportable(f"the actor's {name} is not known; give it to Actor")
+    keys = [key for key in _keys_of(space) if not isinstance(key, str)]
+    if keys:
+        raise NotExportable(
+            f"{name} has the key {keys[0]!r} in a Dict space, and the names in a file are strings; use strings as keys "
+            "in the environment, or in a wrapper of it"
+        )
     dtypes = dtypes_of(space)
     if dtypes is None or any(dtype is None for dtype in nested.leaves(dtypes)):
         raise NotExportable(
             f"{name} {space} has parts that are not arrays of numbers; an exported file takes only these"
         )
+
+
+def _keys_of(space: Any) -> Iterator[Any]:
+    """Yield the keys of all Dict spaces in a space."""
+    if isinstance(space, spaces.Dict):
+        yield from space.spaces
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        for part in parts:
+            yield from _keys_of(part)
 
 
 def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:

@@ -35,73 +35,100 @@ class ServedPolicy:
     def __init__(self, path, num_envs=1, seed=None, threads=1):
         import onnxruntime
 
+        if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
+            raise ValueError(f"num_envs is {num_envs!r}: give 1 or more")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.about = json.loads(self.session.get_modelmeta().custom_metadata_map["rl_episodes"])
+        self.about = json.loads(self.session.get_modelmeta().custom_metadata_map.get("rl_episodes", "{}"))
+        if self.about.get("format") != 1:
+            raise ValueError(f"{path} was not exported by this version of rl-episodes: export it again, with serve.py")
         self.num_envs, self.generator, self.outputs = num_envs, np.random.default_rng(seed), {}
         self._names = [output.name for output in self.session.get_outputs()]
+        self._forms = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in self.about["inputs"].items()}
         self._initial = {
-            name: np.broadcast_to(np.asarray(value, self.about["inputs"][name][0]), self.about["inputs"][name][1])
+            name: np.broadcast_to(np.asarray(value, self._forms[name][0]), self._forms[name][1])
             for name, value in self.about["initial_state"].items()
         }
         self.state = {name: np.repeat(array[None], num_envs, 0) for name, array in self._initial.items()}
 
     def reset(self, first=True):
         """Start new episodes in the environments where `first`, bool [num_envs], is True."""
-        first = np.broadcast_to(np.asarray(first, bool), self.num_envs)
+        first = self._checked_first(first)
         if first.any():
             for name, array in self._initial.items():
                 self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, self.state[name])
 
     def act(self, observation, reward=None, first=False):
         """Return the action for one observation without a batch axis."""
-        leaves = {name: np.asarray(leaf)[None] for name, leaf in _leaves(self.about["observation"], observation)}
-        outputs = self._run(leaves, reward, first, None)
+        if self.num_envs != 1:
+            raise ValueError(f"act is for one environment: call the policy with observations of {self.num_envs}")
+        outputs = self._run(observation, reward, first, None, ())
         return _nested(self.about["action"], {name: array[0] for name, array in outputs.items()})
 
     def __call__(self, observations, rewards=None, first=False, noise=None):
         """Return the actions [num_envs, ...] for observations [num_envs, ...], in the environment's structure."""
-        leaves = dict(_leaves(self.about["observation"], observations))
-        return _nested(self.about["action"], self._run(leaves, rewards, first, noise))
+        return _nested(self.about["action"], self._run(observations, rewards, first, noise, (self.num_envs,)))
 
-    def _run(self, observations, rewards, first, noise):
-        inputs = {}
-        if "reward" in self.about["inputs"]:
-            if rewards is None and not np.all(first):
+    def _run(self, observations, rewards, first, noise, batch):
+        inputs, rows, first = {}, (self.num_envs,), self._checked_first(first)
+        for name, leaf in _leaves(self.about["observation"], observations, "obs"):
+            if name in self._forms:  # the policy may not read all parts
+                inputs[name] = _checked(name, leaf, *self._forms[name], batch, rows)
+        if "reward" in self._forms:
+            if rewards is None and not first.all():
                 raise ValueError("this policy sees rewards: give the rewards of the last actions")
-            rewards = np.asarray(0 if rewards is None else rewards, np.float32)
-            inputs["reward"] = np.array(np.broadcast_to(rewards, self.num_envs))
-        for name in observations.keys() & self.about["inputs"].keys():  # the policy may not read all parts
-            inputs[name] = self._checked(name, np.asarray(observations[name]))
-        if self.about["noise"]:
-            draws = [(getattr(self.generator, _NOISE[kind]), size) for kind, size in self.about["noise"]]
-            drawn = [draw((self.num_envs, size), np.float32) for draw, size in draws]
-            inputs["noise"] = np.concatenate(drawn, 1) if noise is None else noise
+            rewards = np.zeros(batch) if rewards is None else rewards
+            inputs["reward"] = _checked("reward", rewards, *self._forms["reward"], batch, rows)
+        draws = [(getattr(self.generator, _NOISE[kind]), (*rows, size)) for kind, size in self.about["noise"]]
+        if draws:
+            drawn = noise if noise is not None else np.concatenate([draw(size, np.float32) for draw, size in draws], 1)
+            inputs["noise"] = _checked("noise", drawn, *self._forms["noise"], rows, rows)
+        elif noise is not None:
+            raise ValueError("noise was given, and this policy is greedy: export it with explore=True")
         self.reset(first)
         inputs |= self.state
-        rows = [inputs]
+        runs = [inputs]
         if self.about["batch"] == 1:
-            rows = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(self.num_envs)]
-        results = zip(*(self.session.run(None, row) for row in rows), strict=True)
+            runs = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(self.num_envs)]
+        results = zip(*(self.session.run(None, run) for run in runs), strict=True)
         self.outputs = {name: np.concatenate(parts) for name, parts in zip(self._names, results, strict=True)}
         self.state = {name: self.outputs["next" + name[5:]] for name in self.state}
         return self.outputs
 
-    def _checked(self, name, array):
-        dtype, shape = self.about["inputs"][name]
-        if array.shape != (self.num_envs, *shape) or (array.dtype.kind == "f" and np.dtype(dtype).kind != "f"):
-            raise ValueError(f"{name} is {array.dtype} {array.shape}: give {dtype} {(self.num_envs, *shape)}")
-        return np.ascontiguousarray(array, dtype)
+    def _checked_first(self, first):
+        flags = np.asarray(first)
+        if flags.dtype != bool or flags.shape not in ((), (self.num_envs,)):
+            raise ValueError(f"first is {first!r}: give True, False, or an array of {self.num_envs} bools")
+        return np.broadcast_to(flags, self.num_envs)
 
 
-def _leaves(names, value):
+def _checked(name, value, dtype, shape, batch, rows):
+    """Return a value [*batch, *shape] as an array [*rows, *shape] of a dtype, which must hold its numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.empty((), object)
+    if array.shape != (*batch, *shape) or array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
+        raise ValueError(f"{name} is {array.dtype} {array.shape}: give {dtype} {(*batch, *shape)}")
+    result = np.ascontiguousarray(array, dtype)
+    if dtype.kind != "f" and result.dtype != array.dtype and (result != array).any():
+        raise ValueError(f"{name} is {array.tolist()}, which {dtype} cannot hold")
+    return result.reshape(*rows, *shape)
+
+
+def _leaves(names, value, path):
     """Yield the name and value of each array in nested dicts and tuples."""
     if isinstance(names, str):
         yield names, value
-    else:
-        for key in names if isinstance(names, dict) else range(len(names)):
-            yield from _leaves(names[key], value[key])
+        return
+    keys = list(names) if isinstance(names, dict) else list(range(len(names)))
+    parts = dict(enumerate(value)) if isinstance(value, (tuple, list)) else value
+    if not isinstance(parts, dict) or set(parts) != set(keys):
+        given = f"the parts {list(parts)}" if isinstance(parts, dict) else f"no parts, but is a {type(value).__name__}"
+        raise ValueError(f"{path} has {given}: give {keys}")
+    for key in keys:
+        yield from _leaves(names[key], parts[key], f"{path}/{key}")
 
 
 def _nested(names, arrays):

@@ -12,9 +12,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
-from connectors import Actor, distribution_for, module_to_env_pipeline
+from connectors import Actor, module_to_env_pipeline
 from connectors.env_to_module import (
     FlattenObservations,
     ForEachAgent,
@@ -37,15 +36,7 @@ from episode_learners import (
 )
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.tracks import nested
-
-CHOICE, BOX = spaces.Discrete(3, start=1), spaces.Box(-2.0, 6.0, (2,), np.float32)
-NUMBERS = spaces.Box(-5.0, 5.0, (3,), np.float32)
-PARTS = spaces.Dict({"place": NUMBERS, "kind": spaces.Discrete(4)})
-
-
-def squashed(observation_space: Any, action_space: Any) -> MLPPolicy:
-    return MLPPolicy(observation_space, action_space, distribution=distribution_for(action_space, squashed=True))
-
+from tests.actor_cases import BOX, CHOICE, NUMBERS, PARTS, make_actor, sample_items, squashed
 
 KINDS: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "mlp": (MLPPolicy, NUMBERS, CHOICE, [MeanStdFilter(clip_by_value=3.0)]),
@@ -61,22 +52,13 @@ KINDS: dict[str, tuple[Any, Any, Any, list[Any]]] = {
 
 
 def filled_actor(kind: str) -> Actor:
-    make, observation_space, action_space, pieces = KINDS[kind]
-    actor = Actor(make, observation_space, action_space, pieces=pieces)
-    rows = nested.stack(observations_of(observation_space, 20))
-    actor.env_to_module.rewrite(rows, None, True)
-    return actor
-
-
-def observations_of(space: Any, num: int) -> list[Any]:
-    space.seed(3)
-    return [space.sample() for _ in range(num)]
+    return make_actor(*KINDS[kind])
 
 
 def logits_of(actor: Actor) -> np.ndarray:
     """Return the distribution inputs of an episode, float32 [8, ...]."""
     result, state = [], None
-    for observation in observations_of(actor.observation_space, 8):
+    for observation in sample_items(actor.observation_space, 8):
         _, state = actor.act(observation, state, reward=0.5)
         result.append(state.outputs["action_dist_inputs"])
     return np.array(result)
@@ -101,7 +83,7 @@ def test_actors_of_all_policies_load_in_another_process(tmp_path: Path) -> None:
 def test_named_and_repeated_connectors_are_rebuilt(tmp_path: Path) -> None:
     pieces = [MeanStdFilter(name="first"), FlattenObservations(dtype=np.float64), FrameStacking(num_frames=2)]
     actor = Actor(MLPPolicy, NUMBERS, BOX, pieces=[*pieces, FrameStacking(num_frames=3)])
-    actor.env_to_module.rewrite(nested.stack(observations_of(NUMBERS, 20)))
+    actor.env_to_module.rewrite(nested.stack(sample_items(NUMBERS, 20)))
     actor.save(tmp_path / "a.actor")
     loaded = Actor.load(tmp_path / "a.actor", MLPPolicy)
     assert loaded.env_to_module.names == actor.env_to_module.names

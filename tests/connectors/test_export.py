@@ -17,7 +17,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from connectors import Actor, distribution_for, module_to_env_pipeline
+from connectors import Actor, module_to_env_pipeline
 from connectors.env_to_module import (
     FlattenObservations,
     FrameStacking,
@@ -39,38 +39,22 @@ from episode_learners import (
     SACPolicy,
     TransformerPolicy,
 )
-from episode_learners.networks import Autoregressive
 from episode_runners import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, NotExportable, StateMismatch, WrongType
 from episodes.tracks import nested
-
-CHOICE, BOX = spaces.Discrete(3, start=1), spaces.Box(-2.0, 6.0, (2,), np.float32)
-NUMBERS = spaces.Box(-5.0, 5.0, (3,), np.float32)
-PARTS = spaces.Dict(
-    {
-        "place": NUMBERS,
-        "kind": spaces.Discrete(4, start=1),
-        "bits": spaces.MultiDiscrete([2, 3]),
-        "on": spaces.MultiBinary(2),
-    }
+from tests.actor_cases import (
+    BOX,
+    CHOICE,
+    IMAGE,
+    MASKED,
+    NESTED,
+    NUMBERS,
+    PARTS,
+    SMALL,
+    autoregressive,
+    make_actor,
+    squashed,
 )
-IMAGE = spaces.Box(0, 255, (42, 42, 1), np.uint8)
-MASKED = spaces.Dict({"observation": NUMBERS, "action_mask": spaces.MultiBinary(3)})
-NESTED = spaces.Dict(
-    {
-        "go": spaces.Discrete(3, start=-1),
-        "how": spaces.Tuple([BOX, spaces.MultiDiscrete([2, 4])]),
-        "on": spaces.MultiBinary(2),
-    }
-)
-
-
-def squashed(observation_space: Any, action_space: Any) -> MLPPolicy:
-    return MLPPolicy(observation_space, action_space, distribution=distribution_for(action_space, squashed=True))
-
-
-def autoregressive(observation_space: Any, action_space: Any) -> EncoderPolicy:
-    return EncoderPolicy(observation_space, action_space, distribution=Autoregressive(action_space))
 
 
 def all_views() -> list[Any]:
@@ -78,7 +62,6 @@ def all_views() -> list[Any]:
     return [FlattenObservations(), MeanStdFilter(), FrameStacking(num_frames=4), *views]
 
 
-SMALL = {"hidden_sizes": (16,)}
 POLICIES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "mlp": (partial(MLPPolicy, **SMALL), NUMBERS, CHOICE, []),
     "mlp, filter": (partial(MLPPolicy, **SMALL), NUMBERS, CHOICE, [MeanStdFilter()]),
@@ -117,19 +100,7 @@ def lstm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Actor, Path]:
 
 def made_actor(kind: str) -> Actor:
     """Return an actor whose actions depend on its observations."""
-    make, observation_space, action_space, pieces = POLICIES[kind]
-    torch.manual_seed(0)
-    actor = Actor(make, observation_space, action_space, pieces=pieces)
-    with torch.no_grad():
-        for parameter in actor.policy.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    if isinstance(actor.policy, QPolicy):
-        actor.policy.epsilon = 0.3
-    observation_space.seed(1)
-    rows = [observation_space.sample() for _ in range(40)]
-    if actor.env_to_module.rewrites:
-        actor.env_to_module.rewrite(nested.stack(rows), None, True)
-    return actor
+    return make_actor(*POLICIES[kind])
 
 
 FAST = [("mlp, nested actions", True)]  # all of them: see test_export_matrix too
