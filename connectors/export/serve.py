@@ -97,18 +97,22 @@ class ServedPolicy:
         return self.outputs
 
     def _checked_first(self, first):
-        flags = np.asarray(first)
+        flags = _array(first)
         if flags.dtype != bool or flags.shape not in ((), (self.num_envs,)):
             raise ValueError(f"first is {first!r}: give True, False, or an array of {self.num_envs} bools")
         return np.broadcast_to(flags, self.num_envs)
 
 
+def _array(value):
+    try:
+        return np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return np.empty((), object)
+
+
 def _checked(name, value, dtype, shape, batch, rows):
     """Return a value [*batch, *shape] as an array [*rows, *shape] of a dtype, which must hold its numbers."""
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        array = np.empty((), object)
+    array = _array(value)
     if array.shape != (*batch, *shape) or array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
         raise ValueError(f"{name} is {array.dtype} {array.shape}: give {dtype} {(*batch, *shape)}")
     result = np.ascontiguousarray(array, dtype)

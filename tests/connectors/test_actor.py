@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,19 +13,21 @@ import torch
 from gymnasium import spaces
 from mpe2 import simple_spread_v3
 
-from connectors import Actor, compute_action, env_to_module_pipeline
+from connectors import Actor, MultiAgentEnvToModule, compute_action, env_to_module_pipeline
 from connectors.env_to_module import (
     FlattenObservations,
     FrameStacking,
     MeanStdFilter,
+    MultiAgentObservationPreprocessor,
     ObservationPreprocessor,
     PrevActionsPrevRewards,
     TransformerContext,
 )
+from connectors.export import export
 from connectors.views import time_steps
 from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
-from episodes.errors import InvalidArgument, StateMismatch, WrongType
+from episodes.errors import InvalidArgument, NotExportable, StateMismatch, WrongType
 from episodes.tracks import nested
 
 SEED, NUM_STEPS = 3, 12
@@ -254,6 +257,33 @@ def test_runner_rejects_an_actor_of_other_spaces() -> None:
         StateMismatch, match=r"observations Box\(\(3,\), float32\), and the environment has Box\(\(4,\)"
     ):
         evaluate("CartPole-v1", Actor(MLPPolicy, NUMBERS, spaces.Discrete(2)))
+
+
+class Centered(MultiAgentObservationPreprocessor):
+    def preprocess(self, observations: Any, episode: Any) -> Any:
+        center = np.mean(list(observations.values()), 0)
+        return {agent: (one - center).astype(np.float32) for agent, one in observations.items()}
+
+
+def test_module_trained_behind_a_joint_preprocessor_does_not_act_alone(tmp_path: Path) -> None:
+    make_env = partial(simple_spread_v3.parallel_env, N=2, max_cycles=5)
+    env = make_env()
+    of_agent = env.observation_space("agent_0"), env.action_space("agent_0")
+    options: dict[str, Any] = {"agent_to_module_mapping_fn": lambda agent_id, episode: "all"}
+    pipelines = MultiAgentEnvToModule({"all": env_to_module_pipeline(*of_agent)}, joint=[Centered()])
+    runner = MultiAgentEnvRunner(make_env, {"all": MLPPolicy(*of_agent)}, env_to_module=pipelines, seed=0, **options)
+    runner.sample(num_episodes=1)
+    actor = runner.actors["all"]
+    for act in (
+        lambda: actor.act(of_agent[0].sample()),
+        lambda: evaluate(make_env, runner.actors, num_episodes=1, **options),
+        lambda: Actor(actor.policy).act(of_agent[0].sample()),
+    ):
+        with pytest.raises(StateMismatch, match=r"joint_preprocessors had Centered\(\), which is missing here"):
+            act()
+    with pytest.raises(NotExportable, match="connector Centered reads the observations of all agents"):
+        export(actor, tmp_path / "policy.onnx")
+    assert evaluate(runner, num_episodes=1).returns.shape == (1,)
 
 
 def test_actor_may_be_added_to_the_policies_of_a_runner() -> None:

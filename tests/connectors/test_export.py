@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from connectors import Actor, module_to_env_pipeline
 from connectors.env_to_module import (
@@ -53,6 +56,7 @@ from tests.actor_cases import (
     SMALL,
     autoregressive,
     make_actor,
+    sample_items,
     squashed,
 )
 
@@ -171,24 +175,60 @@ def test_several_environments_are_served_together(lstm: tuple[Actor, Path]) -> N
             np.testing.assert_allclose(together.outputs["action_dist_inputs"][i], inputs, atol=1e-5)
 
 
-def test_served_rewards_are_required_if_a_view_reads_them(lstm: tuple[Actor, Path]) -> None:
-    policy = ServedPolicy(lstm[1])
-    observation = PARTS.sample()
-    policy.act(observation, first=True)
-    with pytest.raises(ValueError, match="this policy sees rewards"):
-        policy.act(observation)
+ARRAYS = st.sampled_from("?bBhiqQfdFSUOM").flatmap(
+    lambda char: st.sampled_from([(), (0,), (1,), (2,), (3,), (1, 3), (3, 1)]).map(
+        lambda shape: np.zeros(shape, f"{char}8[s]" if char == "M" else char)
+    )
+)
+BROKEN = st.one_of(ARRAYS, st.sampled_from([None, "text", [[1.0], [1.0, 2.0]], {"a": 1.0}, (), 300, -1.5]))
 
 
-def test_served_policy_rejects_observations_of_another_form(lstm: tuple[Actor, Path]) -> None:
-    policy = ServedPolicy(lstm[1])
-    observation = PARTS.sample()
-    policy.act(observation, first=True)
-    state = {name: array.copy() for name, array in policy.state.items()}
-    wrong = {"place": np.zeros((1, 3), np.float32), "kind": 1.5, "bits": np.zeros((3, 2), np.int64)}
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=rf"obs/{name} is .*: give "):
-            policy.act({**observation, name: value}, 0.5, first=True)
-    assert all(np.array_equal(policy.state[name], array) for name, array in state.items())
+@given(name=st.sampled_from(["obs/place", "obs/kind", "obs/bits", "obs/on", "reward", "first", "noise"]), value=BROKEN)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_served_policy_names_each_wrong_input_and_keeps_its_state(
+    lstm: tuple[Actor, Path], name: str, value: Any
+) -> None:
+    policy = ServedPolicy(lstm[1], 3)
+    rows = nested.stack(sample_items(PARTS, 3))
+    call = {"obs": rows, "reward": np.ones(3), "first": np.ones(3, bool), "noise": None}
+    policy(rows, call["reward"], call["first"])
+    state = {key: array.copy() for key, array in policy.state.items()}
+    key, _, part = name.partition("/")
+    call |= {key: {**rows, part: value} if part else value}
+    kinds = {"obs/place": "biuf", "reward": "biuf", "first": "b"}.get(name, "biu")
+    shapes = {"obs/place": [(3, 3)], "obs/bits": [(3, 2)], "obs/on": [(3, 2)], "first": [(), (3,)]}.get(name, [(3,)])
+    is_array = isinstance(value, np.ndarray)
+    is_valid = is_array and value.shape in shapes and value.dtype.kind in kinds and name != "noise"
+    if is_valid or (value is None and name in ("noise", "reward")):
+        assert policy(call["obs"], call["reward"], call["first"], call["noise"]).shape == (3,)
+        return
+    with pytest.raises(ValueError, match=rf"^{name} (is|has|was) "):
+        policy(call["obs"], call["reward"], call["first"], call["noise"])
+    assert all(np.array_equal(policy.state[key], array) for key, array in state.items())
+
+
+WRONG_CALLS: list[tuple[str, Callable[[ServedPolicy, Any], Any]]] = [
+    ("obs has the parts .*'bits'.*: give .*'place'", lambda p, o: p.act({"bits": o["bits"]}, first=True)),
+    ("obs has the parts .*'more'", lambda p, o: p.act({**o, "more": 1}, first=True)),
+    ("obs has no parts, but is a ndarray", lambda p, o: p.act(o["place"], first=True)),
+    (r"obs/kind is float64 \(\): give int64 \(\)", lambda p, o: p.act({**o, "kind": 1.5}, first=True)),
+    (r"obs/on is \[300, 0\], which int8 cannot hold", lambda p, o: p.act({**o, "on": [300, 0]}, first=True)),
+    ("this policy sees rewards", lambda p, o: p.act(o)),
+    (r"reward is float64 \(1,\): give float32 \(\)", lambda p, o: p.act(o, [0.5])),
+    ("first is 7: give True, False", lambda p, o: p.reset(7)),
+    (r"first is \[0, 2\]", lambda p, o: p.reset([0, 2])),
+    ("noise was given, and this policy is greedy", lambda p, o: p(nested.stack([o]), [0.5], noise=np.ones((1, 3)))),
+    ("num_envs is 0", lambda p, o: ServedPolicy(p.path, 0)),
+    ("act is for one environment", lambda p, o: ServedPolicy(p.path, 2).act(o, 0.5)),
+]
+
+
+@pytest.mark.parametrize(("words", "call"), WRONG_CALLS, ids=[words for words, _ in WRONG_CALLS])
+def test_served_policy_names_a_wrong_argument(lstm: tuple[Actor, Path], words: str, call: Any) -> None:
+    policy: Any = ServedPolicy(lstm[1])
+    policy.path = lstm[1]
+    with pytest.raises(ValueError, match=words):
+        call(policy, sample_items(PARTS, 1)[0])
 
 
 @pytest.mark.slow
@@ -210,6 +250,9 @@ def test_seeded_noise_is_repeatable(tmp_path: Path) -> None:
         assert (policy.outputs["action_logp"] < 0).all()
     assert runs[0] == runs[1] != runs[2]
     assert len({action for row in runs[0] for action in row}) > 1
+    for noise in (np.zeros((8, 2)), np.zeros(8), "noise"):
+        with pytest.raises(ValueError, match=r"noise is .*: give float32 \(8, 3\)"):
+            policy(np.zeros((8, 3)), noise=noise)
 
 
 def test_file_has_no_paths_and_little_more_than_weights(lstm: tuple[Actor, Path]) -> None:
@@ -281,6 +324,10 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         export(actor, path, outputs=["nothing"])
     with pytest.raises(NotExportable, match="Text"):
         export(Actor(lambda batch, explore=None: {}, spaces.Text(3), CHOICE), path)
+    for name, space in (("observation", spaces.Dict({0: NUMBERS})), ("action", spaces.Dict({"a": NESTED, 0: CHOICE}))):
+        of_spaces = {"observation": NUMBERS, "action": CHOICE, name: space}
+        with pytest.raises(NotExportable, match=f"{name}_space has the key 0 in a Dict"):
+            export(Actor(EncoderPolicy, *of_spaces.values()), path)
     trained = made_actor("mlp, filter")
     trained.policy.pipeline_fingerprint = trained.fingerprint
     trained.env_to_module.reset_state()
