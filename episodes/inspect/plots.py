@@ -73,7 +73,7 @@ def plot_episode(
 
     Args:
         tracks: the paths to draw, such as `["rewards", "observations/speed"]`. By default the rewards, the actions and
-        then the other tracks but infos, at most 12 lines; a note below the plot counts the lines left out.
+            then the other tracks but infos, at most 12 lines; a note below the plot counts the lines left out.
 
     Raises:
         MissingExtra: matplotlib is not installed.
