@@ -52,7 +52,7 @@ class ServedPolicy:
         }
         self.state = {name: np.repeat(array[None], num_envs, 0) for name, array in self._initial.items()}
 
-    def reset(self, first=True):
+    def reset(self, first: bool | np.ndarray = True):
         """Start new episodes in the environments where `first`, bool [num_envs], is True."""
         first = self._checked_first(first)
         if first.any():
