@@ -191,13 +191,13 @@ def test_actions_are_recorded_in_policy_units():
         actions_taken: list[float] = []
 
         def step(self, action: Any) -> Any:
-            self.taken.append(float(action[0]))
+            self.actions_taken.append(float(action[0]))
             return super().step(action)
 
     runner = SingleAgentEnvRunner(Seen, Halves())
     recorded = runner.sample(num_timesteps=3)[0].get_actions()[:, 0]
     np.testing.assert_allclose(recorded, np.tanh([0, 0.5, 1]), rtol=1e-6)
-    np.testing.assert_allclose(Seen.taken, 2 * recorded, rtol=1e-6)
+    np.testing.assert_allclose(Seen.actions_taken, 2 * recorded, rtol=1e-6)
 
 
 def test_random_actions_are_recorded_in_policy_units():

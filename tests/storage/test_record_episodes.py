@@ -131,8 +131,8 @@ def test_recorded_action_is_not_clipped(tmp_path: Path, is_vector: bool) -> None
 
 SPECS: list[dict[str, Any]] = [
     {"entry_point": Clipping},
-    {"entry_point": "test_record_episodes:Clipping", "kwargs": {"most": len}},
-    {"entry_point": "test_record_episodes:Clipping", "kwargs": {"most": (1, 2)}},
+    {"entry_point": "test_record_episodes:Clipping", "kwargs": {"limit": len}},
+    {"entry_point": "test_record_episodes:Clipping", "kwargs": {"limit": (1, 2)}},
 ]
 
 
