@@ -1,4 +1,6 @@
-"""Episodes of language agents: recording conversations turn by turn, and batches of token sequences for losses."""
+"""Record the conversations of language agents as episodes, turn by turn, and make batches of token sequences for
+losses.
+"""
 
 from episodes.tokens.batch import token_batch
 from episodes.tokens.checking import TokenCheck, check_token_batch

@@ -21,7 +21,8 @@ _MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightl
 
 
 def token_kind(dtype: Any, label: str) -> RaggedKind:
-    """Return the `RaggedKind` (dtype and value shape) of token sequences whose tokens have the given dtype.
+    """Return the `RaggedKind` (dtype and value shape) of token sequences with token ids of type `dtype`. Raise
+    `InvalidArgument` unless `dtype` is an integer type.
 
     Raises:
         InvalidArgument: the dtype is not one of integers.
@@ -36,7 +37,8 @@ def token_kind(dtype: Any, label: str) -> RaggedKind:
 
 
 def output_kinds(outputs: Any, label: str) -> dict[str, RaggedKind]:
-    """Return the `RaggedKind` of each declared output by name, given the dtypes. None declares only "logp".
+    """Return a dict from output name to `RaggedKind` (dtype and shape of the value per token), given `outputs`, a dict
+    from name to dtype, or None for only "logp".
 
     Raises:
         WrongType: `outputs` is not a dict of dtypes.
@@ -66,7 +68,7 @@ def output_kinds(outputs: Any, label: str) -> dict[str, RaggedKind]:
 
 
 def check_group(group: Hashable, label: str) -> None:
-    """Raise `WrongType` if the group cannot be a key of a dict."""
+    """Raise `WrongType` unless `group`, the user's key for a group of conversations, is hashable."""
     try:
         hash(group)
     except TypeError:
@@ -74,7 +76,7 @@ def check_group(group: Hashable, label: str) -> None:
 
 
 def as_token_ids(ids: Any, kind: RaggedKind, label: Callable[[], str]) -> np.ndarray:
-    """Return token ids as an array [L] of the kind's dtype. Arrays of this dtype are not copied.
+    """Validate token ids, given as a list, array or tensor, and return them as an array [L] of the dtype in `kind`.
 
     Args:
         ids: the token ids, as a list, array or tensor.
@@ -94,7 +96,8 @@ def as_token_ids(ids: Any, kind: RaggedKind, label: Callable[[], str]) -> np.nda
 
 
 def as_token_values(values: Any, kind: RaggedKind, num: int, label: Callable[[], str]) -> np.ndarray:
-    """Return an output's values of `num` sampled tokens as an array [num, ...] of its declared dtype and shape.
+    """Validate one output, such as log-probabilities, of `num` sampled tokens, and return it as an array [num, ...] of
+    the dtype and value shape in `kind`.
 
     Raises:
         WrongType: the values are text, a dict, None, or a tensor that numpy cannot read.
@@ -117,7 +120,9 @@ def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:
 
 
 def _converted(values: Any, kind: RaggedKind, label: Callable[[], str], what: str) -> np.ndarray:
-    """Return a list, array or tensor as an array of `kind`."""
+    """Convert a list, array or tensor to an array [L, ...] of the dtype and value shape in `kind`. `label` and `what`
+    are texts for errors.
+    """
     is_text = isinstance(values, (str, bytes, Mapping, Set)) or hasattr(values, "keys")
     if is_text or not (hasattr(values, "__array__") or isinstance(values, Sequence) or np.isscalar(values)):
         hint = "; encode text with the tokenizer, and take the list of ids" if what == "token ids" and is_text else ""
@@ -150,7 +155,7 @@ def check_finite_reward(reward: Any, label: Callable[[], str]) -> None:
 
 
 def check_infos(infos: Any, label: Callable[[], str]) -> None:
-    """Raise an error if the infos are not a dict, or have a key that only `turn(prompt=...)` sets."""
+    """Raise an error unless `infos` is a dict without the key "kept_tokens", which only `turn(prompt=...)` sets."""
     if not isinstance(infos, dict):
         raise WrongType(f"{label()}: infos={infos!r}; give a dict, or None")
     if KEPT_TOKENS in infos:
@@ -158,7 +163,7 @@ def check_infos(infos: Any, label: Callable[[], str]) -> None:
 
 
 def check_pack(pack: Any, call: str) -> None:
-    """Raise `WrongType` unless `pack` is an `EpisodePack`."""
+    """Raise `WrongType` unless `pack` is an `EpisodePack`. The error message names the function `call`."""
     if not isinstance(pack, EpisodePack):
         raise WrongType(
             f"{call}: pack is a {type(pack).__name__}; give an EpisodePack, as TokenRecorder.take() and "

@@ -1,4 +1,4 @@
-"""`token_batch`: train batches for losses over the tokens of language models, packed or padded."""
+"""Training batches for losses over the tokens of language models, as packed or padded sequences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def token_batch(
     pad_to: int | None = None,
     pad_id: int = 0,
 ) -> Batch:
-    """Return a train batch for a loss over tokens: one sequence per episode, or one per branch of a conversation.
+    """Return a training batch for a loss over tokens, with one sequence per episode, and more if later prompts changed
+    earlier tokens.
 
     All columns are aligned with the position that **predicts** a token, so `logits[i]` belongs to `labels[i]`,
     `action_logp[i]`, `advantages[i]` and `loss_mask[i]`. Nothing is left to shift.
@@ -86,7 +87,7 @@ def token_batch(
         advantages = _checked_advantages("advantages", advantages, pack.num_steps, "turns")
     if episode_advantages is not None:
         episode_advantages = _checked_advantages("episode_advantages", episode_advantages, len(pack), "episodes")
-    columns = _columns(sequences, advantages, episode_advantages, outputs, pad_id)
+    columns = _token_columns(sequences, advantages, episode_advantages, outputs, pad_id)
     if layout == "padded":
         shape = sequences.attention_mask.shape
         columns = {name: column.reshape(shape) for name, column in columns.items()}
@@ -98,7 +99,9 @@ def token_batch(
 
 
 def _checked_advantages(name: str, values: Any, num: int, purpose: str) -> np.ndarray:
-    """Return advantages as float32 [num]. Raise an error if they have another length or are not finite."""
+    """Return user-given advantages as float32 [num]. Raise an error that names the argument `name` if they are not
+    `num` finite numbers.
+    """
     try:
         array = np.asarray(values)
         array = None if array.dtype.kind not in "biuf" else array.astype(np.float32)
@@ -120,10 +123,12 @@ def _checked_advantages(name: str, values: Any, num: int, purpose: str) -> np.nd
     return array
 
 
-def _columns(
+def _token_columns(
     sequences: TokenSequences, advantages: Any, episode_advantages: Any, outputs: Iterable[str] | None, pad_id: int
 ) -> dict[str, np.ndarray]:
-    """Return the batch columns that have one value per token position, [N] each."""
+    """Return the batch columns with one value per token position: tokens, labels, loss mask, advantages and model
+    outputs, [N] each.
+    """
     pack = sequences.pack
     extra = pack.extra_model_outputs
     if outputs is None:
@@ -134,7 +139,7 @@ def _columns(
         raise UnknownKey(f"token_batch: no extra model outputs {unknown}; the pack has {list(extra)}")
     mask, sampled = sequences.predicts, sequences.sampled_tokens
     if names.LEARNED in extra:
-        is_learned = _of_sampled(sequences, names.LEARNED) != 0
+        is_learned = _values_of_sampled(sequences, names.LEARNED) != 0
         mask, sampled = sequences.place(is_learned), sampled[is_learned]
     tokens = sequences.tokens(pad_id)
     labels = np.full(len(tokens), names.IGNORED, _signed(tokens.dtype))
@@ -151,15 +156,17 @@ def _columns(
         columns[Columns.ADVANTAGES] = sequences.place_per_episode(episode_advantages)
     for key in outputs:
         if key != names.LEARNED:
-            values = _of_sampled(sequences, key)
+            values = _values_of_sampled(sequences, key)
             columns[names.COLUMN_OF_OUTPUT.get(key, key)] = sequences.place(values)
     if pack.policy_versions is not None and Columns.POLICY_VERSION not in columns:
         columns[Columns.POLICY_VERSION] = sequences.place_per_turn(pack.get_policy_versions())
     return columns
 
 
-def _of_sampled(sequences: TokenSequences, key: str) -> np.ndarray:
-    """Return the values of an extra model output at the sampled tokens, [A]. Raise `TrackMismatch` with its name."""
+def _values_of_sampled(sequences: TokenSequences, key: str) -> np.ndarray:
+    """Return the values of the extra model output `key` for all sampled tokens, [A]. Raise `TrackMismatch` unless the
+    output has one value per token.
+    """
     track = sequences.pack.extra_model_outputs[key]
     if type(track) is not Ragged or track.ndim != 2 or not track.has_lengths_of(sequences.pack.actions):
         raise TrackMismatch(

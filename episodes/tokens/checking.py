@@ -1,4 +1,6 @@
-"""`check_token_batch`: finds shifted masks, changed tokens and wrong templates by comparing log-probabilities."""
+"""Check a token batch against the model that sampled it, to find shifted masks, changed tokens and wrong prompt
+templates.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class TokenCheck:
 
 
 class _Comparison(NamedTuple):
-    """Tokens, labels, masks and both log-probabilities at all N positions of a batch, sequence after sequence."""
+    """Columns of a token batch, [N] each: tokens, labels and loss mask, and the log-probabilities that were recorded
+    and that the model returns.
+    """
 
     tokens: np.ndarray
     labels: np.ndarray
@@ -69,7 +73,8 @@ class _Comparison(NamedTuple):
     positions: np.ndarray  # position in the sequence
 
     def differences(self, shift: int) -> np.ndarray:
-        """Return |recorded - model| log-probability at the learned positions, with the model's `shift` positions later.
+        """Return the absolute difference between recorded and model log-probabilities at all positions in the loss
+        mask. The model's values are read `shift` positions later, to detect columns shifted by one.
 
         The result is inf where the later position is outside of the sequence.
         """
@@ -80,7 +85,8 @@ class _Comparison(NamedTuple):
         return np.where(is_inside & ~np.isnan(differences), differences, np.inf)
 
     def place(self, position: int) -> str:
-        """Return text for an error, such as "sequence 2, position 5", for one of the N positions of the batch."""
+        """Return the text "sequence i, position j", for error messages, of an index into all N positions of the
+        batch."""
         return f"sequence {self.sequences[position]}, position {self.positions[position]}"
 
 
@@ -124,9 +130,9 @@ def check_token_batch(
     missing = [name for name in _NEEDED if name not in batch.keys()]  # noqa: SIM118 - of a `Batch`, `in` looks at rows
     if missing:
         raise InvalidArgument(f"check_token_batch: the batch has no {missing}; it has {sorted(batch.keys())}")
-    compared = _compare(model(batch), batch, lengths)
-    differences = compared.differences(0)
-    problems = [*_label_problems(compared), *_difference_problems(compared, differences, tolerance)]
+    comparison = _compare(model(batch), batch, lengths)
+    differences = comparison.differences(0)
+    problems = [*_find_label_problems(comparison), *_find_difference_problems(comparison, differences, tolerance)]
     finite = differences[np.isfinite(differences)]
     largest, mean = (float(finite.max()), float(finite.mean())) if len(finite) else (0.0, 0.0)
     return TokenCheck(tuple(problems), len(differences), largest, mean)
@@ -176,60 +182,64 @@ def _log_probs(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return log_probs
 
 
-def _label_problems(compared: _Comparison) -> list[str]:
-    """Return a list with the problem that labels are not the next tokens, or an empty list."""
-    learned = np.flatnonzero(compared.mask)
-    labels, has_next = compared.labels[learned], ~np.isnan(compared.model[learned])
-    following = np.append(compared.tokens, -1)[1:][learned]
+def _find_label_problems(comparison: _Comparison) -> list[str]:
+    """Check that each label in the loss mask is the next token of its sequence, and return the problems as a list of
+    texts.
+    """
+    learned = np.flatnonzero(comparison.mask)
+    labels, has_next = comparison.labels[learned], ~np.isnan(comparison.model[learned])
+    following = np.append(comparison.tokens, -1)[1:][learned]
     is_wrong = ~has_next | (labels != following)
     if not is_wrong.any():
         return []
-    if (labels == compared.tokens[learned]).mean() > _MOST > (~is_wrong).mean():
+    if (labels == comparison.tokens[learned]).mean() > _MOST > (~is_wrong).mean():
         return ["labels are not shifted: the label of a position is its own token, and must be the token after it"]
     first = int(learned[is_wrong.argmax()])
     return [
         f"the label is not the next token at {int(is_wrong.sum())} of {len(learned)} learned positions, first at "
-        f"{compared.place(first)}"
+        f"{comparison.place(first)}"
     ]
 
 
-def _difference_problems(compared: _Comparison, differences: np.ndarray, tolerance: float) -> list[str]:
-    """Return a list with the problem that log-probabilities differ, and its probable cause, or an empty list."""
-    learned = np.flatnonzero(compared.mask)
+def _find_difference_problems(comparison: _Comparison, differences: np.ndarray, tolerance: float) -> list[str]:
+    """Check that recorded and model log-probabilities agree within `tolerance`, and return a list with at most one
+    text, which names the probable cause.
+    """
+    learned = np.flatnonzero(comparison.mask)
     differs = differences > tolerance
     if not differs.any():
         return []
     count = f"{int(differs.sum())} of {len(learned)} log-probabilities differ by more than {tolerance:g}"
     for shift, side in ((-1, "before"), (1, "after")):
-        agrees = compared.differences(shift) <= tolerance
+        agrees = comparison.differences(shift) <= tolerance
         if agrees.mean() > max(_SHIFTED, (~differs).mean()):
             return [
                 f"{count}: they are those of the position {side} them, so the mask and the log-probabilities are "
                 "shifted by one; all columns belong to the position that predicts a token"
             ]
     wrong = learned[differs]
-    if (compared.recorded[wrong] == 0).mean() > _MOST:
+    if (comparison.recorded[wrong] == 0).mean() > _MOST:
         return [
             f"{count}, and are recorded as 0: the mask includes tokens that were not sampled, first at "
-            f"{compared.place(int(wrong[0]))}; it is shifted by one or too wide"
+            f"{comparison.place(int(wrong[0]))}; it is shifted by one or too wide"
         ]
     # The first learned token of each sequence has only the prompt before it.
-    is_first = np.append(True, compared.sequences[learned][1:] != compared.sequences[learned][:-1])
-    bad = np.isin(compared.sequences[learned], compared.sequences[wrong])
+    is_first = np.append(True, comparison.sequences[learned][1:] != comparison.sequences[learned][:-1])
+    bad = np.isin(comparison.sequences[learned], comparison.sequences[wrong])
     if differs[is_first & bad].mean() > _MOST:
         return [
-            f"{count}, in {len(np.unique(compared.sequences[wrong]))} sequences from the first sampled token on: "
+            f"{count}, in {len(np.unique(comparison.sequences[wrong]))} sequences from the first sampled token on: "
             "another prompt (template, system message, BOS token), temperature or weights than at sampling"
         ]
     return [
-        f"{count}, first at {compared.place(int(wrong[0]))} after {int((~differs[: differs.argmax()]).sum())} tokens "
+        f"{count}, first at {comparison.place(int(wrong[0]))} after {int((~differs[: differs.argmax()]).sum())} tokens "
         "that agree: tokens before it changed after sampling (decoded text was encoded again, or a template rewrote "
         "earlier turns); record token ids, and pass whole prompts with prompt="
     ]
 
 
 def _as_numpy(column: Any) -> np.ndarray:
-    """Return an array, or a tensor on any device, as a numpy array."""
+    """Convert an array, or a tensor on any device, to a numpy array."""
     if hasattr(column, "detach"):
         column = column.detach().cpu()
         column = column.float() if column.is_floating_point() else column  # numpy has no bfloat16

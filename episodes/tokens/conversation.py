@@ -1,4 +1,4 @@
-"""`Conversation`: records one trajectory of a language agent, turn by turn."""
+"""Record one conversation of a language agent as an episode, turn by turn."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Conversation:
 
     @property
     def is_done(self) -> bool:
-        """Whether the conversation has ended."""
+        """Whether the conversation has ended, by termination or truncation."""
         return self.episode.is_done
 
     def begin(self, prompt: Any, infos: dict[str, Any] | None = None) -> None:
@@ -202,7 +202,9 @@ class Conversation:
     def _split(
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
-        """Return how many earlier tokens `prompt` repeats (-1: all), its other tokens, and the info to record."""
+        """Compare a turn's whole next prompt with the tokens so far. Return the number of leading tokens they share
+        (-1: all), the prompt's new tokens, and the infos to record.
+        """
         if not len(prompt):
             raise InvalidArgument(
                 f"{self._label('turn')}: prompt is empty; give the whole next prompt, or leave it out in the last turn"
@@ -228,7 +230,7 @@ class Conversation:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def _label(self, call: str) -> str:
-        """Return the first words of an error message: the episode's id and the name of the call."""
+        """Return the beginning of an error message, which names the episode and the method `call`."""
         return f"episode {self.episode.id_}: {call}"
 
     def _as_tokens(self, ids: Any, name: str) -> np.ndarray:
@@ -242,7 +244,9 @@ class Conversation:
             raise EpisodeStateError(f"{self._label(call)} before begin(prompt)")
 
     def _check_growing(self) -> None:
-        """Raise `EpisodeStateError` if no turn can be recorded now."""
+        """Raise `EpisodeStateError` if the conversation has not begun or has already ended, so that no turn can be
+        recorded.
+        """
         self._check_begun("turn")
         self.episode.growing("turn")
 
@@ -261,7 +265,7 @@ class Conversation:
         )
 
     def _fill_buffer(self) -> None:
-        """Append newly recorded tokens to the array of all tokens so far."""
+        """Append the tokens recorded since the last call to the array of all tokens of the conversation."""
         num = self._num + sum(map(len, self._pending))
         if num > len(self._buffer):
             buffer = np.empty(max(num, 2 * len(self._buffer), 256), self._kind.dtype)

@@ -33,7 +33,9 @@ def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
 
 
 def checked_lengths(batch: Any, call: str) -> np.ndarray:
-    """Return the lengths of a token batch's sequences, int64 [S]. Errors name the function `call`."""
+    """Return the number of tokens of each sequence of a token batch, int64 [S]. Raise an error that names the function
+    `call` if the batch is invalid.
+    """
     if not isinstance(batch, (Mapping, Batch)):
         raise WrongType(
             f"{call}: batch is a {type(batch).__name__}; give the Batch of token_batch, or a dict of columns"
@@ -128,7 +130,8 @@ def token_minibatches(
 def sequence_groups(
     lengths: np.ndarray, max_tokens: int, *, is_padded: bool, rng: np.random.Generator | None = None
 ) -> list[np.ndarray]:
-    """Return a list of index arrays: the sequences of each minibatch. Each sequence occurs once.
+    """Divide sequences into minibatches of at most `max_tokens` tokens, and return the sequence indices of each
+    minibatch. Each sequence is in exactly one.
 
     Args:
         lengths: number of tokens of each sequence, int [S].
@@ -171,10 +174,10 @@ def _checked_indices(indices: Any) -> np.ndarray:
 
 
 def _as_numpy(column: Any) -> np.ndarray:
-    """Return an array, or a tensor on any device, as a numpy array."""
+    """Convert an array, or a tensor on any device, to a numpy array."""
     return np.asarray(column.cpu() if hasattr(column, "cpu") else column)
 
 
 def _like(column: Any, values: np.ndarray) -> Any:
-    """Return the array `values` as an array or as a tensor, whichever `column` is."""
+    """Return `values` as is if `column` is a numpy array, else as a tensor with the dtype and device of `column`."""
     return values if isinstance(column, np.ndarray) else column.new_tensor(values)

@@ -1,4 +1,4 @@
-"""Names of the outputs, infos and custom data of token episodes, and of the columns of token batches."""
+"""Names of the outputs, infos and custom data that token episodes store, and of the columns of token batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`TokenRecorder`: records many conversations at once, and returns complete groups, such as answers to one prompt."""
+"""Record many conversations at once, and return complete groups of conversations, such as several answers to one
+prompt.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ class TokenRecorder:
         return talk
 
     def end(self, talk: Conversation) -> None:
-        """Add an ended conversation (its last chunk, if it was cut) to its group.
+        """Add an ended conversation to its group. A group is complete when it has `group_size` conversations.
 
         Raises:
             EpisodeStateError: it has not ended, or is not open in this recorder.
@@ -115,7 +117,8 @@ class TokenRecorder:
                 waiter.set_result(None)
 
     def drop(self, talk: Conversation) -> None:
-        """Forget a conversation, for example because its tool failed. Its group then lacks one: see `missing`.
+        """Discard a conversation, for example because a tool failed. Its group then needs another conversation to
+        become complete.
 
         Raises:
             EpisodeStateError: it is not an open conversation of this recorder.
@@ -136,7 +139,8 @@ class TokenRecorder:
     async def conversation(
         self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
     ) -> AsyncIterator[Conversation]:
-        """Return an async context manager of a new conversation. It calls `end`, or `drop` if its block raises.
+        """Return an async context manager of a new conversation, which is ended with `end` after the block, or dropped
+        if the block raises an error.
 
         A block may call `end` or `drop` itself.
 
@@ -159,7 +163,7 @@ class TokenRecorder:
             raise
 
     def drop_group(self, group: Hashable) -> int:
-        """Forget the ended conversations of an incomplete group, and return the number of these conversations.
+        """Discard the ended conversations of an incomplete group, and return their number.
 
         Raises:
             WrongType: the group is not hashable.
@@ -185,7 +189,7 @@ class TokenRecorder:
 
     @property
     def num_complete(self) -> int:
-        """Number of complete groups that `take` would return."""
+        """Number of complete groups that are ready for `take`."""
         return len(self._complete)
 
     @property
@@ -194,7 +198,7 @@ class TokenRecorder:
         return self._num_dropped
 
     def missing(self) -> dict[Hashable, int]:
-        """Return a dict from incomplete group to the number of conversations that must still end to complete the group.
+        """Return a dict from each incomplete group to the number of conversations that the group still needs.
 
         A group is incomplete from its first conversation that ended or was dropped, until it is complete or
         `drop_group` is called.
@@ -202,7 +206,8 @@ class TokenRecorder:
         return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
 
     def take(self, num_groups: int | None = None) -> EpisodePack | None:
-        """Return complete groups as one pack, group after group, the earliest first. None if no group is complete.
+        """Remove complete groups from the recorder and return them as one pack, earliest group first, or None if no
+        group is complete.
 
         If it is None unexpectedly, `print(recorder)` shows how many conversations were dropped, and the newest error.
 
@@ -220,7 +225,9 @@ class TokenRecorder:
         return pack
 
     async def wait_for(self, num_groups: int) -> EpisodePack:
-        """Wait until `num_groups` groups are complete, and return them as one pack."""
+        """Wait until `num_groups` groups are complete, and then remove them from the recorder and return them as one
+        pack.
+        """
         checked_count("num_groups", num_groups)
         while len(self._complete) < num_groups:
             waiter = asyncio.get_running_loop().create_future()

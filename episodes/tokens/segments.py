@@ -1,4 +1,5 @@
-"""Index arithmetic: which observations and actions of a conversation a token sequence consists of.
+"""Index arithmetic that builds token sequences from a conversation's segments, each of which is one observation or one
+action.
 
 The tokens of a pack are a stream of segments: observations and actions in turn, episode after episode.
 
@@ -20,7 +21,7 @@ import numpy as np
 
 
 class Stream(NamedTuple):
-    """The token segments of all episodes in order: each segment is one observation or one action.
+    """Token segments of all episodes of a pack, in order. Each segment is the tokens of one observation or one action.
 
     Attributes:
         lengths: number of tokens of each segment, int64 [M].
@@ -36,7 +37,7 @@ class Stream(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Segments (observations and actions, as tokens) of which each of S token sequences consists.
+    """List of the segments (observations or actions) that make up each of S token sequences.
 
     Attributes:
         indices: index of each segment in the stream, int64 [K], or None for all segments of the stream in order.
@@ -56,7 +57,7 @@ class Segments(NamedTuple):
 def stream_of(
     step_offsets: np.ndarray, lookbacks: np.ndarray, observation_lengths: np.ndarray, action_lengths: np.ndarray
 ) -> Stream:
-    """Return the token segments of a pack: its observations and actions in turn, with their numbers of tokens.
+    """Return the token segments of a pack: alternating observations and actions, each with its number of tokens.
 
     Args:
         step_offsets: index of each episode's first step, lookbacks included, int64 [n + 1].
@@ -80,7 +81,8 @@ def stream_of(
 
 
 def whole_episodes(stream: Stream, num_steps: np.ndarray, with_last: bool) -> Segments:
-    """Return one token sequence per episode that has steps, for conversations without branches.
+    """Return one token sequence for each episode that has steps. Use it if no prompt changed earlier tokens of its
+    conversation.
 
     Args:
         stream: the stream.
@@ -102,7 +104,8 @@ def whole_episodes(stream: Stream, num_steps: np.ndarray, with_last: bool) -> Se
 def with_branches(
     stream: Stream, kept: np.ndarray, with_last: bool, error: Callable[[int, int, int], Exception]
 ) -> Segments:
-    """Return the token sequences of conversations in which prompts may change earlier tokens, one per branch.
+    """Return the token sequences of conversations whose later prompts may change earlier tokens. Each such change
+    begins a new sequence (a branch).
 
     Sequences without a learned segment are left out.
 
@@ -142,7 +145,9 @@ def with_branches(
 
 
 class _Branch(NamedTuple):
-    """Token sequence: indices of its segments, of which the first `num_context` repeat an earlier sequence."""
+    """Token sequence under construction: segment indices, segment lengths, and the number of first segments that repeat
+    an earlier sequence.
+    """
 
     indices: list[int]
     lengths: list[int]
@@ -156,7 +161,9 @@ class _TooManyKept(Exception):
 
 
 def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Iterator[_Branch]:
-    """Yield the token sequences of one episode, which has the segments from index `start` to `stop`."""
+    """Yield the token sequences of one episode, whose segments are `start` to `stop`. A segment that keeps fewer than
+    all earlier tokens begins a new sequence.
+    """
     branch, num_tokens = _Branch([], [], 0), 0
     for index in range(start, stop):
         keep = kept[index]
@@ -172,7 +179,7 @@ def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Ite
 
 
 def _prefix(branch: _Branch, num_tokens: int) -> _Branch:
-    """Return the first `num_tokens` tokens of a sequence as a new sequence, which begins with these as context."""
+    """Return a new token sequence of the first `num_tokens` tokens of `branch`, all of which count as context."""
     lengths = []
     for length in branch.lengths:
         if not num_tokens:

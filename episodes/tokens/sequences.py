@@ -1,4 +1,4 @@
-"""`TokenSequences`: episodes as the token sequences that a language model reads, with labels shifted once."""
+"""Convert episodes to the token sequences that a language model reads, with labels that are shifted by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ __all__ = ["TokenSequences"]
 
 
 class TokenSequences:
-    """Token sequences of the episodes of a pack: one per episode, and one more per branch of a conversation.
+    """Token sequences for the episodes of a pack. Each episode becomes one sequence, and one more for each time a
+    prompt changed earlier tokens.
 
     A sequence is the first prompt, the sampled tokens, the next part of the prompt, and so on. Each sampled token of a
     step is learned from exactly once. Steps of the lookback and the tokens that a branch shares with an earlier
@@ -89,7 +90,9 @@ class TokenSequences:
         return with_branches(self._stream, kept, with_last, error)
 
     def _kept_tokens(self) -> np.ndarray | None:
-        """Return how many earlier tokens each observation or action keeps, -1 for all, int64 [M]; None if all do."""
+        """Return for each observation and action the number of earlier tokens that it keeps as context (-1: all), int64
+        [M], or None if all keep all.
+        """
         rows, values = info_values(self.pack, KEPT_TOKENS)
         if not len(rows):
             return None
@@ -127,7 +130,8 @@ class TokenSequences:
         return int(row_length)
 
     def _padded_segments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of tokens of each segment, padding included, and whether it is learned from.
+        """Return the number of tokens of each segment, padding as a last segment of each sequence, and whether to learn
+        from the segment.
 
         The padding of a sequence is its last segment. The very last segment has one position more than there are: what
         is repeated per segment and read from position 1 on is shifted left by one.
@@ -150,19 +154,21 @@ class TokenSequences:
 
     @property
     def episodes(self) -> np.ndarray:
-        """Index of the episode in the pack that each sequence belongs to, int64 [S]."""
+        """For each sequence, the index in the pack of the episode that the sequence comes from, int64 [S]."""
         return self._segments.episodes
 
     @property
     def cu_seqlens(self) -> np.ndarray:
-        """Offset of each sequence's first token among all tokens without padding, int32 [S + 1]."""
+        """Cumulative sequence lengths, int32 [S + 1], as used by variable-length attention kernels. Padding does not
+        count.
+        """
         bounds = np.zeros(len(self) + 1, np.int32)
         np.cumsum(self.lengths, out=bounds[1:])
         return bounds
 
     @cached_property
     def attention_mask(self) -> np.ndarray:
-        """Mask of the positions of the padded sequences that are tokens, bool [S, L]."""
+        """Attention mask of the padded sequences, bool [S, L]: True at tokens, False at padding."""
         return np.arange(self.row_length or 0) < self.lengths[:, None]
 
     # --- positions [N] -----------------------------------------------------------------------------------------------
@@ -173,7 +179,7 @@ class TokenSequences:
         return int(self.lengths.sum()) if self.row_length is None else self.row_length * len(self)
 
     def tokens(self, pad_id: int = 0) -> np.ndarray:
-        """Return the tokens of all sequences, [N], with `pad_id` as padding."""
+        """Return the token ids of all sequences, concatenated, [N]. Padded positions contain `pad_id`."""
         stream, segments = self._stream, self._segments
         observed, action_tokens = self.pack.observations.flat, self.pack.actions.flat
         is_action = stream.is_action.repeat(stream.lengths)
@@ -191,12 +197,16 @@ class TokenSequences:
 
     @cached_property
     def learned(self) -> np.ndarray:
-        """Mask of the tokens to learn from, bool [N]: tokens that the model sampled in steps of the pack."""
+        """Mask of the tokens to learn from, bool [N]: the tokens that the model sampled, without lookback steps and
+        repeated context.
+        """
         return self._is_learned.repeat(self._spans)[:-1]
 
     @cached_property
     def predicts(self) -> np.ndarray:
-        """Mask of positions that predict a token to learn from, bool [N]: `learned`, shifted left by one place."""
+        """Mask of predicting positions, bool [N]: True at the position before each token to learn from, where the model
+        predicts that token.
+        """
         return self._is_learned.repeat(self._spans)[1:]
 
     @property
@@ -215,11 +225,12 @@ class TokenSequences:
 
     @cached_property
     def sampled_tokens(self) -> np.ndarray:
-        """All tokens that the model sampled in steps of the pack, [A]."""
+        """Token ids that the model sampled in all steps of the pack (without lookbacks), concatenated, [A]."""
         return self.of_sampled(self.pack.actions)
 
     def of_sampled(self, track: Any) -> np.ndarray:
-        """Return the values of a ragged model output, such as log-probabilities, for the sampled tokens of steps, [A].
+        """Return the values that a ragged model output, such as log-probabilities, has for the tokens in
+        `sampled_tokens`, [A].
 
         Raises:
             TrackMismatch: the track is not ragged, or has values for other tokens.
@@ -230,7 +241,9 @@ class TokenSequences:
         return track.flat if type(rows) is slice else track.take(rows).flat
 
     def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
-        """Return one value per position, [N]: `values` [A] where the sampled tokens are predicted, else `fill`."""
+        """Spread `values` [A], one per sampled token, over all positions [N]: each at the position that predicts the
+        token, and `fill` elsewhere.
+        """
         values, num = np.asarray(values), self.num_positions
         if values.shape != self.sampled_tokens.shape:
             raise ShapeMismatch(
@@ -242,7 +255,8 @@ class TokenSequences:
         return placed
 
     def place_per_turn(self, values: Any) -> np.ndarray:
-        """Return one value per position, [N]: a turn's value where its tokens are predicted, else 0.
+        """Spread one value per turn over all positions [N]: at each position that predicts a token of the turn, and 0
+        elsewhere.
 
         Raises:
             ShapeMismatch: there is not one value per turn (step of the pack).
@@ -258,7 +272,8 @@ class TokenSequences:
         return of_segments.repeat(self._spans)[1:]
 
     def place_per_episode(self, values: Any) -> np.ndarray:
-        """Return one value per position, [N]: the episode's value where sampled tokens are predicted, else 0.
+        """Spread one value per episode over all positions [N]: at each position that predicts a sampled token of the
+        episode, and 0 elsewhere.
 
         Raises:
             ShapeMismatch: there is not one value per episode.
@@ -280,7 +295,8 @@ def _checked_pad_id(pad_id: Any, dtype: np.dtype) -> int:
 
 
 def info_values(pack: EpisodePack, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row indices of the observations of a pack whose info has `key`, and its values, int64 [k] each.
+    """Find the observations whose info dict has `key`. Return their row indices in the pack and the values, int64 [k]
+    each.
 
     Raises:
         InvalidArgument: a value is not an int of at least 0.
