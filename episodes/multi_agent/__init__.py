@@ -1,4 +1,4 @@
-"""Episodes of several agents in one environment, and their conversion to packs (many episodes as few arrays)."""
+"""Episodes of several agents in one environment, and their conversion to packs (many episodes in a few arrays)."""
 
 from __future__ import annotations
 

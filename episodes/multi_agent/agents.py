@@ -1,4 +1,4 @@
-"""The agents of a multi-agent episode: each agent's steps, and infos and rewards that belong to no step.
+"""`Agents`: the steps of every agent of a multi-agent episode, and infos and rewards that belong to no step.
 
 An env step takes two passes, each O(agents that did something). `check_step` raises all errors and lists what is to be
 done, without writing. `keep_infos`, `keep_rewards`, `Timeline.set_pending_action` and `complete_steps` write and do
@@ -39,14 +39,14 @@ Endings = dict[Any, Ending]  # agent -> its ending
 
 
 class DepartedAgent(NamedTuple):
-    """Ending of an agent that ended before this part of the episode, and the env step of the ending."""
+    """Ending (terminated or truncated) of an agent that ended in an earlier chunk, and its env step."""
 
     ending: Ending
     env_t: int
 
 
 class Agents:
-    """The agents of a multi-agent episode: a `Timeline` with the steps of each, and data that belongs to no step."""
+    """Data of all agents of a multi-agent episode: a `Timeline` of steps per agent, and data outside of steps."""
 
     __slots__ = ("departed", "episode_id", "loose_infos", "modules", "passed_on", "rewards_apart", "timelines")
 
@@ -72,14 +72,16 @@ class Agents:
         self.passed_on = passed_on  # pending steps that `cut` moved to the next chunk; None before a cut
 
     def timeline(self, agent_id: Any) -> Timeline:
-        """Return an agent's `Timeline` (steps and their env steps). Raise `UnknownKey` if it was never observed."""
+        """Return the `Timeline` of an agent: its steps, with the env step of each. Raise `UnknownKey` for unknown
+        agents.
+        """
         timeline = self.timelines.get(agent_id) if isinstance(agent_id, Hashable) else None
         if timeline is None:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
         return timeline
 
     def knows(self, agent_id: Any) -> bool:
-        """Return True if there is an observation or an info of the agent."""
+        """Return True if the episode has an observation or an info of the agent."""
         return agent_id in self.timelines or any(agent_id in infos for infos in self.loose_infos.values())
 
     def has_ended(self, agent_id: Any) -> bool:
@@ -92,7 +94,7 @@ class Agents:
     def check_step(
         self, observations: ByAgent, actions: ByAgent, rewards: ByAgent, extra: ByAgent, env_t: int
     ) -> tuple[list[Any], list[Any], bool]:
-        """Raise an error if an env step is invalid. Return new agents and agents whose actions stay pending.
+        """Check the arguments of one env step. Return the new agents, and the agents whose actions stay pending.
 
         Returns: The agents observed for the first time, the agents whose actions become pending, and whether there are
             rewards for agents without an observation.
@@ -144,7 +146,8 @@ class Agents:
         return newcomers, waiting, num_rewarded < len(rewards)
 
     def with_ragged_items(self, actions: ByAgent, extra: ByAgent, env_t: int) -> tuple[ByAgent, ByAgent]:
-        """Return checked actions and extra outputs, with items of varying length as arrays. Changes nothing.
+        """Return actions and extra model outputs by agent, with items of varying length checked and converted to
+        arrays.
 
         Raises:
             ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.
@@ -158,7 +161,7 @@ class Agents:
         return actions, extra
 
     def _check_who_acts(self, newcomers: Sequence[Any], actions: ByAgent, extra: ByAgent, env_t: int) -> None:
-        """Raise an error if a new agent acts or has ended, or if an agent without an action has extra model outputs."""
+        """Raise an error if a new agent acts or had ended, or if an agent has model outputs but no action."""
         for agent_id in newcomers:
             if agent_id in actions:
                 raise self._cannot_act(agent_id, env_t - 1)
@@ -173,7 +176,7 @@ class Agents:
             check_reward(reward, lambda agent_id=agent_id: self._place(agent_id, env_t))  # type: ignore[misc]
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
-        """Return a dict from each agent that ends in an env step to its `Ending`, by its own flag or by `"__all__"`."""
+        """Return a dict from each agent that ends in this env step to its `Ending`, by its own flag or `"__all__"`."""
         over = Ending.of(terminateds.get(ALL, False), truncateds.get(ALL, False))
         endings: Endings = {}
         for agent_id in {**terminateds, **truncateds}:
@@ -189,7 +192,7 @@ class Agents:
     def with_repeated_last_observations(
         self, observations: ByAgent, actions: ByAgent, endings: Endings, env_t: int, *, may_repeat: bool
     ) -> ByAgent:
-        """Return `observations`, with the last observation repeated for agents that end without a new observation.
+        """Return `observations`, where agents that end without a new observation get a copy of their last one.
 
         Args:
             may_repeat: if False, raise `InvalidArgument` if such an agent is truncated.
@@ -225,13 +228,16 @@ class Agents:
     # --- growing -----------------------------------------------------------------------------------------------
 
     def keep_infos(self, observations: ByAgent, infos: ByAgent, env_t: int) -> None:
-        """Store the infos of an env step that belong to no new observation, and infos of `"__common__"`."""
+        """Store the infos of agents without a new observation in this env step, and the infos of `"__common__"`."""
         loose = {agent_id: info for agent_id, info in infos.items() if info and agent_id not in observations}
         if loose:
             self.loose_infos[env_t] = loose
 
     def keep_rewards(self, observations: ByAgent, rewards: ByAgent, env_t: int) -> None:
-        """Store the rewards of an env step for agents that got no observation in this step."""
+        """Store the rewards of agents without a new observation: they are added to the agent's pending step.
+
+        Rewards of agents that have no steps or have ended are stored apart.
+        """
         for agent_id, reward in rewards.items():
             if agent_id not in observations:
                 timeline = self.timelines.get(agent_id)
@@ -241,7 +247,9 @@ class Agents:
                     timeline.reward = reward if timeline.reward is None else timeline.reward + reward
 
     def add_agent(self, agent_episode: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
-        """Add an agent with its first observation. A `reward` before its first action is kept apart from its steps."""
+        """Add an agent with its first observation. A `reward` that precedes its first action is stored outside of its
+        steps.
+        """
         timeline = Timeline(agent_episode, [env_t])
         timeline.item_shape = track_access.shape_of(agent_episode.get_observations(0))
         self.timelines[agent_episode.agent_id] = timeline
@@ -264,12 +272,12 @@ class Agents:
         return all(timeline.phase == ENDED for timeline in self.timelines.values())
 
     def endings_so_far(self) -> Endings:
-        """Return a dict from agent to its ending, `OPEN` for active agents. Agents that ended earlier are included."""
+        """Return a dict from every agent, ended agents included, to its ending (`OPEN` for active agents)."""
         departed = {agent_id: departure.ending for agent_id, departure in self.departed.items()}
         return departed | {agent_id: timeline.episode.ending for agent_id, timeline in self.timelines.items()}
 
     def finalize(self) -> None:
-        """Convert the data of all agents to arrays, or of none if the items of some agent differ in shape."""
+        """Convert the data of all agents to arrays. If one agent's items differ in shape, no agent is converted."""
         tracks = [timeline.episode.finalized_tracks() for timeline in self.timelines.values()]
         for timeline, finished in zip(self.timelines.values(), tracks, strict=True):
             timeline.finish(finished)
@@ -277,7 +285,7 @@ class Agents:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Agents:
-        """Return the agents' data in a range of env steps, in O(agents). Arrays are not copied."""
+        """Return the agents' data in the range `chunk` of env steps. Arrays are not copied."""
         begin, end, lookback, _ = chunk
         all_departed, apart = self.departed, self.rewards_apart
         departed = {a: departure for a, departure in all_departed.items() if departure.env_t <= end}
@@ -299,7 +307,7 @@ class Agents:
         )
 
     def cut(self, env_t: int, lookback: int) -> Agents:
-        """Return the agents for the next part of the episode, from env step `env_t` on, with their pending actions.
+        """Return the agents of the next chunk, which begins at env step `env_t` and takes over the pending actions.
 
         The current agents keep no pending step, but remember them in `passed_on`, so that a second `cut` returns
         equal agents.
@@ -319,7 +327,9 @@ class Agents:
         return later
 
     def check_follows(self, later: Agents, env_t: int) -> None:
-        """Raise `ChunkMismatch` unless `later`, which begins at env step `env_t`, continues the same agents."""
+        """Raise `ChunkMismatch` unless the agents of `later`, a chunk that begins at env step `env_t`, continue these
+        agents.
+        """
         for agent_id, timeline in self.timelines.items():
             timeline.check_follows(later.timelines.get(agent_id), env_t)
         for agent_id, timeline in later.timelines.items():
@@ -334,7 +344,7 @@ class Agents:
                 )
 
     def append(self, later: Agents, chunk: Chunk, *, is_numpy: bool) -> None:
-        """Append the agents' steps of `later`, the next part of the episode, without its lookback.
+        """Append the agents' steps of `later`, the next chunk of the episode, without its lookback.
 
         Args:
             later: agents that passed `check_follows`.
@@ -364,25 +374,27 @@ class Agents:
     # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless each agent has an env step number for each observation and each action."""
+        """Raise `TrackMismatch` unless every observation and action of each agent has its env step."""
         for timeline in self.timelines.values():
             timeline.validate()
 
     def record(self) -> dict[str, Any]:
-        """Return the data besides the agents' steps as a dict: ended agents, modules, infos and rewards. No copies."""
+        """Return what does not belong to single steps as a dict: ended agents, modules, infos and rewards. Nothing is
+        copied.
+        """
         departed = {agent_id: (departure.ending.code, departure.env_t) for agent_id, departure in self.departed.items()}
         stored = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
         return {"departed": departed, **stored}
 
     @classmethod
     def of(cls, episode_id: Any, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
-        """Create `Agents` from each agent's `Timeline` and the dict that `record` returned."""
+        """Create `Agents` from a `Timeline` per agent and a dict that `record` returned."""
         attributes = dict(record)
         departed = {a: DepartedAgent(ENDINGS[code], env_t) for a, (code, env_t) in attributes.pop("departed").items()}
         return cls(episode_id, timelines, departed=departed, **attributes)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the data of all agents as a dict of plain values and arrays, which are copies."""
+        """Return the data of all agents as a dict of plain values and copied arrays."""
         episodes = {agent_id: timeline.episode.get_state() for agent_id, timeline in self.timelines.items()}
         timelines = {
             a: {"episode": episodes[a], **deepcopy(timeline.record())} for a, timeline in self.timelines.items()
@@ -405,7 +417,7 @@ class Agents:
         return agents
 
     def equals(self, compared: Agents) -> bool:
-        """Return True if both have equal steps of all agents, ended agents, and infos and rewards besides steps."""
+        """Return True if both objects have equal steps, ended agents, infos and rewards."""
         own_items, compared_items = (
             (agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, compared)
         )

@@ -1,4 +1,4 @@
-"""Conversion between env steps and positions in one agent's items: an agent may skip env steps.
+"""Conversion of env steps to positions in one agent's lists of items, since an agent may skip env steps.
 
 `times` are the env steps at which one agent's observations arrived, or at which it acted. Env steps that the agent
 skipped are not stored, so rows are found by bisection.
@@ -15,7 +15,9 @@ MISSING = -1  # the row of an env step without an item
 
 
 def ints(times: Sequence[int]) -> Sequence[int]:
-    """Return a memoryview of the env steps `times` if they are an array, since bisection then is five times faster."""
+    """Return a memoryview of an array of env steps, or a list unchanged. Bisection of a memoryview is five times
+    faster.
+    """
     return memoryview(times) if type(times) is np.ndarray else times
 
 
@@ -31,7 +33,7 @@ def row_at(times: Sequence[int], t: int) -> int:
 
 
 def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
-    """Return the positions [first, stop) of the env steps [begin, end) in the sorted list `times`. O(log n).
+    """Return the positions [first, stop) of all items of the sorted list `times` with env steps in [begin, end).
 
     >>> rows_between([0, 2, 5], 1, 6)
     (1, 3)
@@ -44,7 +46,8 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
 
 
 def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> list[int]:
-    """Return the position of each env step in the sorted list `times`: `MISSING` (-1) if absent or before `earliest`.
+    """Return the position of each of `env_steps` in the sorted list `times`: `MISSING` (-1) if absent or before
+    `earliest`.
 
     >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
     [2, -1, 1, -1]
@@ -56,7 +59,7 @@ def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> li
 def chunk_rows(
     observation_times: Sequence[int], action_times: Sequence[int], bounds: tuple[int, int], lookback: int
 ) -> tuple[int, ...]:
-    """Return an agent's observation positions in a range of env steps: first with lookback, step 0, and last.
+    """Return the positions of an agent's observations in a chunk: the first of the lookback, of step 0, and the last.
 
     A step belongs to the chunk in which its next observation arrives. So an agent with a pending action at `begin`
     starts with the earlier observation on which it acted, and one with a pending action at `end` leaves that step to
@@ -84,7 +87,10 @@ def chunk_rows(
 
 
 def _newest_row(times: Sequence[int], t: int, low: int = 0) -> int:
-    """Return the position in `times` (from `low` on) of the last item at or before env step `t`, or `low - 1`."""
+    """Return the position of the last item in the sorted list `times` whose env step is at most `t`.
+
+    The search starts at position `low`. If no item qualifies, the result is `low - 1`.
+    """
     row = low + t - times[low]  # the row if no env step was skipped; otherwise it is earlier
     if low <= row < len(times) and times[row] == t:
         return row

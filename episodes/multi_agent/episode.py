@@ -1,4 +1,4 @@
-"""`MultiAgentEpisode`: several agents in one environment, each with its own steps.
+"""`MultiAgentEpisode`: an episode of several agents in one environment, each with its own sequence of steps.
 
 The agents are in `agents` (`Agents`), with a `Timeline` for each; timeline.py draws a timeline and explains pending
 actions. This module has the rest: env steps, ids, endings; growing, slicing, cutting and joining.
@@ -44,7 +44,10 @@ __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
 
 def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
-    """Return a pending action as sent to the environment, and the extra outputs that apply to the sent action."""
+    """Convert an agent's pending action to the action sent to the environment, and return it with its extra outputs.
+
+    Extra outputs that describe the policy's own action only are left out.
+    """
     outputs = outputs or {}
     if action is None or not (has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs):
         return action, outputs or None
@@ -55,12 +58,12 @@ def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[A
 
 
 def default_module(agent_id: Any, episode: Any) -> str:
-    """Return `DEFAULT_MODULE_ID`: the module of all agents if the user gave no mapping function."""
+    """Return `DEFAULT_MODULE_ID`, so that all agents share one module if the user gives no mapping function."""
     return DEFAULT_MODULE_ID
 
 
 class MultiAgentEpisode(MultiAgentGetters):
-    """Episode of several agents in an environment, or a part (chunk) of an episode. Agents may come late and end early.
+    """Episode (or chunk of an episode) of several agents in one environment. Agents may join late and end early.
 
     An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
     observation completes the step. The constructor takes lists of the arguments of `add_env_reset` and `add_env_step`,
@@ -180,7 +183,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         extra: Sequence[ByAgent] | None,
         ending: tuple[Any, Any],
     ) -> None:
-        """Add a reset and steps from lists of dicts, one dict per env step. `ending` holds the last step's flags."""
+        """Build the episode from lists with one dict per env step. `ending` holds the last step's end flags."""
         num = len(observations) - 1
         lengths = {"actions": len(actions), "rewards": len(rewards)}
         lengths |= {"infos": num if infos is None else len(infos) - 1}
@@ -206,7 +209,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 timeline.ended_at = int(timeline.observation_times[-1])
 
     def _move_start(self, lookback: int, agent_t_started: ByAgent) -> None:
-        """Make the first `lookback` env steps of this episode its lookback, so that step 0 follows the lookback."""
+        """Turn the first `lookback` env steps of this episode into its lookback (context before step 0)."""
         begin = self._facts.t_started + lookback
         self.agents = self.agents.window(Chunk(begin, self.env_t, lookback, True))
         self.facts, self.lookback = self._facts._replace(t_started=begin), lookback
@@ -242,7 +245,7 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     @classmethod
     def of(cls, facts: EpisodeFacts, agents: Agents, **attributes: Any) -> Self:
-        """Create an episode from metadata, agents and other attributes without any check."""
+        """Create an episode from metadata, agents and other attributes. Nothing is checked."""
         episode = cls.__new__(cls)
         episode._set(facts, agents, **attributes)
         return episode
@@ -257,7 +260,10 @@ class MultiAgentEpisode(MultiAgentGetters):
         self._facts, self.agents.episode_id = facts, facts.id_
 
     def module_for(self, agent_id: Any) -> Any:
-        """Return the id of the module that acts for an agent. `agent_to_module_mapping_fn` is called once per agent."""
+        """Return the id of the module that acts for the agent `agent_id`.
+
+        `agent_to_module_mapping_fn` is called once per agent.
+        """
         modules = self.agents.modules
         if agent_id not in modules:
             modules[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
@@ -307,7 +313,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         truncateds: ByAgent | None = None,
         extra_model_outputs: ByAgent | None = None,
     ) -> None:
-        """Add one env step, each argument a dict from agent to value. O(agents that did something).
+        """Add one env step, given as dicts from agent to observation, action, reward and so on.
 
         All arguments are checked before anything is stored. Errors name the agent and the env step.
 
@@ -379,7 +385,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._end(*ending)
 
     def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
-        """Raise `WrongType` unless arguments `by_agent` are dicts, and arguments `of_dicts` dicts of dicts."""
+        """Raise `WrongType` unless all arguments in `by_agent` are dicts, and all in `of_dicts` are dicts of dicts."""
         arguments = [(name, value) for name, value in of_dicts.items() if value is not None]
         for name, value in [*by_agent.items(), *arguments]:
             if not _is_mapping(value):
@@ -390,7 +396,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                     raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={agent_episode!r}; give a dict")
 
     def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
-        """Return a new `SingleAgentEpisode` for each new agent, with its first observation. Changes nothing."""
+        """Return a `SingleAgentEpisode` with the first observation for each agent that joins in this env step."""
         episodes = []
         for agent_id in newcomers:
             agent_episode = SingleAgentEpisode(
@@ -407,12 +413,12 @@ class MultiAgentEpisode(MultiAgentGetters):
         return episodes
 
     def _with_tuples(self, observations: ByAgent) -> ByAgent:
-        """Return the observations with lists replaced by tuples if an agent's space is a `Tuple`."""
+        """Return the observations by agent, with lists converted to tuples if the agent's space is a `Tuple`."""
         spaces = self.observation_space or NOTHING
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """End agents, and end the episode if the flag `"__all__"` is True or, without the flag, if all agents ended."""
+        """Mark agents as ended. End the episode by the flag `"__all__"` or, without this flag, after all agents."""
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
@@ -426,7 +432,7 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._stop_clock()
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:
-        """Return the error for a call on an episode that cannot grow: not reset, ended, cut or finalized."""
+        """Return the error for a method `call` on an episode that was not reset, has ended, or was cut or finalized."""
         if not self.is_reset:
             problem, advice = "before the reset", "call add_env_reset(observations=...) first"
         elif self.is_done:
@@ -470,7 +476,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return self._part(self.agents.window(chunk), chunk)
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this part of the episode at its newest env step, and return the next part, which continues the episode.
+        """End this chunk of the episode at its newest env step, and return the next chunk, which continues the episode.
 
         Pending steps move to the next chunk. A second cut of this chunk returns an equal next chunk. Before the reset,
         both chunks can still be reset.
@@ -492,7 +498,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         return successor
 
     def _part(self, agents: Agents, chunk: Chunk) -> Self:
-        """Return an episode with the given range of env steps and agents, and the metadata of this episode."""
+        """Return an episode with this episode's metadata, but only the given `agents` and range of env steps."""
         return self.of(
             self._facts.window(chunk.begin, chunk.end - chunk.begin, chunk.end == self.env_t),
             agents,
@@ -507,7 +513,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         )
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append the next part of the same episode in place, without its lookback: the inverse of `cut`.
+        """Append the next chunk of the same episode in place, without its lookback. This reverses `cut`.
 
         A rejected call changes nothing.
 
@@ -570,7 +576,9 @@ class MultiAgentEpisode(MultiAgentGetters):
         return copied
 
     def to_numpy(self) -> Self:
-        """Convert every agent's data to read-only arrays in place, or none of it, and return this episode. Idempotent.
+        """Convert the data of all agents to read-only arrays in place, and return this episode.
+
+        If the items of one agent differ in shape, no agent is converted. Later calls do nothing.
 
         Raises:
             ShapeMismatch: names the first item of another shape.
@@ -586,7 +594,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- state -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless each agent has an env step number for each observation and action."""
+        """Raise `TrackMismatch` unless every observation and action of each agent has its env step."""
         self.agents.validate()
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
@@ -648,7 +656,7 @@ class MultiAgentEpisode(MultiAgentGetters):
 
 
 def _declared_by_agent(ragged: Any, label: str) -> dict[Any, Any]:
-    """Return each agent's declared dtypes and shapes of items of varying length, as plain values."""
+    """Return the dtypes and shapes that the user declared for ragged items (of varying length), by agent."""
     if ragged is not None and not _is_mapping(ragged):
         raise WrongType(f"{label}: ragged={ragged!r}; give a dict from agent to a dict")
     by_agent = (ragged or NOTHING).items()
@@ -668,7 +676,7 @@ def _flags(flags: ByAgent | bool) -> ByAgent:
 
 
 def _may_end(flags: ByAgent | None) -> bool:
-    """Return True unless all flags are False: some agent or the episode may end in this env step."""
+    """Return True if any of the end flags by agent is not False, so that an agent or the episode may end."""
     if not flags:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Methods of `MultiAgentEpisode` that read and replace observations, actions, rewards and other items."""
+"""Getters and setters of `MultiAgentEpisode` for the observations, actions, rewards and infos of its agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AgentIds = Collection[Hashable] | Hashable | None
 
 
 class MultiAgentGetters(HasEnding):
-    """Base class of `MultiAgentEpisode`: methods that read and replace the items of its agents.
+    """Base class of `MultiAgentEpisode` with the getters and setters of its agents' items.
 
     Getters return a dict from agent to item or batch, without agents that have no items. They share arguments:
 
@@ -67,11 +67,11 @@ class MultiAgentGetters(HasEnding):
         return self.env_t - self._facts.t_started
 
     def env_steps(self) -> int:
-        """Return the number of env steps in this episode or part of it, without the lookback: `len(self)`."""
+        """Return the number of env steps of this episode or chunk, without the lookback: `len(self)`."""
         return self.env_t - self._facts.t_started
 
     def agent_steps(self) -> int:
-        """Return the number of complete steps in this episode or part of it, summed over agents."""
+        """Return the number of complete agent steps of this episode or chunk, summed over agents."""
         return sum(len(timeline.episode) for timeline in self.agents.timelines.values())
 
     @property
@@ -81,17 +81,17 @@ class MultiAgentGetters(HasEnding):
 
     @property
     def agent_ids(self) -> set[Any]:
-        """Set of the agents that were observed in this part of the episode or its lookback."""
+        """Set of the agents that were observed in this episode or chunk, lookback included."""
         return set(self.agents.timelines)
 
     @property
     def agent_episodes(self) -> dict[Any, SingleAgentEpisode]:
-        """Dict from agent to its `SingleAgentEpisode` of complete steps. Pending steps are not included."""
+        """Dict from agent to the `SingleAgentEpisode` of its complete steps, without pending actions."""
         return {agent_id: timeline.episode for agent_id, timeline in self.agents.timelines.items()}
 
     @property
     def agent_t_started(self) -> dict[Any, int]:
-        """Dict from agent to the number of steps that it had completed before this part of the episode."""
+        """Dict from agent to the number of steps that it had completed in earlier chunks of the episode."""
         return {agent_id: timeline.episode.t_started for agent_id, timeline in self.agents.timelines.items()}
 
     @property
@@ -100,7 +100,7 @@ class MultiAgentGetters(HasEnding):
         return {agent_id: timeline.episode.id_ for agent_id, timeline in self.agents.timelines.items()}
 
     def has_agent(self, agent_id: Any) -> bool:
-        """Return True if the agent was observed in this part of the episode or its lookback."""
+        """Return True if the agent was observed in this episode or chunk, lookback included."""
         return isinstance(agent_id, Hashable) and agent_id in self.agents.timelines
 
     def env_times(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +116,7 @@ class MultiAgentGetters(HasEnding):
     clocks = env_times
 
     def env_steps_back(self, num_steps: int) -> int:
-        """Return how many env steps a lookback needs to hold the last `num_steps` steps of every agent.
+        """Return the lookback, in env steps, that holds the last `num_steps` steps of every agent.
 
         A cut with that lookback keeps all these steps, and pending steps. Agents that have ended do not count.
         """
@@ -126,7 +126,7 @@ class MultiAgentGetters(HasEnding):
         )
 
     def get_agents_to_act(self) -> set[Any]:
-        """Return the set of agents that act next: observed in the newest env step, and not ended."""
+        """Return the set of agents that act next: those observed in the newest env step that have not ended."""
         return {agent_id for agent_id, _ in self.episodes_to_act()}
 
     def episodes_to_act(self) -> list[tuple[Any, SingleAgentEpisode]]:
@@ -221,7 +221,7 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return a dict from agent to info dicts, and from `"__common__"` to infos that belong to no agent.
+        """Return a dict from agent to info dicts. The key `"__common__"` holds infos that belong to no agent.
 
         By env steps, infos without an observation are included. By agents' steps, there is one info per observation.
         """
@@ -231,7 +231,7 @@ class MultiAgentGetters(HasEnding):
     def _with_loose_infos(
         self, agent_tracks: dict[Any, AgentTrack | None], agent_ids: AgentIds
     ) -> dict[Any, AgentTrack | None]:
-        """Return each agent's infos, merged by env step with infos that came without an observation."""
+        """Add the infos that arrived without an observation to each agent's infos, sorted by env step."""
         loose: dict[Any, dict[int, Any]] = {}
         for t, infos in self.agents.loose_infos.items():
             for agent_id, info in infos.items():
@@ -261,7 +261,7 @@ class MultiAgentGetters(HasEnding):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Return a dict from agent to actions, including the pending action that has no next observation yet."""
+        """Return a dict from agent to actions, including an action whose next observation has not arrived yet."""
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
         return self._read(Request("actions", *options), queries.actions_of)
 
@@ -273,7 +273,7 @@ class MultiAgentGetters(HasEnding):
         env_steps: bool = True,
         neg_index_as_lookback: bool = False,
     ) -> dict[Any, Any]:
-        """Return a dict from agent to the actions that were sent to the environment, pending actions included.
+        """Return a dict from agent to its actions as sent to the environment, pending actions included.
 
         The stored actions are the policies'. See `SingleAgentEpisode.get_env_actions`.
 
@@ -299,7 +299,7 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return a dict from agent to rewards, each at the env step of the action, summed until the next observation.
+        """Return a dict from agent to rewards. Rewards between two observations of an agent are summed.
 
         The reward of a pending step is the sum so far.
         """
@@ -317,7 +317,7 @@ class MultiAgentGetters(HasEnding):
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Return a dict from agent to an extra model output, or without `key` to a dict of all its outputs.
+        """Return a dict from agent to the extra model output `key`, or to a dict of all outputs without `key`.
 
         Pending steps are included.
 
@@ -350,7 +350,7 @@ class MultiAgentGetters(HasEnding):
         return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
     def _chosen(self, agent_ids: Any) -> Collection[Any]:
-        """Return `agent_ids` as a collection. A tuple that is the id of one agent means this agent."""
+        """Return the getter argument `agent_ids` as a collection of agent ids. A single id becomes a 1-tuple."""
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
         is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
@@ -361,7 +361,7 @@ class MultiAgentGetters(HasEnding):
         return agent_ids
 
     def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
-        """Return the items that a getter asks for. `track_of` selects observations, actions etc. of an agent."""
+        """Return the result of a getter call. `track_of` returns an agent's observations, actions or other items."""
         agent_tracks: Any = self._columns(track_of, request.agent_ids)
         if request.name == "infos" and request.env_steps and self.agents.loose_infos:
             agent_tracks = self._with_loose_infos(dict(agent_tracks), request.agent_ids).items()
@@ -439,7 +439,9 @@ class MultiAgentGetters(HasEnding):
 
 
 def _by_agent(answers: dict[str, Any], return_list: bool) -> Any:
-    """Turn a dict `{key: {agent: items}}` into `{agent: {key: items}}`, or into one such dict per env step."""
+    """Turn `{key: {agent: items}}` into `{agent: {key: items}}`, or with `return_list` into a list of these per env
+    step.
+    """
     if return_list:
         steps = zip(*answers.values(), strict=True)
         return [_by_agent(dict(zip(answers, step, strict=True)), False) for step in steps]

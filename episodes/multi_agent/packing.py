@@ -1,4 +1,4 @@
-"""Conversion of multi-agent episodes to packs (arrays) of the agents' single episodes, and back.
+"""Conversion of multi-agent episodes to packs of the agents' single-agent episodes, and back.
 
 The rest of a multi-agent episode (env steps of items, pending steps, items of no agent) is stored in the agents'
 `custom_data` under one key, as numbers, strings and arrays. So these packs can be written, sent, pickled, replayed and
@@ -29,7 +29,7 @@ _HEADER = ("env_t", "lookback", "missing_final_observation", "custom_data")
 
 
 def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
-    """Convert multi-agent episodes to packs of agents' episodes: one pack per set of shapes, dtypes and spaces.
+    """Convert multi-agent episodes to packs of single-agent episodes. Agents with equal shapes and spaces share a pack.
 
     Agents of equal schema share a pack, whichever episode they belong to. An agent without a complete step joins any
     pack with its observations and spaces. The given episodes do not change; those in the packs are finalized.
@@ -57,14 +57,14 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
 
 
 class _Schema(NamedTuple):
-    """Properties that all episodes of one pack must share: spaces, and shape and dtype of each array by path."""
+    """Properties that all episodes of one pack must share: spaces, and the shape and dtype of each array."""
 
     spaces: tuple[Any, Any]
     observed: dict[str, Any]
     stepped: dict[str, Any] | None  # None without a step, since actions and outputs are unknown
 
     def joins(self, shared: _Schema) -> bool:
-        """Return True if an episode with this schema fits into a pack with the schema `shared`."""
+        """Return True if an episode with this schema fits into a pack of episodes with the schema `shared`."""
         if self.spaces != shared.spaces or self.observed != shared.observed:
             return False
         return self.stepped is None or self.stepped == shared.stepped
@@ -74,7 +74,7 @@ _ByPlace = dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]  # the agents of
 
 
 class _AgentsOfOneSchema(NamedTuple):
-    """Agents' episodes that go into one pack, and the other data of each agent (env steps, pending action)."""
+    """Single-agent episodes that go into one pack, and each agent's additional data (env steps, pending action)."""
 
     episodes: list[SingleAgentEpisode]
     records: list[dict[str, Any]]
@@ -114,7 +114,7 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
 
 
 def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: int) -> dict[str, Any]:
-    """Return the data of an agent besides its steps, such as env steps and pending action, for `custom_data`.
+    """Return an agent's data that a single-agent episode cannot hold, such as env steps and pending action.
 
     The dict of the first agent also holds the data of the whole chunk.
     """
@@ -132,7 +132,7 @@ def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: i
 
 
 def _finished(agent_episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return a copy of an agent's episode with all its data as arrays. The given episode does not change."""
+    """Return a copy of an agent's episode with all data converted to arrays."""
     return agent_episode.of(agent_episode.facts, agent_episode.finalized_tracks(), agent_episode.custom_data)
 
 
@@ -167,6 +167,6 @@ def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) ->
 
 
 def _by_agent(timelines: dict[Any, Timeline], name: str) -> Any:
-    """Return a dict from agent to its space (attribute `name`), or None if no agent has a space."""
+    """Return a dict from agent to its space, read from the episode attribute `name`, or None if no agent has one."""
     spaces = {agent_id: getattr(timeline.episode, name) for agent_id, timeline in timelines.items()}
     return spaces if any(space is not None for space in spaces.values()) else None

@@ -1,4 +1,4 @@
-"""Reads of a multi-agent episode's items, indexed by env steps or by each agent's own steps."""
+"""Reading of a multi-agent episode's items for its getters, indexed by env steps or by each agent's own steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from episodes.tracks.track import Track
 
 
 class AgentTrack(NamedTuple):
-    """All items of one kind (such as actions) of one agent, pending item included, with their env steps."""
+    """Time series of one agent, such as its actions, with the env step of each item. Includes the pending item."""
 
     track: Track
     times: Sequence[int]
@@ -32,12 +32,12 @@ class AgentTrack(NamedTuple):
 
     @property
     def num_items(self) -> int:
-        """Number of items, including the lookback and the pending item (whose next observation is missing)."""
+        """Number of items, including the lookback and a pending item (an action without a next observation)."""
         return len(self.times)
 
     @property
     def num_steps(self) -> int:
-        """Number of items from step 0 on, without the pending item."""
+        """Number of items from step 0 on, without a pending item."""
         return len(self.times) - self.lookback - len(self.pending)
 
 
@@ -68,7 +68,7 @@ def rewards_of(timeline: Timeline) -> AgentTrack:
 
 
 def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
-    """Return a function from an agent's `Timeline` to its extra model output `key`, or to None if it has none."""
+    """Return a function that reads the extra model output `key` from an agent's `Timeline`, or None if it is absent."""
 
     def agent_track(timeline: Timeline) -> AgentTrack | None:
         agent_episode = timeline.episode
@@ -97,14 +97,14 @@ class Request:
 
 
 class EnvSteps(NamedTuple):
-    """Env steps that a getter call asks for, and the earliest env step of the episode's lookback."""
+    """Env steps requested by a getter call, and the earliest env step that the episode still holds."""
 
     env_steps: int | range | list[int]
     origin: int  # the earliest env step of the lookback
 
 
 def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvSteps:
-    """Return the env steps that a getter call asks for. Without a fill, env steps outside the episode raise an error.
+    """Return the env steps that the indices of a getter call select. Without a fill, all must be within the episode.
 
     Args:
         chunk: env step at which the chunk begins, and its lookback in env steps.
@@ -120,14 +120,17 @@ def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvStep
 
 
 def _positions(request: Request, lookback: int, size: int) -> int | range | np.ndarray:
-    """Return the indices of a getter call as positions from 0. Raise an error outside, unless a fill is given."""
+    """Return the indices of a getter call as positions counted from the start of the lookback.
+
+    Raises an error for positions outside of the data, unless a fill value is given.
+    """
     if request.fill is not None:
         return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
     return indexing.positions_there(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
 
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:
-    """Return one agent's item(s) at the given env steps in a 1-tuple, or () if the agent has none."""
+    """Return a 1-tuple with one agent's item or batch at the given env steps, or () if the agent has no items there."""
     env_steps, origin = steps
     if isinstance(env_steps, int):
         row = env_step_index.row_at(agent_track.times, env_steps) if env_steps >= origin else MISSING
@@ -142,7 +145,7 @@ def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> t
 
 
 def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
-    """Return the position of the agent's item at each env step, or `MISSING` (-1) if it has no item there."""
+    """Return, for each env step, the position of the agent's item, or `MISSING` (-1) if the agent has none there."""
     if not isinstance(env_steps, range) or env_steps.step != 1:
         return env_step_index.rows_of(agent_track.times, env_steps, origin)
     rows = [MISSING] * len(env_steps)
@@ -153,7 +156,7 @@ def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin:
 
 
 def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
-    """Return one agent's item(s), indexed by its own steps, in a 1-tuple, or () if it has no such steps.
+    """Return a 1-tuple with one agent's item or batch at indices of its own steps, or () if there is no such step.
 
     Indices of None mean the complete steps. Other indices may include the pending step, as the last one.
     """
@@ -168,7 +171,7 @@ def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
 
 
 def _own_rows(request: Request, agent_track: AgentTrack) -> int | range | list[int]:
-    """Return the positions of an agent's items for indices of the agent's steps, possibly outside with a fill."""
+    """Convert a getter's indices, which count the agent's own steps, to positions in the agent's items."""
     if request.indices is None:
         return range(agent_track.lookback, agent_track.lookback + agent_track.num_steps)
     rows = _positions(request, agent_track.lookback, agent_track.num_items - agent_track.lookback)
@@ -190,7 +193,7 @@ def item_at(request: Request, agent_track: AgentTrack, row: int) -> Any:
 
 
 def batch_at(request: Request, agent_track: AgentTrack, rows: range | list[int]) -> Any:
-    """Return an agent's items at the positions `rows`: a list while the episode grows, arrays if it is finalized."""
+    """Return an agent's items at the positions `rows`: a list if the episode is growing, arrays if it is finalized."""
     batch = _arrays(agent_track, rows) if type(agent_track.track) is ArrayTrack else _items(agent_track, rows)
     if not request.one_hot_discrete:
         return batch
@@ -200,7 +203,7 @@ def batch_at(request: Request, agent_track: AgentTrack, rows: range | list[int])
 
 
 def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> Any:
-    """Return an agent's items at the positions `rows`, with `request.fill` where a position is `MISSING` (-1)."""
+    """Return an agent's items at the positions `rows`, with the request's fill value for positions `MISSING` (-1)."""
     fill = request.fill
     if not agent_track.num_items and agent_track.track.field.holds == "arrays":
         return _filled_empty(request, agent_track, len(rows))
@@ -218,7 +221,7 @@ def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> An
 
 
 def _filled_empty(request: Request, agent_track: AgentTrack, size: int) -> Any:
-    """Return `size` fill values in the shape of the space, for an agent that has no items of this kind."""
+    """Return `size` fill values shaped as the agent's space, for an agent that has no items to read."""
     is_array = _is_array(agent_track)
     if not is_array and dtypes_of(agent_track.space) is None:
         return [request.fill] * size
@@ -245,7 +248,7 @@ def _items(agent_track: AgentTrack, rows: range | list[int]) -> list[Any]:
 
 
 def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
-    """Return a finalized agent's items at the positions `rows` as arrays, pending item included."""
+    """Return a finalized agent's items at the positions `rows`, pending item included, as arrays."""
     track, num_done = agent_track.track, len(agent_track.times) - len(agent_track.pending)
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
         return nested.take(track.whole(), slice(rows.start, rows.stop))
@@ -257,14 +260,14 @@ def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
 
 
 def _stacked(agent_track: AgentTrack, items: list[Any]) -> Any:
-    """Return items stacked to nested arrays, in the dtypes of the agent's space."""
+    """Stack items to (nested) arrays with the dtypes of the agent's space."""
     if agent_track.track.ragged is not None:
         return ListTrack(items, 0, False, agent_track.track.field, None, agent_track.track.ragged).finalize().whole()
     return stack_items(items, "track", 0, dtypes_of(agent_track.space))
 
 
 def newest_observations(timelines: Iterable[tuple[Any, Timeline]], now: int) -> dict[Any, Any]:
-    """Return a dict from agent to observation for the agents observed at the newest env step `now`."""
+    """Return the observations of the newest env step `now`, as a dict from agent."""
     answers = {}
     for agent_id, timeline in timelines:
         if timeline.observation_times[-1] == now:
@@ -276,7 +279,7 @@ def newest_observations(timelines: Iterable[tuple[Any, Timeline]], now: int) -> 
 
 
 def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[Any, Any]:
-    """Return a dict from agent to observation for the agents observed at env step `t`."""
+    """Return the observations of env step `t`, as a dict from agent."""
     rows = (
         (agent_id, timeline, env_step_index.row_at(timeline.observation_times, t)) for agent_id, timeline in timelines
     )
@@ -289,7 +292,7 @@ def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[A
 def per_agent(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> dict[Any, Any]:
-    """Return a getter's result: a dict from agent to item or batch, without agents that have none."""
+    """Return a getter's result as a dict from agent to its item or batch. Agents without such items are left out."""
     steps = env_steps_of(request, chunk, size) if request.env_steps else None
     answers = {}
     for agent_id, agent_track in agent_tracks:
@@ -307,7 +310,10 @@ def per_agent(
 def per_env_step(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> list[dict[Any, Any]]:
-    """Return a getter's result as a list: for each env step a dict from agent to item. With a fill, all agents."""
+    """Return a getter's result as a list with one dict from agent to item per env step.
+
+    With a fill value, each dict holds all agents.
+    """
     env_steps, origin = env_steps_of(request, chunk, size)
     if isinstance(env_steps, int) or not request.env_steps:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""`Timeline`: one agent of a multi-agent episode: its steps, their env steps, and its pending action.
+"""`Timeline`: the steps of one agent in a multi-agent episode, the env step of each, and its pending action.
 
 An agent that observes at the env steps 0, 2 and 4 and has acted on each observation, at env step 5:
 
@@ -46,7 +46,7 @@ _blank: Any = object.__new__  # faster than calling the class, in slices of many
 
 
 class Chunk(NamedTuple):
-    """A range of env steps of an episode, with its lookback."""
+    """Range of env steps of a multi-agent episode, and the number of env steps before it that are kept as lookback."""
 
     begin: int  # env step of the chunk's first observations
     end: int  # env step of its last observations
@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """An agent's action that has no next observation yet, with its reward sum and extra model outputs."""
+    """Action of an agent whose next observation has not arrived, with its rewards so far and extra model outputs."""
 
     phase: str
     action: Any
@@ -65,7 +65,7 @@ class Pending(NamedTuple):
 
 
 class Timeline:
-    """Agent of a multi-agent episode: its steps, the env steps of its items, and its pending action."""
+    """Steps of one agent in a multi-agent episode, with the env step of each item, and the agent's pending action."""
 
     __slots__ = (
         "action",
@@ -99,7 +99,7 @@ class Timeline:
     # --- checks, which write nothing ---------------------------------------------------------------------------
 
     def check_action(self, outputs: Mapping[str, Any] | None, env_t: int) -> None:
-        """Raise an error if the agent cannot act at env step `env_t`, or if its extra model outputs do not fit."""
+        """Raise an error if the agent cannot act at env step `env_t`, or if its extra model outputs are invalid."""
         if self.phase != RESTS:
             raise self._cannot_act(env_t)
         growth = self.episode.growth
@@ -152,7 +152,7 @@ class Timeline:
             raise ShapeMismatch(f"{label()}: the observation has lists where its space has tuples; give tuples")
 
     def _place(self, env_t: int) -> str:
-        """Return the start of error messages: the episode, the agent and the env step."""
+        """Return the prefix of error messages: episode, agent and env step."""
         agent_episode = self.episode
         return place_of(agent_episode.multi_agent_episode_id, agent_episode.agent_id, env_t)
 
@@ -167,14 +167,14 @@ class Timeline:
         return InvalidArgument(f"{place}: it acted at env step {self.action_times[-1]} and has no observation since")
 
     def no_reward(self, env_t: int) -> InvalidArgument:
-        """Return the error for an observation that completes a step without any reward."""
+        """Return the error for an agent whose next observation arrives without any reward for its action."""
         return InvalidArgument(
             f"{self._place(env_t)}: no reward came since it acted, though its next observation is here; "
             "give a reward (0.0 counts)"
         )
 
     def cannot_observe(self, env_t: int) -> InvalidArgument:
-        """Return the error for an observation of an agent that has not acted since its last one, or has ended."""
+        """Return the error for an observation of an agent that has ended, or has not acted since the last one."""
         if self.phase == ENDED:
             return InvalidArgument(after_end(self._place(env_t), self.ended_at))
         return InvalidArgument(
@@ -185,22 +185,25 @@ class Timeline:
     # --- growing -----------------------------------------------------------------------------------------------
 
     def set_pending_action(self, action: Any, extra: Mapping[str, Any] | None, env_t: int) -> None:
-        """Store the action that the agent took at env step `env_t`, until its next observation completes the step."""
+        """Store the action taken at env step `env_t`. The agent's next observation will complete the step."""
         self.action_times.append(env_t)
         self.action, self.extra, self.phase = action, extra, WAITS
 
     def end(self, ending: Ending, env_t: int) -> None:
-        """End the agent at env step `env_t`. Rewards since its newest observation are dropped here."""
+        """Mark the agent as ended at env step `env_t`, with the given ending.
+
+        Rewards since the newest observation are dropped here.
+        """
         self.episode.end(ending)
         self.phase, self.ended_at, self.reward = ENDED, env_t, None
 
     def finish(self, tracks: Tracks) -> None:
-        """Replace the growing lists of the agent's episode by `tracks`, its data as arrays."""
+        """Replace the lists of the agent's episode by the arrays `tracks`."""
         self.episode.finish(tracks)
         self.observation_times, self.action_times = _finished(self.observation_times), _finished(self.action_times)
 
     def as_finished(self) -> Timeline:
-        """Return a copy of this timeline with its data as arrays, or this timeline if its data are arrays already."""
+        """Return a copy of this timeline with its data as arrays, or the timeline itself if it holds arrays already."""
         if self.episode.is_numpy:
             return self
         agent_episode = self.episode
@@ -215,7 +218,9 @@ class Timeline:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Timeline | None:
-        """Return the agent's part in a range of env steps, or None if it has none. Arrays are not copied."""
+        """Return the agent's part in the range `chunk` of env steps, or None if it has no data in it. Arrays are not
+        copied.
+        """
         begin, end, lookback, is_last = chunk
         first, zero, last = env_step_index.chunk_rows(self.observation_times, self.action_times, (begin, end), lookback)
         if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
@@ -238,7 +243,7 @@ class Timeline:
         return piece
 
     def is_gone(self, chunk: Chunk) -> bool:
-        """Return True if the agent ended before the range `chunk`, and has no data in it or in its lookback."""
+        """Return True if the agent ended before the range `chunk` and has no data in the range or its lookback."""
         return (
             self.ended_at is not None
             and self.ended_at <= chunk.begin
@@ -246,7 +251,7 @@ class Timeline:
         )
 
     def as_growing(self) -> Timeline:
-        """Return a copy of this timeline to which steps can be added, or this timeline if that is possible already."""
+        """Return a copy of this timeline to which steps can be added, or the timeline itself if it can already grow."""
         agent_episode = self.episode
         if not agent_episode.is_numpy:
             return self
@@ -258,17 +263,17 @@ class Timeline:
         return timeline
 
     def pending(self) -> Pending:
-        """Return the agent's pending step: an action without a next observation, outputs, rewards and env step."""
+        """Return the agent's pending step: its action, extra outputs, reward sum and env step."""
         acted_at = int(self.action_times[-1]) if self.phase == WAITS else None
         return Pending(self.phase, self.action, self.extra, self.reward, acted_at)
 
     def drop_pending(self) -> None:
-        """Remove the pending action, because the next part of the episode holds this action."""
+        """Remove the pending action, because the next chunk of the episode takes it over."""
         action_times = self.action_times[:-1] if self.phase == WAITS else self.action_times
         self.action_times, self.phase, self.action, self.extra, self.reward = action_times, RESTS, None, None, None
 
     def restore_pending(self, pending: Pending) -> None:
-        """Put back a pending action that `drop_pending` removed."""
+        """Restore a pending action that `drop_pending` removed."""
         self.phase, self.action, self.extra, self.reward, acted_at = pending
         if acted_at is not None:
             self.action_times = _joined(self.action_times, [acted_at])
@@ -282,7 +287,7 @@ class Timeline:
         self.episode.check_follows(later.episode)
 
     def append(self, later: Timeline, tracks: Tracks | None = None) -> None:
-        """Append the agent's steps of `later`, the next part of the episode, and take over its pending action.
+        """Append the agent's steps of `later`, the next chunk of the episode, and take over its pending action.
 
         Args:
             later: a timeline that passed `check_follows`.
@@ -302,13 +307,15 @@ class Timeline:
     # --- state -------------------------------------------------------------------------------------------------
 
     def env_steps_back(self, num_steps: int, env_t: int) -> int:
-        """Return how many env steps before `env_t` the last `num_steps` complete steps began, or 0 for ended agents."""
+        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began (0 if it has
+        ended).
+        """
         if not num_steps or self.phase == ENDED or not len(self.action_times):
             return 0
         return env_t - self.action_times[max(self.episode.actions.total - num_steps, 0)]
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless there is an env step number for each observation and each action."""
+        """Raise `TrackMismatch` unless every observation and every action has its env step."""
         self.episode.validate()
         facts, tracks = self.episode.facts, self.episode.tracks
         num_observations, num_actions = tracks.observations.total, tracks.actions.total
@@ -320,11 +327,11 @@ class Timeline:
             )
 
     def env_times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return copies of the env steps of observations and of actions, two int64 arrays."""
+        """Return copies of the env steps of the agent's observations and of its actions, as two int64 arrays."""
         return np.array(self.observation_times, np.int64), np.array(self.action_times, np.int64)
 
     def record(self) -> dict[str, Any]:
-        """Return env steps, phase and pending action as a dict of plain values and arrays, without the steps."""
+        """Return the timeline's data besides the steps as a dict: env steps, phase and pending action."""
         observation_times, action_times = self.env_times()
         waiting = {"action": self.action, "extra": self.extra, "reward": self.reward}
         return {
@@ -370,7 +377,7 @@ def complete_steps(
     extra: Mapping[Any, Any],
     env_t: int,
 ) -> None:
-    """Complete the step of each agent that got an observation: its pending action, or the one just taken.
+    """Complete the step of each agent that got an observation: add its action, its reward and the observation.
 
     One loop over all agents, as in `Agents.check_step`: a call per agent would take a tenth of an agent's step.
 
@@ -413,22 +420,22 @@ def complete_steps(
 
 
 def place_of(episode_id: Any, agent_id: Any, env_t: int) -> str:
-    """Return the start of error messages: the episode, the agent and the env step."""
+    """Return the prefix of error messages: episode, agent and env step."""
     return f"episode {episode_id}: agent {agent_id!r} at env step {env_t}"
 
 
 def done_since(place: str, env_t: int) -> str:
-    """Return the error text for an action that is given after the agent's end."""
+    """Return the error text for an action of an agent that has ended."""
     return f"{place}: it is done since env step {env_t}; leave its action out"
 
 
 def after_end(place: str, env_t: int) -> str:
-    """Return the error text for an observation that is given after the agent's end."""
+    """Return the error text for an observation of an agent that has ended."""
     return f"{place}: an observation after its end (env step {env_t})"
 
 
 def _finished(times: Any) -> np.ndarray:
-    """Return a list of env steps as a read-only int64 array."""
+    """Convert a list of env steps to a read-only int64 array."""
     finished = times if type(times) is np.ndarray else np.array(times, np.int64)
     finished.flags.writeable = False
     return finished

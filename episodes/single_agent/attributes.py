@@ -1,4 +1,4 @@
-"""Properties for an episode's immutable metadata and time series: setting one replaces the whole record."""
+"""Factories of the properties through which an episode's metadata and time series are read and replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from episodes.tracks import Track
 
 
 def fact_of(name: str, doc: str) -> Any:
-    """Return a property for one metadata field of an episode, such as its id. It can be read and set."""
+    """Return a readable and writable property for the metadata field `name` of an episode, such as its id."""
 
     def change(episode: Any, value: Any) -> None:
         episode.facts = episode.facts._replace(**{name: value})
@@ -19,7 +19,7 @@ def fact_of(name: str, doc: str) -> Any:
 
 
 def record_of(name: str, doc: str) -> property:
-    """Return a property for an episode's metadata or time series as a whole. Setting it discards cached lists."""
+    """Return a property for all metadata or all time series of an episode. Setting the property clears cached lists."""
 
     def change(episode: Any, record: Any) -> None:
         episode.growth = None  # before the change, since its lists belong to the old tracks
@@ -29,7 +29,7 @@ def record_of(name: str, doc: str) -> property:
 
 
 def track_of(name: str, doc: str) -> Any:
-    """Return a property for one time series of an episode, such as `actions`. It cannot be set to another type."""
+    """Return a property for the time series `name` of an episode, such as `actions`. Only a `Track` can be assigned."""
 
     def change(episode: Any, track: Track) -> None:
         if not isinstance(track, Track):

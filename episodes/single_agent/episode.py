@@ -37,7 +37,7 @@ _RAGGED = "ragged"  # instead of the shape of ragged observations, so that no ob
 
 
 class SingleAgentEpisode(TrackGetters, HasEnding):
-    """Episode of one agent in one environment: T + 1 observations, T actions and T rewards. May be a part (chunk).
+    """Episode of one agent, or a contiguous part (chunk) of an episode: T + 1 observations, T actions and T rewards.
 
     The chunk may grow from an empty one, step by step, or be created from lists. With `len_lookback_buffer="auto"` all
     given data becomes lookback, as in RLlib: step 0 is then the last observation. Use `from_arrays` to create a
@@ -223,7 +223,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @classmethod
     def of(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -> Self:
-        """Create an episode from metadata and time series without any check or copy."""
+        """Create an episode from its metadata and its time series. Nothing is checked or copied."""
         self = _blank(cls)
         self._facts = facts
         self._tracks = tracks
@@ -236,7 +236,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def extra_model_outputs(self) -> Mapping[str, Track]:
-        """Extra model outputs by key, L + T items each, as a read-only mapping. Set the property to change outputs."""
+        """Extra model outputs, such as log-probabilities: a read-only mapping from key to L + T items."""
         return MappingProxyType(self._tracks.extra)
 
     @extra_model_outputs.setter
@@ -249,12 +249,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def t(self) -> int:
-        """Env step of the last observation: `t_started + len(self)`."""
+        """Number of env steps from the reset to the last observation: `t_started + len(self)`."""
         return self._facts.t_started + len(self)
 
     @property
     def is_reset(self) -> bool:
-        """True if the episode has its first observation."""
+        """True if the episode has its first observation, so that steps can be added."""
         return len(self._tracks.observations) > 0
 
     @property
@@ -272,7 +272,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._duration, self._began = self.get_duration_s(), None
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` unless there are L + T actions, rewards, outputs and L + T + 1 observations, infos."""
+        """Raise `TrackMismatch` if the numbers of observations, infos, actions, rewards and outputs do not agree."""
         self._tracks.check(f"episode {self.id_}")
 
     # --- growing -----------------------------------------------------------------------------------------------
@@ -321,7 +321,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         extra_model_outputs: Mapping[str, Any] | None = None,
         policy_version: int | None = None,
     ) -> None:
-        """Add one step: the action taken, and the reward and observation that followed. O(1), nothing is copied.
+        """Add one step: the action taken, and the reward and observation that the environment returned. Takes O(1)
+        time.
 
         All arguments are checked before anything is stored.
 
@@ -399,14 +400,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._stop_clock()
 
     def _drop_incomplete_step(self, growth: tuple[Any, ...]) -> None:
-        """Remove the items that a rejected step had already added."""
+        """Remove the items that `add_env_step` had appended before it rejected the step."""
         tracks = self._tracks
         tracks.drop_after(tracks.infos.total)
         if self.growth is not growth and not tracks.rewards.total:
             self.tracks = tracks.with_extra(self._declared_extra())
 
     def growing(self, call: str) -> tuple[Any, ...]:
-        """Return the lists to which a step appends. Raise an error if the episode cannot grow (ended, cut, arrays).
+        """Return the lists to which `add_env_step` appends, or raise an error if the episode has ended or holds arrays.
 
         Raises:
             EpisodeStateError: the episode does not grow.
@@ -426,7 +427,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             raise WrongType(f"{self._place()}: {name}={value!r}; give a dict, or None")
 
     def _checked_observation(self, observation: Any) -> Any:
-        """Return the observation, with lists replaced by tuples as in its space.
+        """Check the observation's shape, and return it with lists converted to tuples if its space is a `Tuple`.
 
         Raises:
             ShapeMismatch: the observation has another shape than earlier ones.
@@ -442,11 +443,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return _RAGGED if observations.ragged is not None else track_access.shape_of(observations.get(-1))
 
     def _place(self) -> str:
-        """Return the start of error messages: the episode and its next step."""
+        """Return the prefix of error messages: the episode's id and the time of its next step."""
         return f"episode {self.id_}: {f'step {len(self)}' if self.is_reset else 'the reset'}"
 
     def create_extra_tracks(self, outputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Create empty lists for extra model outputs at the first step, and return pairs of key and list."""
+        """Create an empty list for each extra model output of the first step, and return pairs of key and list."""
         declared = self._declared_extra()
         if (
             len(declared) < len(self._tracks.extra)
@@ -465,11 +466,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return pairs
 
     def _declared_extra(self) -> dict[str, Track]:
-        """Return the extra outputs that the user declared as ragged (items of varying length), by key."""
+        """Return the extra model outputs declared as ragged (items of varying length), as a dict from key to track."""
         return {key: track for key, track in self._tracks.extra.items() if track.ragged is not None}
 
     def _extra_outputs_error(self, outputs: Mapping[str, Any], error: Exception) -> Exception:
-        """Return the error for an extra model output that is missing or has another shape."""
+        """Return the error for a step whose extra model outputs have other keys or shapes than earlier steps."""
         differs = type(error) is ShapeMismatch
         return ShapeMismatch(f"{self._place()}: {error}") if differs else self._extra_mismatch(outputs)
 
@@ -532,12 +533,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     finalize = to_numpy
 
     def finish(self, tracks: Tracks) -> None:
-        """Replace the lists of this episode by `tracks`, the arrays that `finalized_tracks` returned."""
+        """Replace the episode's lists by the arrays `tracks`, which come from `finalized_tracks`."""
         duration = self.get_duration_s()
         self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
 
     def finalized_tracks(self) -> Tracks:
-        """Return this episode's observations, actions etc. as arrays. The episode does not change.
+        """Return the observations, actions and other time series as arrays. The episode itself keeps its lists.
 
         Raises:
             EpisodeStateError: the episode has no observation.
@@ -561,7 +562,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.slice(slice_)
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Self:
-        """Return the part of the episode with the given steps, clipped as for a list. Finalized episodes share memory.
+        """Return the part of the episode with the given steps, clipped as for a list. Finalized parts share memory.
 
         Ids, spaces, infos and a copy of `custom_data` stay. The ending stays if the slice includes the last step.
 
@@ -576,7 +577,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self.window(start, stop, min(max_lookback, own_lookback + start), stop == num_steps)
 
     def window(self, start: int, stop: int, lookback: int, reaches_end: bool) -> Self:
-        """Return the part with the steps [start, stop) and `lookback` steps before `start`. Arrays are not copied.
+        """Return the part with the steps [start, stop), preceded by `lookback` steps as context. Arrays are not copied.
 
         Args:
             reaches_end: True if the part includes the chunk's last step, so that it keeps the ending.
@@ -591,7 +592,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return part
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """End this part (chunk) at its newest step, and return the next part, in which the episode continues.
+        """End this part (chunk) of the episode at its newest step, and return the next chunk, to which steps are added.
 
         The next chunk has the same ids, `t_started = self.t`, this chunk's last observation as its first, and a copy of
         `custom_data`. This chunk grows no more. Before the reset, both chunks can still be reset.
@@ -634,11 +635,11 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
 
     def joined_tracks(self, later: SingleAgentEpisode) -> Tracks:
-        """Return this finalized episode's arrays, concatenated with the arrays of the next chunk `later`."""
+        """Return the arrays of this finalized episode, concatenated with those of the next chunk `later`."""
         return self._tracks.joined(later.finalized_tracks())
 
     def extend(self, later: SingleAgentEpisode, tracks: Tracks | None = None) -> None:
-        """Append `later`, the next chunk, after `check_follows` has accepted `later`. Raises no error.
+        """Append the next chunk `later` in place. The caller has checked the chunk with `check_follows`.
 
         Args:
             tracks: `joined_tracks(later)` if this episode is finalized.
@@ -651,7 +652,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._is_cut = later._is_cut
 
     def check_follows(self, later: SingleAgentEpisode) -> None:
-        """Raise an error unless `later` is the next chunk of this episode, which can be appended to the episode."""
+        """Raise an error unless `later` is the next chunk of this episode and can be appended."""
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
         if not isinstance(later, SingleAgentEpisode):
@@ -688,7 +689,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     # --- state -------------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        """Return the arguments for unpickling: the episode's data, without cached lists."""
+        """Return the pickled form: the episode's metadata, time series and custom data, without cached lists."""
         attributes = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *attributes)
 

@@ -1,4 +1,4 @@
-"""Input of a policy's connectors from a list of episodes: each newest observation and the steps before it."""
+"""`EpisodesHistory`: newest observations of growing episodes and their preceding steps, as input of connectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["EpisodesHistory"]
 
 
 class EpisodesHistory(History):
-    """Newest observation of each of B growing episodes, and the steps before it, as batched arrays for connectors.
+    """Batch of the newest observations of B growing episodes and of their preceding steps, read by connectors.
 
     Args:
         before: number of steps [B] between each row and its episode's newest observation, 0 if None.
@@ -57,7 +57,9 @@ class EpisodesHistory(History):
         return self._items([_step_track(episode, track) for episode in self.episodes], k, self.depth)
 
     def _items(self, tracks: list[Any], k: int, num_items: np.ndarray) -> Any:
-        """Return the last k items of B time series, [B, k, ...], padded with zeros. None if all are empty.
+        """Return the last `k` items of each of B time series, [B, k, ...], padded in front with zeros.
+
+        Returns None if all time series are empty.
 
         Args:
             num_items: number of items [B] that each row may read.
@@ -92,7 +94,7 @@ class EpisodesHistory(History):
         return _objects([episode.module_id for episode in self.episodes])
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return episode i, cut off after observation i if that is not the episode's newest observation."""
+        """Return the episode of batch row `i`, without the steps after the row's observation."""
         episode, before = self.episodes[i], int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 

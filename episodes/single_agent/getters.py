@@ -1,4 +1,4 @@
-"""Methods of `SingleAgentEpisode` that read and replace observations, actions, rewards and other items."""
+"""Getters and setters of `SingleAgentEpisode` for observations, actions, rewards, infos and extra model outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from episodes.tracks.validation import checked_key
 
 
 class TrackGetters:
-    """Base class of `SingleAgentEpisode`: methods that read and replace its observations, actions and so on.
+    """Base class of `SingleAgentEpisode` with the getters and setters of observations, actions and other items.
 
     All getters accept the same indices. An int gives one item. A slice, list, tuple, range or integer array gives a
     batch: a list if the episode grows, arrays if it is finalized. `i >= 0` counts from step 0 of the chunk. `i < 0`
@@ -39,17 +39,17 @@ class TrackGetters:
 
     @property
     def infos(self: Any) -> Any:
-        """The L + T + 1 info dicts of the episode: a list if the episode grows, `Infos` if it is finalized."""
+        """Info dicts of the L + T + 1 observations: a list while the episode grows, `Infos` once it is finalized."""
         return self._tracks.infos.whole()
 
     @property
     def lookback(self: Any) -> int:
-        """Number L of steps before step 0 that are kept as context."""
+        """Number L of steps before step 0 that the episode keeps as context, for example for frame stacking."""
         return self._tracks.rewards.lookback
 
     @property
     def env_action_space(self) -> Any:
-        """Action space of the environment. The stored actions may be in other units: see `action_space`."""
+        """Action space of the environment. `action_space` differs if the stored actions are rescaled for the policy."""
         return env_space_of(self._facts.action_space)
 
     def env_steps(self: Any) -> int:
@@ -61,7 +61,8 @@ class TrackGetters:
         return len(self)
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Return the T steps as a dict of columns: `obs` (without the last), `actions`, `rewards`, flags and more.
+        """Return the T steps as a dict of columns: `obs` (without the last observation), `actions`, `rewards`, flags
+        etc.
 
         The other columns are `t`, ids, infos and the extra model outputs.
 
@@ -77,7 +78,7 @@ class TrackGetters:
 
     @property
     def policy_versions(self) -> tuple[int, int] | None:
-        """The lowest and the highest version of the policy that took the steps, or None if all are unknown.
+        """Lowest and highest version of the policy that took the steps, or None if no version is known.
 
         Set one number for all steps, or [T], one for each step (-1: unknown).
         """
@@ -147,7 +148,7 @@ class TrackGetters:
             raise self._named(error) from None
 
     def get_env_actions(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> Any:
-        """Return the actions that were sent to the environment. The stored actions may be in a policy's units.
+        """Return the actions as sent to the environment, even if the episode stores the policy's rescaled actions.
 
         The environment's actions follow from the stored ones by the mapping in `action_space` (see `PolicyBox`), or are
         the extra model output "actions_for_env" if there is one. Without a `PolicyBox` both are the same.
@@ -262,7 +263,7 @@ class TrackGetters:
 
 
 def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:
-    """Return new items with lists replaced by tuples if the space is a `Tuple` (or has one inside)."""
+    """Return `new_data` with lists converted to tuples if the space is or contains a `Tuple`."""
     return as_item(new_data, space) if isinstance(at_indices, INTEGERS) else as_items(new_data, space)
 
 

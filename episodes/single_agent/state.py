@@ -1,4 +1,4 @@
-"""Conversion of an episode to a state dict, to a dict of T steps, and back."""
+"""Conversion of an episode to a state dict and back, and to a dict of columns with one row per step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -
 
 
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
-    """Return copies of the metadata, time series and custom data from a state dict of `state_of`."""
+    """Return the metadata, time series and custom data (all copied) from a dict that `state_of` made."""
     state = deepcopy(dict(state))
     # A state that is older than a fact does not have it.
     known: dict[str, Any] = {name: state[name] for name in EpisodeFacts._fields if name in state}
@@ -34,7 +34,9 @@ def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, 
 
 
 def columns_of(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
-    """Return T steps as a dict (`obs`, `actions`, `rewards`, flags): lists while the episode grows, else arrays."""
+    """Return the T steps as a dict of columns (`obs`, `actions`, `rewards`, flags): lists for growing episodes, or
+    arrays.
+    """
     steps = len(tracks.rewards)
     flags = np.zeros((2, steps), bool)
     flags[:, -1:] = [[facts.ending.is_terminated], [facts.ending.is_truncated]]
