@@ -126,7 +126,7 @@ def _positions(request: Request, lookback: int, size: int) -> int | range | np.n
     """
     if request.fill is not None:
         return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
-    return indexing.positions_there(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
+    return indexing.existing_positions(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
 
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:

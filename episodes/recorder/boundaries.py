@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode
 
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.spaces import as_rows, stacked
 from episodes.tracks.validation import checked_count
 
@@ -251,7 +251,7 @@ def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any
             f"{list(infos)}): their last observations are lost; pass final_observations, or another autoreset_mode"
         )
     if isinstance(final, list) and any(item is None for item in final):
-        final = objects(final)
+        final = as_object_array(final)
     if not isinstance(final, np.ndarray) or final.dtype != object:
         rows = nested.map_leaves(np.asarray, as_rows(final, space))
         _check_rows(nested.first_leaf(rows), envs)

@@ -23,7 +23,7 @@ from episodes.errors import TrackMismatch, WrongType
 from episodes.recorder.row_blocks import takes_memoryview
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos
 
@@ -217,13 +217,13 @@ class _InfoBlock:
             elif row.dtype != self.dtype:
                 self.set_arrays(self.values.astype(np.promote_types(row.dtype, self.dtype)), self.present)
         if self.dtype == object and row.dtype != object:
-            row = objects(row.tolist() if plain else list(row))
+            row = as_object_array(row.tolist() if plain else list(row))
         self.values[at] = row
 
     def _convert_to_objects(self) -> None:
         values = np.empty(self.present.shape, object)
         for at in np.flatnonzero(self.present.any(axis=1)).tolist():
-            values[at] = objects(self.values[at].tolist() if self.plain else list(self.values[at]))
+            values[at] = as_object_array(self.values[at].tolist() if self.plain else list(self.values[at]))
         self.set_arrays(values, self.present)
         self.plain = False
 
@@ -270,12 +270,16 @@ def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
                 f"infos[{path!r}] is an array {list(value.shape)} of {num_envs} environments: give "
                 f"[{num_envs}, ...], or one value that all of them share"
             )
-        return (objects(value.tolist()) if value.dtype.kind in "USO" else value), False
+        return (as_object_array(value.tolist()) if value.dtype.kind in "USO" else value), False
     if type(value) in _NUMBERS or isinstance(value, (np.number, np.bool_, np.ndarray)):
         row = np.broadcast_to(np.asarray(value), (num_envs,))
-        return (row, type(value) in _NUMBERS) if row.dtype.kind in "biufc" else (objects([value] * num_envs), False)
+        return (
+            (row, type(value) in _NUMBERS)
+            if row.dtype.kind in "biufc"
+            else (as_object_array([value] * num_envs), False)
+        )
     dealt = value if isinstance(value, (list, tuple)) and len(value) == num_envs else [value] * num_envs
-    return objects(dealt), False
+    return as_object_array(dealt), False
 
 
 def _nothing() -> None:

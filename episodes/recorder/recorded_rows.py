@@ -16,7 +16,7 @@ from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.row_blocks import RowBlock, as_numbers, fitted_row, gather, make_blocks, put_fitted, put_row
 from episodes.tracks import nested
 from episodes.tracks.field import extra_field
-from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, of_no_shape
+from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, varying_shapes_error
 
 _FIRST_CAPACITY = 32
 _ARRAY: Any = np.ndarray
@@ -201,7 +201,7 @@ class RecordedRows:
         """Return N items nested like the space. Raise `ShapeMismatch` if they vary in shape and cannot be an array."""
         rows, part = as_rows(rows, space), irregular_part(space)
         if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
-            raise of_no_shape(name, part)
+            raise varying_shapes_error(name, part)
         return rows
 
     def _blocks(self, name: str, row: Any, dtypes: Any = None) -> Any:
@@ -293,7 +293,7 @@ class RecordedRows:
         Raises:
             ShapeMismatch, TrackMismatch: they do not fit.
         """
-        observations = nested.shaped_like(self.observations, observations)
+        observations = nested.with_tuples_like(self.observations, observations)
         return nested.map_leaves(
             lambda block, leaf: block.fitted(leaf, (num, *block.shape[1:])), self.observations, observations
         )

@@ -175,7 +175,7 @@ def fitted_row(blocks: Any, row: Any) -> Any:
     if type(blocks) is RowBlock:
         return blocks.fitted(row, blocks.shape)
     if not nested.same_structure(blocks, row):
-        row = nested.shaped_like(blocks, row)
+        row = nested.with_tuples_like(blocks, row)
     return nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), blocks, row)
 
 

@@ -419,7 +419,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         if is_nested(facts.action_space):
             self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
         if tracks.observations.ragged or tracks.actions.ragged or (tracks.extra and tracks.ragged_kinds()):
-            self.growth = track_access.with_ragged_tracks(self.growth, tracks)
+            self.growth = track_access.with_ragged_conversion(self.growth, tracks)
         return self.growth
 
     def _check_mapping(self, name: str, value: Any) -> None:
@@ -456,7 +456,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         ):
             raise self._extra_mismatch(outputs)
         growth = self.growth or self.growing("add_env_step")
-        tracks, pairs = track_access.growing_extra(
+        tracks, pairs = track_access.new_growing_outputs(
             {key: first for key, first in outputs.items() if key not in declared}
         )
         observations, actions, rewards, infos, known_pairs = growth

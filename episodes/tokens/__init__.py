@@ -1,6 +1,5 @@
-"""Record the conversations of language agents as episodes, turn by turn, and make batches of token sequences for
-losses.
-"""
+"""Record the conversations of language agents as episodes, turn by turn, and make batches of
+token sequences for losses."""
 
 from episodes.tokens.batch import token_batch
 from episodes.tokens.checking import TokenCheck, check_token_batch

@@ -33,8 +33,8 @@ def token_batch(
     pad_to: int | None = None,
     pad_id: int = 0,
 ) -> Batch:
-    """Return a training batch for a loss over tokens, with one sequence per episode, and more if later prompts changed
-    earlier tokens.
+    """Return a training batch for a loss over tokens, with one sequence per episode, and more if later
+    prompts changed earlier tokens.
 
     All columns are aligned with the position that **predicts** a token, so `logits[i]` belongs to `labels[i]`,
     `action_logp[i]`, `advantages[i]` and `loss_mask[i]`. Nothing is left to shift.
@@ -99,9 +99,8 @@ def token_batch(
 
 
 def _checked_advantages(name: str, values: Any, num: int, purpose: str) -> np.ndarray:
-    """Return user-given advantages as float32 [num]. Raise an error that names the argument `name` if they are not
-    `num` finite numbers.
-    """
+    """Return user-given advantages as float32 [num]. Raise an error that names the argument `name` if they are
+    not `num` finite numbers."""
     try:
         array = np.asarray(values)
         array = None if array.dtype.kind not in "biuf" else array.astype(np.float32)

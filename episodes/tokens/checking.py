@@ -1,6 +1,5 @@
-"""Check a token batch against the model that sampled it, to find shifted masks, changed tokens and wrong prompt
-templates.
-"""
+"""Check a token batch against the model that sampled it, to find shifted masks, changed tokens
+and wrong prompt templates."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class TokenCheck:
 
 class _Comparison(NamedTuple):
     """Columns of a token batch, [N] each: tokens, labels and loss mask, and the log-probabilities that were recorded
-    and that the model returns.
-    """
+    and that the model returns."""
 
     tokens: np.ndarray
     labels: np.ndarray
@@ -85,8 +83,8 @@ class _Comparison(NamedTuple):
         return np.where(is_inside & ~np.isnan(differences), differences, np.inf)
 
     def place(self, position: int) -> str:
-        """Return the text "sequence i, position j", for error messages, of an index into all N positions of the
-        batch."""
+        """Return the text "sequence i, position j", for error messages, of an index into all
+        N positions of the batch."""
         return f"sequence {self.sequences[position]}, position {self.positions[position]}"
 
 

@@ -203,8 +203,7 @@ class Conversation:
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
         """Compare a turn's whole next prompt with the tokens so far. Return the number of leading tokens they share
-        (-1: all), the prompt's new tokens, and the infos to record.
-        """
+        (-1: all), the prompt's new tokens, and the infos to record."""
         if not len(prompt):
             raise InvalidArgument(
                 f"{self._label('turn')}: prompt is empty; give the whole next prompt, or leave it out in the last turn"
@@ -244,9 +243,8 @@ class Conversation:
             raise EpisodeStateError(f"{self._label(call)} before begin(prompt)")
 
     def _check_growing(self) -> None:
-        """Raise `EpisodeStateError` if the conversation has not begun or has already ended, so that no turn can be
-        recorded.
-        """
+        """Raise `EpisodeStateError` if the conversation has not begun or has already ended,
+        so that no turn can be recorded."""
         self._check_begun("turn")
         self.episode.growing("turn")
 

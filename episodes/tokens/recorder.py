@@ -1,6 +1,5 @@
-"""Record many conversations at once, and return complete groups of conversations, such as several answers to one
-prompt.
-"""
+"""Record many conversations at once, and return complete groups of conversations, such as
+several answers to one prompt."""
 
 from __future__ import annotations
 
@@ -117,8 +116,8 @@ class TokenRecorder:
                 waiter.set_result(None)
 
     def drop(self, talk: Conversation) -> None:
-        """Discard a conversation, for example because a tool failed. Its group then needs another conversation to
-        become complete.
+        """Discard a conversation, for example because a tool failed. Its group then needs another
+        conversation to become complete.
 
         Raises:
             EpisodeStateError: it is not an open conversation of this recorder.
@@ -206,8 +205,8 @@ class TokenRecorder:
         return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
 
     def take(self, num_groups: int | None = None) -> EpisodePack | None:
-        """Remove complete groups from the recorder and return them as one pack, earliest group first, or None if no
-        group is complete.
+        """Remove complete groups from the recorder and return them as one pack, earliest group first,
+        or None if no group is complete.
 
         If it is None unexpectedly, `print(recorder)` shows how many conversations were dropped, and the newest error.
 
@@ -225,9 +224,8 @@ class TokenRecorder:
         return pack
 
     async def wait_for(self, num_groups: int) -> EpisodePack:
-        """Wait until `num_groups` groups are complete, and then remove them from the recorder and return them as one
-        pack.
-        """
+        """Wait until `num_groups` groups are complete, and then remove them from the recorder
+        and return them as one pack."""
         checked_count("num_groups", num_groups)
         while len(self._complete) < num_groups:
             waiter = asyncio.get_running_loop().create_future()

@@ -1,5 +1,5 @@
-"""Index arithmetic that builds token sequences from a conversation's segments, each of which is one observation or one
-action.
+"""Index arithmetic that builds token sequences from a conversation's segments, each of which is one
+observation or one action.
 
 The tokens of a pack are a stream of segments: observations and actions in turn, episode after episode.
 
@@ -81,8 +81,8 @@ def stream_of(
 
 
 def whole_episodes(stream: Stream, num_steps: np.ndarray, with_last: bool) -> Segments:
-    """Return one token sequence for each episode that has steps. Use it if no prompt changed earlier tokens of its
-    conversation.
+    """Return one token sequence for each episode that has steps. Use it if no prompt changed earlier
+    tokens of its conversation.
 
     Args:
         stream: the stream.
@@ -145,9 +145,8 @@ def with_branches(
 
 
 class _Branch(NamedTuple):
-    """Token sequence under construction: segment indices, segment lengths, and the number of first segments that repeat
-    an earlier sequence.
-    """
+    """Token sequence under construction: segment indices, segment lengths, and the number of first segments that
+    repeat an earlier sequence."""
 
     indices: list[int]
     lengths: list[int]
@@ -162,8 +161,7 @@ class _TooManyKept(Exception):
 
 def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Iterator[_Branch]:
     """Yield the token sequences of one episode, whose segments are `start` to `stop`. A segment that keeps fewer than
-    all earlier tokens begins a new sequence.
-    """
+    all earlier tokens begins a new sequence."""
     branch, num_tokens = _Branch([], [], 0), 0
     for index in range(start, stop):
         keep = kept[index]

@@ -91,8 +91,7 @@ class TokenSequences:
 
     def _kept_tokens(self) -> np.ndarray | None:
         """Return for each observation and action the number of earlier tokens that it keeps as context (-1: all), int64
-        [M], or None if all keep all.
-        """
+        [M], or None if all keep all."""
         rows, values = info_values(self.pack, KEPT_TOKENS)
         if not len(rows):
             return None
@@ -130,8 +129,8 @@ class TokenSequences:
         return int(row_length)
 
     def _padded_segments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of tokens of each segment, padding as a last segment of each sequence, and whether to learn
-        from the segment.
+        """Return the number of tokens of each segment, padding as a last segment of each sequence,
+        and whether to learn from the segment.
 
         The padding of a sequence is its last segment. The very last segment has one position more than there are: what
         is repeated per segment and read from position 1 on is shifted left by one.
@@ -159,9 +158,8 @@ class TokenSequences:
 
     @property
     def cu_seqlens(self) -> np.ndarray:
-        """Cumulative sequence lengths, int32 [S + 1], as used by variable-length attention kernels. Padding does not
-        count.
-        """
+        """Cumulative sequence lengths, int32 [S + 1], as used by variable-length attention kernels.
+        Padding does not count."""
         bounds = np.zeros(len(self) + 1, np.int32)
         np.cumsum(self.lengths, out=bounds[1:])
         return bounds
@@ -197,16 +195,14 @@ class TokenSequences:
 
     @cached_property
     def learned(self) -> np.ndarray:
-        """Mask of the tokens to learn from, bool [N]: the tokens that the model sampled, without lookback steps and
-        repeated context.
-        """
+        """Mask of the tokens to learn from, bool [N]: the tokens that the model sampled,
+        without lookback steps and repeated context."""
         return self._is_learned.repeat(self._spans)[:-1]
 
     @cached_property
     def predicts(self) -> np.ndarray:
-        """Mask of predicting positions, bool [N]: True at the position before each token to learn from, where the model
-        predicts that token.
-        """
+        """Loss mask, bool [N]: True at the position before each token to learn from, where the
+        model predicts that token."""
         return self._is_learned.repeat(self._spans)[1:]
 
     @property
@@ -229,8 +225,8 @@ class TokenSequences:
         return self.of_sampled(self.pack.actions)
 
     def of_sampled(self, track: Any) -> np.ndarray:
-        """Return the values that a ragged model output, such as log-probabilities, has for the tokens in
-        `sampled_tokens`, [A].
+        """Return the values that a ragged model output, such as log-probabilities, has for the tokens
+        in `sampled_tokens`, [A].
 
         Raises:
             TrackMismatch: the track is not ragged, or has values for other tokens.
@@ -242,8 +238,7 @@ class TokenSequences:
 
     def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Spread `values` [A], one per sampled token, over all positions [N]: each at the position that predicts the
-        token, and `fill` elsewhere.
-        """
+        token, and `fill` elsewhere."""
         values, num = np.asarray(values), self.num_positions
         if values.shape != self.sampled_tokens.shape:
             raise ShapeMismatch(
@@ -255,8 +250,8 @@ class TokenSequences:
         return placed
 
     def place_per_turn(self, values: Any) -> np.ndarray:
-        """Spread one value per turn over all positions [N]: at each position that predicts a token of the turn, and 0
-        elsewhere.
+        """Spread one value per turn over all positions [N]: at each position that predicts a token of
+        the turn, and 0 elsewhere.
 
         Raises:
             ShapeMismatch: there is not one value per turn (step of the pack).
@@ -295,8 +290,8 @@ def _checked_pad_id(pad_id: Any, dtype: np.dtype) -> int:
 
 
 def info_values(pack: EpisodePack, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Find the observations whose info dict has `key`. Return their row indices in the pack and the values, int64 [k]
-    each.
+    """Find the observations whose info dict has `key`. Return their row indices in the pack and
+    the values, int64 [k] each.
 
     Raises:
         InvalidArgument: a value is not an int of at least 0.

@@ -1,4 +1,5 @@
-"""Time series of one episode, such as its observations or rewards: growing lists, or read-only arrays."""
+"""Storage of an episode's time series, such as its observations and rewards, as growing
+lists or as read-only arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert the actions of an episode between a policy's action space and the environment's."""
+"""Conversion of an episode's actions between the policy's action space and the environment's action space."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ OF_POLICY_ACTIONS = (Columns.ACTION_LOGP, Columns.ACTION_PROB, Columns.ACTION_DI
 
 
 def dropped_outputs(space: gym.Space | None, extra: Mapping[str, Any]) -> list[str]:
-    """Return the names of extra model outputs, such as log-probs, that do not apply to converted actions."""
+    """Return the names of the extra model outputs, such as action log-probabilities, that become invalid if an
+    episode's actions are converted to the environment's."""
     if Columns.ACTIONS_FOR_ENV not in extra and not has_policy_actions(space):
         return []
     return [name for name in OF_POLICY_ACTIONS if name in extra]
 
 
 def with_env_actions(tracks: Tracks, space: gym.Space | None) -> tuple[Tracks, Any]:
-    """Return an episode's time series with the actions as sent to the environment, and the environment's action space.
+    """Return a copy of an episode's time series with its actions converted to the environment's
+    action space, and that space.
 
     Args:
         tracks: the tracks of an episode or a pack.
@@ -51,7 +53,7 @@ def with_env_actions(tracks: Tracks, space: gym.Space | None) -> tuple[Tracks, A
 
 
 def with_policy_actions(tracks: Tracks, space: gym.Space | None, mapping: str) -> tuple[Tracks, Any]:
-    """Return an episode's time series with actions in the policy's units, and the action space of these actions.
+    """Return a copy of an episode's time series with its actions converted to a policy's action space, and that space.
 
     Actions that have this mapping already are not changed. Others are mapped from the environment's actions.
 
@@ -79,7 +81,7 @@ def with_policy_actions(tracks: Tracks, space: gym.Space | None, mapping: str) -
 
 
 def _map_actions(track: Track, change: Callable[[Any], Any]) -> Track:
-    """Return a copy of an episode's actions, converted by the function `change`."""
+    """Return a copy of the actions of an episode, each converted by the function `change`."""
     if isinstance(track, ListTrack):
         return ListTrack(list(map(change, track.items)), track.lookback, False, ACTIONS)
     if not track.total:

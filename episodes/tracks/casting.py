@@ -1,4 +1,4 @@
-"""Rules for lossless casts between dtypes: nothing overflows or is cut off, and only casts to floats may round."""
+"""Lossless casts between dtypes: a cast to integers keeps every value, and a cast to floats may only round."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
-    """Return a dtype that represents both values of `dtype` and the array `values`, or None if no dtype fits both."""
+    """Return a dtype that can represent all numbers of type `dtype` and also the array `values`,
+    or None if there is none."""
     both = dtype.kind + values.dtype.kind
     if both[0] != both[1] and not _NUMBERS.issuperset(both):
         return None
@@ -82,13 +83,15 @@ def check_reward(reward: Any, label: Callable[[], str]) -> None:
 
 
 def is_kind_of(field: Field, array: np.ndarray) -> bool:
-    """Return True if `array` may be stored as this time series: rewards are real numbers, others numbers or strings."""
+    """Return True if the dtype of `array` is valid for the time series `field`:
+    real numbers for rewards, numbers or strings for all others."""
     kind = array.dtype.kind
     return kind in "biuf" or (kind != "O" and field is not REWARDS)
 
 
 def check_kinds(field: Field, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise `WrongType` unless all arrays may be stored as this time series: real numbers for rewards."""
+    """Raise `WrongType` unless the dtypes of all arrays are valid for the time series `field`: real numbers for
+    rewards, numbers or strings for all others."""
     for path, array in arrays.items():
         if not is_kind_of(field, array):
             allowed = "real numbers" if field is REWARDS else "numbers or strings"

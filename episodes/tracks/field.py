@@ -1,4 +1,5 @@
-"""Names of an episode's time series, and whether each has one item per observation (T + 1) or one per step (T)."""
+"""Names of an episode's time series, with the number of items that each has: T + 1 (one per
+observation) or T (one per step)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ EXTRA = "extra_model_outputs"
 
 
 class Field:
-    """Name of one time series of an episode, such as "rewards", and whether it has an item per step or observation.
+    """Name of one time series of an episode, such as "rewards", and whether it has one item per step (T)
+    or per observation (T + 1).
 
     Attributes:
         name: key in `Tracks`, or in its `extra`.
@@ -40,7 +42,8 @@ _KNOWN: dict[tuple[Any, ...], Field] = {}
 
 
 def field_of(name: str, num_more: int, holds: str = "arrays", is_extra: bool = False) -> Field:
-    """Return the `Field` with this name. Equal arguments give the same object, so that `is` compares fields."""
+    """Return the cached `Field` with these attributes. Equal arguments return the same object,
+    so fields can be compared with `is`."""
     key = name, num_more, holds, is_extra
     field = _KNOWN.get(key)
     if field is None:
@@ -58,7 +61,7 @@ UNNAMED = field_of("track", 0)
 
 
 def extra_field(key: str) -> Field:
-    """Return the `Field` of the extra model output named `key`, the same object at each call.
+    """Return the cached `Field` of the extra model output named `key`. The same key returns the same object.
 
     Raises:
         WrongType: the key is not a string.

@@ -1,4 +1,4 @@
-"""Reading outside the stored range of an episode: missing items are replaced by a fill value."""
+"""Read items at positions outside of an episode's stored range, where a fill value replaces the missing items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _SMALL = 65504.0  # the largest float16, so every float dtype holds it
 
 
 def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
-    """Return the items of `data` [n, ...] at k positions, [k, ...], with `fill` at positions outside [0, n).
+    """Return the items of `data` [n, ...] at k positions as an array [k, ...].
+    Positions outside of [0, n) get the value `fill`.
 
     A range of positions inside [0, n) returns a view.
     """
@@ -36,7 +37,8 @@ def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any
 
 
 def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
-    """Return the items of `data` in the range `span`, read as one slice, with `fill` at positions outside the data."""
+    """Return the items of `data` [n, ...] at the positions of the range `span`.
+    Positions outside of [0, n) get the value `fill`."""
     size, start, step = len(span), span.start, span.step
     if step == 1:
         missing = start + size - len(data)
@@ -66,7 +68,8 @@ def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
 
 
 def check_fill(fill: Any, data: np.ndarray) -> Any:
-    """Convert a fill value to the dtype of `data` [n, ...]. Raise `InvalidFill` if its shape or value does not fit.
+    """Return a user's fill value, cast to the dtype of `data` [n, ...]. Raise `InvalidFill` if its shape or
+    value does not fit an item.
 
     Raises:
         InvalidFill: the fill has neither the shape of an item nor a scalar's, or the dtype cannot hold it.
@@ -98,7 +101,8 @@ def _filler(fill: Any, data: np.ndarray) -> Any:
 
 
 class ItemKinds:
-    """Cache of the structure, shapes and dtypes of the items in a growing list. Each item is inspected once."""
+    """Cache of the shapes and dtypes of the items in a growing list, so that a fill value can be converted without
+    inspecting all items again."""
 
     __slots__ = ("_dtypes", "_num")
 
@@ -107,7 +111,7 @@ class ItemKinds:
         self._dtypes: Any = None  # a set of dtypes for each leaf, nested as the items are
 
     def filler(self, items: Sequence[Any], fill: Any) -> Any:
-        """Return an item with the nested structure and shapes of `items`, in which all numbers equal `fill`.
+        """Return an item that has the nesting, shapes and dtypes of `items` and contains only the value `fill`.
 
         Without items, `fill` itself is returned.
         """
@@ -137,7 +141,8 @@ def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
 
 
 def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
-    """Return a copy of the array `leaf` [n, ...] with `items` at the indices `rows`, in a wider dtype if needed.
+    """Return a copy of the array `leaf` [n, ...] with `items` written at the indices `rows`.
+    The copy has a wider dtype if the items need it.
 
     Raises:
         ShapeMismatch: the items have another shape, or no dtype holds them and the others without loss.

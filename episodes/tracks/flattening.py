@@ -16,7 +16,8 @@ Path = tuple[Any, ...]  # keys and indices from the outermost Dict or Tuple down
 
 
 class Flattener:
-    """Function that flattens a batch of items of a Gymnasium space to vectors, like `gymnasium.spaces.flatten`.
+    """Callable that flattens a batch of items of a Gymnasium space to vectors, like
+    `gymnasium.spaces.flatten` for single items.
 
     Args:
         space: a space whose items Gymnasium flattens to arrays (`space.is_np_flattenable`), or any other.
@@ -32,13 +33,13 @@ class Flattener:
             self._parts = [_part_of(leaf, path, start) for leaf, path, start in _leaves(space)]
 
     def __call__(self, rows: Any) -> Any:
-        """Flatten N items, given as nested arrays [N, ...], to vectors [N, D].
+        """Flatten N items of the space, given as nested arrays [N, ...], and return the vectors [N, D].
 
         For a space without a flat form, return what Gymnasium makes of its items, in its structure and dtypes.
         """
         if self._parts is None:
             return _flatten_irregular(self.space, rows)
-        columns = [_at(rows, part.path) for part in self._parts]
+        columns = [_subarray(rows, part.path) for part in self._parts]
         if any(map(is_foreign_array, columns)):  # which cannot be written into an array of ours
             vectors = [part.vectors(as_any_array(column)) for part, column in zip(self._parts, columns, strict=True)]
             return np.concatenate([vector.astype(self.dtype) for vector in vectors], 1)
@@ -49,7 +50,8 @@ class Flattener:
 
 
 def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple[gym.Space, Path, int]]:
-    """Yield the elementary subspaces of nested Dict and Tuple spaces, each with key path and first vector column."""
+    """Yield each elementary subspace of nested Dict and Tuple spaces, with its keys and the index of its first
+    number in the flat vector."""
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         yield space, path, start
         return
@@ -58,8 +60,8 @@ def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple
         start += spaces.flatdim(part)
 
 
-def _at(rows: Any, path: Path) -> Any:
-    """Return the array [N, ...] found by following the keys `path` into nested arrays."""
+def _subarray(rows: Any, path: Path) -> Any:
+    """Return the subarray [N, ...] of nested arrays `rows` that is found by following the keys in `path`."""
     for key in path:
         rows = rows[:, key] if isinstance(rows, np.ndarray) else rows[key]  # lists given for tuples are stacked
     return rows
@@ -67,7 +69,8 @@ def _at(rows: Any, path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Elementary subspace (no Dict or Tuple) of a space, and the columns that it occupies in the flattened vector."""
+    """Elementary subspace of a nested space, such as one Box in a Dict, with the columns that it
+    fills in the flat vectors."""
 
     space: gym.Space
     path: Path
@@ -75,17 +78,18 @@ class _Part:
     size: int
 
     def write(self, out: np.ndarray, rows: Any) -> None:
-        """Write the flattened items of this subspace into its columns of `out` [N, D]. Here: item by item."""
+        """Flatten N items of this subspace one by one, and write the vectors to the
+        subspace's columns of `out` [N, D]."""
         for vector, item in zip(out, rows, strict=True):
             vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
 
     def vectors(self, rows: Any) -> Any:
-        """Return the flattened items of this subspace, [N, size], for arrays of other libraries, such as JAX."""
+        """Return N items of this subspace, which are arrays of another library such as JAX, as vectors [N, size]."""
         raise TypeError(f"items of {self.space} are flattened one by one")
 
 
 class _Raveled(_Part):
-    """Subspace whose numbers are copied to the vector unchanged, such as a Box."""
+    """Numeric subspace, such as a Box, whose numbers are copied to the flat vectors unchanged."""
 
     def vectors(self, rows: Any) -> Any:
         return rows.reshape(-1, self.size)
@@ -96,7 +100,7 @@ class _Raveled(_Part):
 
 @dataclass(frozen=True, slots=True)
 class _OneHot(_Part):
-    """Subspace of discrete choices, each flattened to a one-hot vector."""
+    """Subspace of discrete choices, such as MultiDiscrete, whose items are flattened to one-hot vectors."""
 
     firsts: np.ndarray  # [K] the column of choice 0
 
@@ -124,12 +128,13 @@ def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
 
 
 def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
-    """Flatten items of a space that has no fixed vector length, such as one with a Graph: subspace by subspace."""
+    """Flatten each subspace of a space that has no fixed vector length, such as one with a Graph.
+    The result is nested like the space."""
     match space:
         case spaces.Dict():
             return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}
         case spaces.Tuple():
-            return tuple(_flatten_irregular(part, _at(rows, (i,))) for i, part in enumerate(space.spaces))
+            return tuple(_flatten_irregular(part, _subarray(rows, (i,))) for i, part in enumerate(space.spaces))
         case spaces.Graph() | spaces.Sequence():
             return tuple(spaces.flatten(space, item) for item in rows)
     return Flattener(space)(rows)

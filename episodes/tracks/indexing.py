@@ -1,4 +1,4 @@
-"""Conversion of user indices, which count from step 0, to positions in arrays that begin with lookback items.
+"""Conversion of users' indices, which count from step 0, to positions in stored arrays, which begin with the lookback.
 
 A track holds `lookback` items before step 0 and `size` items from step 0 on. Position 0 is the first of all
 `lookback + size` items. An index `i >= 0` counts from step 0. An index `i < 0` counts from the end and may reach into
@@ -20,14 +20,16 @@ Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
 def position_of(index: int, lookback: int, size: int, neg_index_as_lookback: bool) -> int:
-    """Convert one user index to its position in the stored data, possibly outside [0, lookback + size)."""
+    """Convert a user's index to a position in the stored items, which begin with `lookback` items.
+    The position may be out of range."""
     if index >= 0 or neg_index_as_lookback:
         return lookback + index
     return lookback + size + index
 
 
 def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_lookback: bool) -> np.ndarray:
-    """Convert an array of user indices [...] to positions in the stored data, possibly out of range.
+    """Convert an array of a user's indices to positions in the stored items, which begin with `lookback` items.
+    Positions may be out of range.
 
     Positions outside [0, lookback + size) have no item.
     """
@@ -38,7 +40,8 @@ def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_loo
 
 
 def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool) -> range:
-    """Convert a user's slice to a range of positions in the stored data, which may reach beyond the data.
+    """Convert a user's slice to a range of positions in the stored items, which begin with `lookback` items.
+    The range may reach outside.
 
     An open end means step 0 or the last item, never the lookback.
 
@@ -65,7 +68,8 @@ def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool
 
 
 def clip(span: range, total: int) -> slice:
-    """Clip a range of positions to a sequence of `total` items, as Python clips list slices. Returns a slice."""
+    """Return the range of positions `span` as a slice, clipped to a sequence of `total` items
+    as Python does for lists."""
     if span.step > 0:
         start, stop = max(span.start, 0), min(span.stop, total)
         return slice(start, max(stop, start), span.step)
@@ -76,7 +80,8 @@ def clip(span: range, total: int) -> slice:
 
 
 def inside(span: range, total: int) -> tuple[int, int]:
-    """Return which elements of the range `span` are valid positions in [0, total): its elements [head, tail).
+    """Return (head, tail) such that the elements `span[head:tail]` of the range `span` are
+    those that lie in [0, total).
 
     >>> inside(range(-3, 9, 2), 4)
     (2, 4)
@@ -93,7 +98,8 @@ def inside(span: range, total: int) -> tuple[int, int]:
 
 
 def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool) -> int | range | np.ndarray:
-    """Convert a user's index, slice or list of indices to positions in the stored data, possibly out of range.
+    """Convert a user's index, slice or list of indices to positions in the stored items,
+    without a check whether items exist there.
 
     The result is an int for an int, else a range or an array.
     """
@@ -107,10 +113,11 @@ def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback:
     return positions_of(as_index_array(indices), lookback, size, neg_index_as_lookback)
 
 
-def positions_there(
+def existing_positions(
     indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool, name: str
 ) -> int | range | np.ndarray:
-    """Convert user indices to positions in the stored data. Raise `StepOutOfRange` if there is no item at an index.
+    """Convert a user's indices to positions in the stored items. Raise `StepOutOfRange`,
+    naming the time series `name`, if an index has no item.
 
     Raises:
         StepOutOfRange: names the track and the first index without an item.
@@ -130,7 +137,8 @@ def positions_there(
 
 
 def as_index_array(indices: Any) -> np.ndarray:
-    """Convert a list or array of indices to int64 [k]. Raise `WrongType` for bools, floats and ragged lists."""
+    """Return a list or array of indices as an int64 array [k]. Raise `WrongType` for bools,
+    floats and lists of lists."""
     if isinstance(indices, (str, bytes)) or not isinstance(indices, (Sequence, np.ndarray, range)):
         raise WrongType(
             f"indices {indices!r}: an index is an int, a slice, or a list, tuple, range or integer array of ints"
@@ -147,14 +155,15 @@ def as_index_array(indices: Any) -> np.ndarray:
 
 
 def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRange:
-    """Return a `StepOutOfRange` error for an index at which there is no item. Its message gives the valid range."""
+    """Return the `StepOutOfRange` error for an index without an item. Its message states the valid range."""
     valid_items = f"items 0..{size - 1}" if size else "no items from step 0 on"
     before = f" and {lookback} lookback items (-{lookback}..-1 with neg_index_as_lookback=True)" if lookback else ""
     return StepOutOfRange(f"{name}[{index}]: there are {valid_items}{before}; pass fill= to read past the ends.")
 
 
 def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
-    """Return start and stop of the steps that a slice of an episode selects, clipped as for Python lists."""
+    """Return the first and the stop step that a user's slice of an episode with `num_steps` steps
+    selects, clipped as for lists."""
     if not isinstance(slice_, slice):
         raise WrongType(
             f"episode[{slice_!r}]: an episode is sliced by steps, episode[a:b]; read one item with a getter"
@@ -168,14 +177,15 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
 
 
 def checked_lookback(length: Any, unit: str = "items") -> int:
-    """Return `length`, a number of lookback steps, as an int. Raise `InvalidArgument` unless it is an int >= 0."""
+    """Return `length`, a user's number of lookback steps, as an int. Raise `InvalidArgument` unless it is
+    an integer of at least 0."""
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of {unit}, 0 or more")
     return int(length)
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the concatenation of the ranges `[start, start + size)` of all given pairs, int64 [sum(sizes)].
+    """Return the integers of all ranges `[start, start + size)`, concatenated, int64 [sum(sizes)].
 
     >>> ranges(np.array([3, 10]), np.array([2, 3])).tolist()
     [3, 4, 10, 11, 12]

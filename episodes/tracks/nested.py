@@ -1,4 +1,4 @@
-"""Functions on nested values: dicts and tuples of arrays, like items of `Dict` and `Tuple` spaces.
+"""Functions on nested values: dicts and tuples of arrays, such as the items of Gymnasium's `Dict` and `Tuple` spaces.
 
 Observations and actions of `Dict` and `Tuple` spaces are nested. Each function handles a plain leaf first, since most
 values are leaves.
@@ -26,22 +26,23 @@ _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None), Ra
 
 
 def is_leaf(value: Any) -> bool:
-    """Return True if the value is a leaf of a nested value, that is, neither a dict nor a tuple."""
+    """Return True unless the value is a dict or a tuple, the containers of nested values."""
     return type(value) in _LEAF_TYPES or not isinstance(value, (dict, tuple))
 
 
 def is_foreign_array(leaf: Any) -> bool:
-    """Return True if the value is an array of another library than numpy that supports numpy functions."""
+    """Return True for an array of another library, such as JAX, that supports numpy functions."""
     return type(leaf) is not np.ndarray and hasattr(type(leaf), "__array_function__")
 
 
 def as_any_array(leaf: Any) -> Any:
-    """Convert a leaf to a numpy array, unless it is an array of another library that supports numpy functions."""
+    """Convert a value to a numpy array. Arrays of other libraries that support numpy
+    functions are returned unchanged."""
     return leaf if hasattr(type(leaf), "__array_function__") else np.asarray(leaf)
 
 
 def rebuild(container: Any, values: list[Any]) -> Any:
-    """Return a dict or tuple with the keys or length of `container` and the given values."""
+    """Return a dict or tuple of the same form as `container`, which contains `values` instead."""
     if isinstance(container, dict):
         return dict(zip(container, values, strict=True))
     if hasattr(container, "_fields"):
@@ -50,14 +51,16 @@ def rebuild(container: Any, values: list[Any]) -> Any:
 
 
 def children(container: Any) -> list[tuple[str, Any]]:
-    """Return the (name, value) pairs directly inside a dict or a tuple. Names of tuple items are "0", "1" and so on."""
+    """Return (name, value) pairs of the items of a dict or tuple, without those nested deeper.
+    Items of tuples are named "0", "1", ..."""
     if isinstance(container, dict):
         return [(str(key), value) for key, value in container.items()]
     return [(str(i), value) for i, value in enumerate(container)]
 
 
 def map_leaves(fn: Callable[..., Any], nested: Any, *parallel: Any) -> Any:
-    """Return a nested value with `fn(leaf)` for each leaf. Leaves of `parallel` are passed as further arguments."""
+    """Apply `fn` to each leaf of a nested value, and return the results nested in the same way. Leaves of the values in
+    `parallel` are further arguments of `fn`."""
     if is_leaf(nested):
         return fn(nested, *parallel)
     if parallel:
@@ -70,7 +73,8 @@ def map_leaves(fn: Callable[..., Any], nested: Any, *parallel: Any) -> Any:
 
 
 def check_same_keys(container: Any, parallel: Sequence[Any]) -> None:
-    """Raise `TrackMismatch` unless all values in `parallel` are containers with the type and keys of `container`."""
+    """Raise `TrackMismatch` unless each value in `parallel` is a dict with the keys, or a tuple with
+    the length, of `container`."""
     for candidate in parallel:
         same = not is_leaf(candidate) and isinstance(candidate, dict) == isinstance(container, dict)
         if same:
@@ -85,14 +89,14 @@ def check_same_keys(container: Any, parallel: Sequence[Any]) -> None:
 
 
 def _first_difference(a: Any, b: Any) -> str:
-    """Return the end of an error message: the path of a leaf that only one of two nested values has."""
+    """Return text for an error message that names a leaf which only one of two nested values has, or ""."""
     paths_of_a, paths_of_b = ({path for path, _ in tree.flatten_with_path(value) if path} for value in (a, b))
     paths = sorted("/".join(map(str, path)) for path in paths_of_a ^ paths_of_b)
     return f"; only one of them has {paths[0]!r}" if paths else ""
 
 
 def describe(nested: Any) -> str:
-    """Describe a nested value for error messages, such as "an array of shape (3,)" or its dict keys."""
+    """Return a short description of a nested value for error messages, such as "an array of shape (3,)"."""
     if is_leaf(nested):
         shape = np.shape(nested) if isinstance(nested, np.ndarray) else ()
         return f"an array of shape {shape}" if isinstance(nested, np.ndarray) else f"a {type(nested).__name__}"
@@ -102,7 +106,8 @@ def describe(nested: Any) -> str:
 
 
 def leaves(nested: Any) -> list[Any]:
-    """Return the leaves (arrays or other values that are no dict or tuple) of a nested value as a list."""
+    """Return a list of all leaves of a nested value, that is, its arrays and other values
+    that are not dicts or tuples."""
     if is_leaf(nested):
         return [nested]
     result: list[Any] = []
@@ -120,7 +125,8 @@ def first_leaf(nested: Any) -> Any:
 
 
 def escape(key: str) -> str:
-    """Escape a dict key for use in a path: `~` and `/` as in JSON pointers.
+    """Escape a dict key, so that it can be a part of a path: "~" becomes "~0" and "/" becomes
+    "~1", as in JSON pointers.
 
     >>> escape("a/b~c")
     'a~1b~0c'
@@ -129,12 +135,12 @@ def escape(key: str) -> str:
 
 
 def unescape(part: str) -> str:
-    """Return the dict key for a part of a path that `escape` returned."""
+    """Return the dict key that `escape` has turned into this part of a path."""
     return part.replace("~1", "/").replace("~0", "~")
 
 
 def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
-    """Flatten a nested value to a flat dict from path (such as `camera/left`) to leaf.
+    """Return the leaves of a nested value as a flat dict, by paths such as "camera/left".
 
     >>> flatten({"camera": 1, "joints": (2, 3)}, "observations")
     {'observations/camera': 1, 'observations/joints/0': 2, 'observations/joints/1': 3}
@@ -148,18 +154,18 @@ def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
 
 
 def skeleton(nested: Any, prefix: str | None = None) -> Any:
-    """Return a copy of a nested value with each leaf replaced by its path, such as `camera/left`."""
+    """Return a copy of a nested value in which each leaf is replaced by its path, such as "camera/left"."""
     return unflatten_like(nested, list(flatten(nested, prefix)))
 
 
 def unflatten_like(nested: Any, values: Sequence[Any]) -> Any:
-    """Return a nested value with the structure of `nested` and the leaves `values`, in order."""
+    """Return `values`, a flat list of leaves, nested like `nested`."""
     remaining = iter(values)
     return map_leaves(lambda _: next(remaining), nested)
 
 
 def same_structure(a: Any, b: Any) -> bool:
-    """Return True if two nested values have the same containers and keys. Leaves are not compared."""
+    """Return True if two nested values have the same dicts, tuples and keys, whatever their leaves are."""
     if is_leaf(a) or is_leaf(b):
         return is_leaf(a) and is_leaf(b)
     if isinstance(a, dict):
@@ -171,17 +177,17 @@ def same_structure(a: Any, b: Any) -> bool:
     return not isinstance(b, dict) and len(a) == len(b) and all(map(same_structure, a, b))
 
 
-def shaped_like(pattern: Any, nested: Any) -> Any:
-    """Return `nested` with lists replaced by tuples wherever `pattern` has tuples."""
+def with_tuples_like(pattern: Any, nested: Any) -> Any:
+    """Return `nested` with lists converted to tuples at the places where `pattern` has tuples."""
     if isinstance(pattern, dict) and isinstance(nested, dict) and pattern.keys() == nested.keys():
-        return {key: shaped_like(part, nested[key]) for key, part in pattern.items()}
+        return {key: with_tuples_like(part, nested[key]) for key, part in pattern.items()}
     if isinstance(pattern, tuple) and isinstance(nested, (list, tuple)) and len(pattern) == len(nested):
-        return tuple(map(shaped_like, pattern, nested))
+        return tuple(map(with_tuples_like, pattern, nested))
     return nested
 
 
 def transpose(items: Sequence[Any]) -> Any:
-    """Convert a list of nested items to one nested value of lists: {"a": [1, 2]} from [{"a": 1}, {"a": 2}]."""
+    """Convert a list of nested items to one nested value of lists, such as [{"a": 1}, {"a": 2}] to {"a": [1, 2]}."""
     first = items[0]
     if is_leaf(first):
         return list(items)
@@ -192,12 +198,13 @@ def transpose(items: Sequence[Any]) -> Any:
 
 
 def stack(items: Sequence[Any]) -> Any:
-    """Stack nested items of equal shapes to one nested value of arrays [len(items), ...]."""
+    """Stack nested items of equal shapes to one nested value of arrays, each [len(items), ...]."""
     return map_leaves(np.array, transpose(items))
 
 
 def take(nested: Any, rows: Any) -> Any:
-    """Return a nested value with each leaf indexed as `leaf[rows]`. An int or a slice gives views."""
+    """Index each array of a nested value with `rows`, and return the results nested in the same way.
+    An int or a slice gives views."""
     if type(rows) is np.ndarray and rows.dtype.kind == "i":  # `take` is ten times faster for narrow rows
         if type(nested) is np.ndarray:
             return nested.take(rows, axis=0)
@@ -208,7 +215,8 @@ def take(nested: Any, rows: Any) -> Any:
 
 
 def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
-    """Return a copy of nested arrays [n, ...] in which the items at `rows` [k] are replaced by `new` [k, ...]."""
+    """Return a copy of nested arrays [n, ...] whose items at the indices `rows` [k] are replaced by
+    the items of `new` [k, ...]."""
 
     def changed(leaf: np.ndarray, items: np.ndarray) -> np.ndarray:
         copy = leaf.copy()
@@ -218,8 +226,8 @@ def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
     return map_leaves(changed, nested, new)
 
 
-def one_after_another(arrays: Sequence[Any]) -> Any:
-    """Concatenate arrays, or `Ragged` objects. The byte order is kept if all arrays have the same dtype."""
+def concatenate_arrays(arrays: Sequence[Any]) -> Any:
+    """Concatenate arrays or `Ragged` objects. Unlike `np.concatenate`, this keeps a common non-native byte order."""
     if type(arrays[0]) is Ragged:
         return Ragged.concatenated(arrays)
     dtype = arrays[0].dtype
@@ -229,16 +237,16 @@ def one_after_another(arrays: Sequence[Any]) -> Any:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Concatenate several nested values of arrays, array by array, along the first axis.
+    """Concatenate several equally nested values of arrays along the first axis.
 
     Parts without rows are ignored, since their shape and dtype are unknown.
     """
     if is_leaf(parts[0]):
         if not all(map(len, parts)):
             parts = [part for part in parts if len(part)] or parts[:1]
-        return parts[0] if len(parts) == 1 else one_after_another(parts)
+        return parts[0] if len(parts) == 1 else concatenate_arrays(parts)
     parts = [part for part in parts if len(first_leaf(part))] or parts[:1]
-    return map_leaves(lambda *arrays: one_after_another(arrays), *parts)
+    return map_leaves(lambda *arrays: concatenate_arrays(arrays), *parts)
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -276,7 +284,7 @@ _UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.f
 
 
 def frozen(data: Any) -> Any:
-    """Return a nested value with read-only views of its arrays."""
+    """Return a nested value whose arrays are read-only views of the given arrays."""
     if type(data) is not np.ndarray:
         return map_leaves(_frozen_array, data)
     if data.flags.writeable:

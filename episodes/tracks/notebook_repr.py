@@ -1,4 +1,5 @@
-"""HTML display of objects in notebooks. The package `episodes.inspect` is imported only when it is needed."""
+"""HTML display of objects in notebooks, which imports the package `episodes.inspect` only
+when an object is displayed."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from typing import Any
 
 
 def notebook_repr(module: str, name: str) -> Callable[[Any], str | None]:
-    """Return a method `_repr_html_` for a class: it displays an object by calling `module.name(object)`.
+    """Return a `_repr_html_` method for a class, by which notebooks display objects.
+    It calls the function `name` of the module `module`.
 
     The method returns None if jinja2 (extra `inspect`) is not installed. A notebook then shows the object's repr.
     """
 
     def _repr_html_(self: Any) -> str | None:
-        """Return the object as HTML for a notebook, or None if jinja2 is not installed."""
+        """Return the HTML that a notebook displays for this object, or None if jinja2 is not installed."""
         try:
             draw = getattr(import_module(module), name)
         except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Action spaces that also describe how a policy's actions are mapped to the environment's actions.
+"""Action spaces that also define how the policy's actions are mapped to the environment's bounded actions.
 
 A policy often acts in units of its own, in [-1, 1] for example, and its actions are mapped to the environment's bounds
 before each step. Episodes store the policy's actions, since log-probabilities belong to them. Their action space is
@@ -27,7 +27,8 @@ MAPPINGS: tuple[str, ...] = get_args(ActionMapping)
 
 
 class PolicyBox(spaces.Box):
-    """Action space of a policy whose unbounded actions are mapped to an environment's bounded `Box`.
+    """Unbounded action space of a policy, which also defines how its actions are mapped to the
+    environment's bounded `Box`.
 
     Args:
         env_space: the environment's `Box`.
@@ -84,7 +85,8 @@ class PolicyBox(spaces.Box):
         return np.clip(actions, self.env_space.low, self.env_space.high).astype(self.env_space.dtype, copy=False)
 
     def from_env(self, actions: np.ndarray) -> np.ndarray:
-        """Return the policy's actions [..., *shape] that `to_env` maps to the given environment actions."""
+        """Map the environment's actions [..., *shape] to the policy's actions [..., *shape]:
+        the inverse of `to_env`."""
         actions = np.asarray(actions)
         if self.mapping == "normalize":
             actions = (actions - self._center) / np.where(self._half_width == 0, 1, self._half_width)
@@ -102,27 +104,32 @@ class PolicyBox(spaces.Box):
 
 
 def policy_space_of(space: gym.Space, mapping: str) -> gym.Space:
-    """Return the policy's action space for an environment: each bounded `Box` is replaced by a `PolicyBox`."""
+    """Return the policy's action space for an environment's action space: each bounded `Box` becomes a
+    `PolicyBox` with `mapping`."""
     return _map_boxes(space, lambda box: PolicyBox(getattr(box, "env_space", box), mapping))
 
 
 def env_space_of(space: Any) -> Any:
-    """Return the environment's action space: each `PolicyBox` is replaced by the environment's `Box`."""
+    """Return the environment's action space for a policy's action space: each `PolicyBox`
+    becomes the environment's `Box`."""
     return _map_boxes(space, lambda box: getattr(box, "env_space", box))
 
 
 def has_env_actions(space: gym.Space | None) -> bool:
-    """Return True if the space has a bounded `Box`, that is, actions in the units of the environment."""
+    """Return True if the space contains a bounded `Box` that is not a `PolicyBox`:
+    its actions are scaled as the environment expects."""
     return any(type(box) is not PolicyBox for box in _bounded_boxes(space))
 
 
 def has_policy_actions(space: gym.Space | None) -> bool:
-    """Return True if the space has a `PolicyBox`, that is, actions in the units of a policy."""
+    """Return True if the space contains a `PolicyBox`, whose actions must be mapped before they
+    are sent to the environment."""
     return any(type(box) is PolicyBox for box in _bounded_boxes(space))
 
 
 def check_same_units(stored: gym.Space | None, new: gym.Space | None, label: str) -> None:
-    """Raise `TrackMismatch` if one action space has the policy's units and the other has other units."""
+    """Raise `TrackMismatch` if one of two action spaces describes a policy's actions and the other one is different, as
+    their actions cannot be stored together."""
     if stored is None or new is None or stored is new or stored == new:
         return
     if has_policy_actions(stored) or has_policy_actions(new):
@@ -133,17 +140,20 @@ def check_same_units(stored: gym.Space | None, new: gym.Space | None, label: str
 
 
 def to_env_actions(space: gym.Space | None, actions: Any) -> Any:
-    """Convert actions [..., *item], which are items of an episode's action space, to the environment's actions."""
+    """Convert actions [..., *item] of the space `space` to the environment's actions.
+    Each `PolicyBox` in it maps its part."""
     return _map_items(space, actions, PolicyBox.to_env)
 
 
 def to_policy_actions(space: gym.Space | None, actions: Any) -> Any:
-    """Convert the environment's actions [..., *item] to the policy's actions, which are items of `space`."""
+    """Convert the environment's actions [..., *item] to a policy's actions, which belong to `space`.
+    Each `PolicyBox` in it maps its part."""
     return _map_items(space, actions, PolicyBox.from_env)
 
 
 def to_env_items(space: gym.Space | None, items: Any) -> Any:
-    """Convert n actions (nested arrays [n, ...], or a list) of an episode to the environment's actions."""
+    """Convert n actions of the space `space`, given as a list or as nested arrays [n, ...],
+    to the environment's actions."""
     return [to_env_actions(space, item) for item in items] if isinstance(items, list) else to_env_actions(space, items)
 
 
@@ -159,7 +169,8 @@ def _is_bounded(box: spaces.Box) -> bool:
 
 
 def _map_boxes(space: Any, change: Callable[[spaces.Box], spaces.Box]) -> Any:
-    """Return an action space with `change` applied to each bounded box, or the same object if nothing changes."""
+    """Return a copy of an action space in which each bounded box is replaced by `change(box)`,
+    or the space itself if nothing changes."""
     if isinstance(space, spaces.Dict):
         parts = {key: _map_boxes(part, change) for key, part in space.spaces.items()}
         changed = any(part is not space.spaces[key] for key, part in parts.items())

@@ -20,7 +20,7 @@ _KINDS = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class RaggedKind:
-    """Dtype and value shape of items with different lengths L, that is, of arrays [L, *value_shape].
+    """Dtype and shape of the values in items of different lengths: an item of length L is an array [L, *value_shape].
 
     Args:
         dtype: dtype of the values: numbers or bools.
@@ -130,12 +130,12 @@ class Ragged:
 
     @property
     def kind(self) -> RaggedKind:
-        """Dtype of the values, and shape of one value of an item."""
+        """Dtype and shape of the values in the items, as a `RaggedKind`."""
         return RaggedKind(self.values.dtype, self.values.shape[1:])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape `(n, -1, ...)`: n items, and -1 for the axis along which their lengths differ."""
+        """Shape `(n, -1, ...)`: n items, -1 for their different lengths, and the shape of one value."""
         return (len(self), LENGTH, *self.values.shape[1:])
 
     @property
@@ -145,17 +145,17 @@ class Ragged:
 
     @property
     def size(self) -> int:
-        """Number of numbers in all items together."""
+        """Total number of numbers in all items."""
         return self.flat.size
 
     @property
     def flags(self) -> Any:
-        """Numpy flags of the array of values, which is read-only."""
+        """Flags of the numpy array of values, which is read-only. It makes a `Ragged` similar to an array."""
         return self.values.flags
 
     @property
     def flat(self) -> np.ndarray:
-        """Values of all items, concatenated: a view [V, ...]."""
+        """Values of all items, concatenated to one array [V, ...], without a copy."""
         return self.values[self.offsets.item(0) : self.offsets.item(-1)]
 
     @property
@@ -191,7 +191,7 @@ class Ragged:
         return self.take(np.arange(len(self))[index if index.size else index.astype(np.int64)])
 
     def take(self, indices: Any, axis: int = 0) -> Ragged:
-        """Return a `Ragged` with copies of the items at the indices [k]."""
+        """Return a new `Ragged` with copies of the items at `indices` [k]."""
         indices = np.asarray(indices, np.int64)
         starts, lengths = self.offsets[:-1].take(indices), self.lengths.take(indices)
         offsets = _offsets(lengths)
@@ -211,7 +211,7 @@ class Ragged:
         return Ragged.of(self.flat.copy(), self.bounds.copy())
 
     def astype(self, dtype: Any, copy: bool = True) -> Ragged:
-        """Return the same items with values of another dtype."""
+        """Return a `Ragged` of the same items with their values cast to `dtype`."""
         return Ragged.of(self.flat.astype(dtype, copy=copy), self.bounds)
 
     def tolist(self) -> list[Any]:
@@ -250,7 +250,7 @@ class Ragged:
     # --- comparing, joining ----------------------------------------------------------------------------------------
 
     def equals(self, compared: object) -> bool:
-        """Return True if the other `Ragged` has equal items. NaN equals NaN, and dtypes are not compared."""
+        """Return True if both `Ragged` objects have equal items. NaN equals NaN, and dtypes may differ."""
         if not isinstance(compared, Ragged) or len(self) != len(compared) or self.shape[1:] != compared.shape[1:]:
             return False
         if not self.has_lengths_of(compared):
@@ -266,7 +266,8 @@ class Ragged:
         return self.offsets is compared.offsets or bool(np.array_equal(self.bounds, compared.bounds))
 
     def with_bounds_of(self, pattern: Ragged) -> Ragged:
-        """Return these items with the offsets array of `pattern`, whose items are as long: one array less in memory.
+        """Return the same items, but sharing the offsets array of `pattern`, a `Ragged` with
+        equal lengths, to save memory.
 
         Offsets that are counted differently stay.
         """

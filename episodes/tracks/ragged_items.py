@@ -1,4 +1,4 @@
-"""Checks and conversions of items of different lengths, such as token sequences, in an episode's time series."""
+"""Checks and conversions of ragged time series, whose items have different lengths, such as token sequences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kinds = RaggedKind | dict[Any, Any]
 
 
 def declared_kinds(ragged: Mapping[str, Any], label: str) -> dict[str, Kinds]:
-    """Return dtype and value shape of each time series that the user declared as ragged, by name.
+    """Validate a user's declaration of ragged time series, and return the dtype and value shape of each by name.
 
     Args:
         ragged: dtypes or kinds, by "observations", "actions" and the keys of extra model outputs. A dict instead of a
@@ -51,7 +51,8 @@ def _declared(kind: Any) -> Kinds:
 
 
 def kinds_of(data: Any) -> Kinds | None:
-    """Return dtype and value shape of a `Ragged`, or of each `Ragged` in nested data. None without any `Ragged`."""
+    """Return the dtype and value shape of a `Ragged`, or for nested data a dict of those of its ragged parts,
+    or None if there are none."""
     if type(data) is Ragged:
         return data.kind
     if nested.is_leaf(data):
@@ -61,7 +62,7 @@ def kinds_of(data: Any) -> Kinds | None:
 
 
 def as_plain_kinds(kinds: Mapping[str, Kinds]) -> dict[str, Any]:
-    """Convert declared dtypes and value shapes of ragged time series to (dtype, shape) tuples, for state dicts."""
+    """Convert the `RaggedKind`s of ragged time series to tuples (dtype, shape), to be stored in state dicts."""
     return {
         key: as_plain_kinds(kind) if isinstance(kind, dict) else (kind.dtype.str, kind.value_shape)
         for key, kind in kinds.items()
@@ -69,7 +70,7 @@ def as_plain_kinds(kinds: Mapping[str, Kinds]) -> dict[str, Any]:
 
 
 def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
-    """Convert the (dtype, shape) tuples of `as_plain_kinds` back to `RaggedKind` objects."""
+    """Convert tuples (dtype, shape), as `as_plain_kinds` returns them, to `RaggedKind` objects."""
     return {
         key: from_plain_kinds(kind) if isinstance(kind, dict) else RaggedKind(np.dtype(kind[0]), tuple(kind[1]))
         for key, kind in values.items()
@@ -77,7 +78,7 @@ def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
 
 
 def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
-    """Convert an item of a ragged time series to an array [L, *value_shape] of its dtype. Arrays are not copied.
+    """Convert one item of a ragged time series to an array [L, *value_shape] with the dtype and value shape in `kind`.
 
     Args:
         item: the item. Parts of a nested item that are not ragged stay.
@@ -109,7 +110,8 @@ def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
 
 
 def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str]) -> Any:
-    """Return a nested item in which the arrays declared as ragged are converted to the declared dtype."""
+    """Return a nested item in which each part named in `kinds`, the ragged parts, is converted to an
+    array of its declared dtype."""
     is_nested = not nested.is_leaf(item)
     keys = [] if not is_nested else list(item) if isinstance(item, dict) else list(range(len(item)))
     missing = [key for key in kinds if key not in keys]
@@ -123,7 +125,8 @@ def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str
 
 
 def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
-    """Return the shapes of the arrays of a nested item that are not ragged, to compare items."""
+    """Return the shapes of a nested item's parts, with None for ragged parts, to find out if
+    two items have equal shapes."""
     if isinstance(kind, RaggedKind):
         return None
     if nested.is_leaf(item):
@@ -134,7 +137,8 @@ def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
 
 
 def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback: int, space: Any) -> Any:
-    """Convert the items of a growing ragged time series to a `Ragged`, and other nested arrays to plain arrays.
+    """Convert the list of items of a time series to a `Ragged`. In nested items, parts that are not
+    ragged are stacked to arrays.
 
     Args:
         items: results of `as_ragged_item`.
@@ -165,12 +169,13 @@ def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback
 
 
 def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
-    """Convert all items of the ragged time series `name` to arrays of the declared dtype."""
+    """Convert each item of the ragged time series `name` to an array with the dtype and value shape in `kind`."""
     return [as_ragged_item(item, kind, lambda i=i: f"{name}: item {i}") for i, item in enumerate(items)]
 
 
 def ragged_filler(fill: Any, kind: RaggedKind) -> np.ndarray:
-    """Convert a fill value to an item (an array). Raise `InvalidFill` for a scalar, which has no length."""
+    """Convert a user's fill value to an item of a ragged time series. Raise `InvalidFill` for a
+    scalar, which has no length."""
     try:
         return as_ragged_item(fill, kind, lambda: "fill")
     except ShapeMismatch as error:
@@ -180,7 +185,8 @@ def ragged_filler(fill: Any, kind: RaggedKind) -> np.ndarray:
 
 
 def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: Any) -> Any:
-    """Return the items of a `Ragged` at the positions, with the item `fill` at positions outside [0, n)."""
+    """Return the items of a `Ragged` with n items at the given positions.
+    Positions outside of [0, n) get the item `fill`."""
     kind, num = data.kind, len(data)
     filler = ragged_filler(fill, kind)
     if isinstance(positions, int):
@@ -196,7 +202,7 @@ def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: 
 
 
 def with_ragged_items(data: Ragged, rows: Sequence[int], items: Sequence[Any], name: str) -> Ragged:
-    """Return a copy of a `Ragged` with the items at the indices `rows` replaced."""
+    """Return a copy of a `Ragged` in which the items at the indices `rows` are replaced by `items`."""
     arrays, kind = list(data), data.kind
     for row, item in zip(rows, items, strict=True):
         arrays[row] = as_ragged_item(item, kind, lambda row=row: f"{name}: item {row}")

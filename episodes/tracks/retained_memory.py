@@ -1,4 +1,5 @@
-"""Memory kept alive by array views: a view of a few rows prevents its whole base array from being freed."""
+"""Size of the memory that array views keep alive: a view of a few rows prevents its whole
+base array from being freed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from episodes.tracks.ragged import Ragged
 
 
 def retained_nbytes(arrays: Iterable[np.ndarray]) -> int:
-    """Return the bytes that the arrays keep in memory, base arrays of views included. Shared memory counts once."""
+    """Return the number of bytes that arrays keep in memory: of views, the size of their base arrays.
+    Shared memory counts once."""
     parts = [part for a in arrays for part in ((a.values, a.offsets) if type(a) is Ragged else (a,))]
     owners = {id(owner): nbytes for owner, nbytes in map(_owner, parts)}
     return sum(owners.values())

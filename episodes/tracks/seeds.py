@@ -1,4 +1,4 @@
-"""Copies of Gymnasium spaces without the state of their random generators, so that pickles of episodes are small."""
+"""Copies of Gymnasium spaces without random generator states, which keep pickled episodes small."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _MOST_KEPT = 256
 _known: dict[int, tuple[Any, Any]] = {}  # id of a space -> the space, its copy without random state
 
 
-def unseeded(held: Any) -> Any:
-    """Return a copy of a space, or of a dict or list of spaces, without the states of random generators.
+def unseeded(value: Any) -> Any:
+    """Return a copy of a space, or of a dict, list or tuple of spaces, without the states of their random generators.
 
     Other values are returned unchanged. The same space returns the same copy each time, so that a pickle with many
     references to it stores it once.
     """
-    if held is None:
+    if value is None:
         return None
-    if not isinstance(held, spaces.Space):
-        if not spaces_in(held):
-            return held
-        if isinstance(held, Mapping):
-            return {key: unseeded(part) for key, part in held.items()}
-        return type(held)(map(unseeded, held))
-    known = _known.get(id(held))
+    if not isinstance(value, spaces.Space):
+        if not spaces_in(value):
+            return value
+        if isinstance(value, Mapping):
+            return {key: unseeded(part) for key, part in value.items()}
+        return type(value)(map(unseeded, value))
+    known = _known.get(id(value))
     if known is None:
         if len(_known) >= _MOST_KEPT:
             _known.clear()
-        known = _known[id(held)] = held, _bare(held)  # the reference to `held` keeps its id from being reused
+        known = _known[id(value)] = value, _bare(value)  # the reference to `value` keeps its id from being reused
     return known[1]
 
 
@@ -42,9 +42,10 @@ def _bare(space: spaces.Space[Any]) -> spaces.Space[Any]:
     return bare
 
 
-def spaces_in(held: Any) -> list[Any]:
-    """Return the spaces directly inside a dict, list or tuple, or a single space, as a list."""
-    if isinstance(held, spaces.Space):
-        return [held]
-    parts = held.values() if isinstance(held, Mapping) else held if type(held) in (tuple, list) else ()
+def spaces_in(value: Any) -> list[Any]:
+    """Return a list of the spaces directly inside a dict, list or tuple. A single space is
+    returned as a list of one."""
+    if isinstance(value, spaces.Space):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if type(value) in (tuple, list) else ()
     return [part for part in parts if isinstance(part, spaces.Space)]

@@ -20,12 +20,13 @@ _IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
 
 
 def is_nested(space: spaces.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
-    """Return True for Dict and Tuple spaces, whose items are dicts and tuples of arrays."""
+    """Return True for `Dict` and `Tuple` spaces, whose items are dicts and tuples of arrays."""
     return space is not None and type(space) not in _ONE_ARRAY and isinstance(space, NESTED)  # `isinstance` takes 1 us
 
 
 def as_item(item: Any, space: spaces.Space | None) -> Any:
-    """Return an item with lists replaced by tuples wherever the space is a `Tuple`. Gymnasium accepts both.
+    """Convert lists in an item of a space to tuples, wherever the space is a `Tuple`.
+    Gymnasium accepts lists there too.
 
     >>> as_item({"at": [1, 2]}, spaces.Dict(at=spaces.Tuple([spaces.Discrete(3)] * 2)))
     {'at': (1, 2)}
@@ -43,12 +44,13 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
 
 
 def as_items(items: Any, space: spaces.Space | None) -> Any:
-    """Replace lists by tuples in each item of a list, if the space is nested. Other values are returned unchanged."""
+    """Convert lists to tuples in each item of a list, if `space` is a `Dict` or `Tuple`.
+    Items of other spaces are returned unchanged."""
     return [as_item(item, space) for item in items] if type(items) is list and is_nested(space) else items
 
 
 def as_rows(rows: Any, space: spaces.Space | None) -> Any:
-    """Convert N observations or actions of a vector environment to nested arrays [N, ...].
+    """Convert a batch of N observations or actions, as a vector environment returns them, to nested arrays [N, ...].
 
     `Text` parts become arrays of strings. Items of `OneOf`, `Sequence` and `Graph` parts, which have no common shape,
     become arrays of objects.
@@ -66,7 +68,8 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
 
 
 def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
-    """Stack items of a space to nested arrays [len(items), ...]. Items of varying shape become object arrays."""
+    """Stack items of a space to nested arrays [len(items), ...]. Items without a common shape,
+    such as graphs, become object arrays."""
     if isinstance(space, spaces.Tuple):
         items = as_items(list(items), space)
         return tuple(stacked([item[i] for item in items], sub) for i, sub in enumerate(space.spaces))
@@ -83,7 +86,8 @@ def _objects(items: Sequence[Any]) -> np.ndarray:
 
 
 def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spaces.Space] | None:
-    """Return the first subspace whose items have varying shapes, and its path. None if no subspace has such items."""
+    """Return (path, subspace) of the first subspace whose items vary in shape, such as a `Graph`,
+    or None if there is none."""
     if isinstance(space, _IRREGULAR):
         return path, space
     if not isinstance(space, NESTED):
@@ -93,8 +97,9 @@ def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spa
     return next((part_found for part_found in irregular if part_found is not None), None)
 
 
-def of_no_shape(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
-    """Return the error for items of varying shapes (such as graphs), which cannot be stacked to an array."""
+def varying_shapes_error(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
+    """Return the `ShapeMismatch` error for items that vary in shape, such as graphs, and
+    cannot be stacked to an array."""
     path, space = part
     advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
     if isinstance(space, spaces.OneOf):
@@ -124,7 +129,7 @@ def _all_or_none(dtypes: Any) -> Any:
 
 
 def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
-    """Return zeros [num_items, ...] with the structure, shapes and dtypes of the space's items."""
+    """Return nested arrays of zeros [num_items, ...] with the structure, shapes and dtypes of the space's items."""
     if isinstance(space, spaces.Dict):
         return {key: empty_items(sub, num_items) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

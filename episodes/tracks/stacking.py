@@ -1,4 +1,4 @@
-"""Fast stacking of a growing list of items to one array."""
+"""Fast stacking of a growing list of items to an array."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _dtype_of = operator.attrgetter("dtype")
 
 
 def _packing_codes() -> dict[type, tuple[str, np.dtype]]:
-    """Return `struct` format codes and dtypes for packing lists of Python numbers, by number type.
+    """Return the Python number types that `struct` can pack quickly, with the format code and numpy dtype of each.
 
     Floats are left out if numpy accepts an array of shape (1,) as a float, since it would be packed as a number.
     """
@@ -35,7 +35,8 @@ _CODES = _packing_codes()
 
 
 def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | None:
-    """Stack items by joining their bytes, faster than `np.array`. Return None if the items do not allow it.
+    """Stack numbers or arrays by joining their bytes, which is faster than `np.array`.
+    Return None if that is not possible.
 
     The array is read-only. All items must be numbers of one type, or arrays of one dtype. `struct` rejects items
     without `__float__` or `__index__`, so other items cannot slip through.
@@ -68,7 +69,7 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
 
 
 def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None) -> Any:
-    """Stack items to nested arrays [len(items), ...], cast to `dtypes` if given.
+    """Stack a list of (possibly nested) items to arrays [len(items), ...], and cast these to `dtypes` if given.
 
     Args:
         name: name of the track, for errors.
@@ -99,7 +100,8 @@ def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.nd
 
 
 def refuse_masked(value: Any, name: str) -> None:
-    """Raise `WrongType` if an item of the time series `name` is a masked array or the masked constant."""
+    """Raise `WrongType` if `value`, an item of the time series `name`, is a masked array,
+    since the mask would be lost."""
     if isinstance(value, np.ma.MaskedArray):
         raise WrongType(f"{name}: a row is a masked array. {_NO_MASK}")
 
@@ -138,7 +140,7 @@ def _plain(item: Any, i: int, name: str) -> Any:
 
 
 def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
-    """Raise `ShapeMismatch` if stacking to an array of strings would change an item.
+    """Raise `ShapeMismatch` if an array of strings would not store all items exactly, for example if some are numbers.
 
     Args:
         first: index of the first item, for errors.
@@ -152,7 +154,8 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
 
 
 def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
-    """Cast an array to `dtype`, by default to native byte order. Raise `ShapeMismatch` if values would change.
+    """Return an array cast to `dtype`, or to native byte order if `dtype` is None.
+    Raise `ShapeMismatch` if the cast would lose information.
 
     Raises:
         ShapeMismatch: `dtype` cannot hold the values without loss.

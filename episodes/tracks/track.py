@@ -1,4 +1,4 @@
-"""Time series of an episode: a growing list, read-only arrays, or the info dicts of a finished episode.
+"""One time series of an episode: a list that grows, read-only arrays, or the info dicts of a finished episode.
 
 A `ListTrack` grows, an `ArrayTrack` is finished, and an `InfoTrack` is finished and holds dicts. All are read in the
 same way (`track[i]`, `track.get(...)`); the module `indexing` defines which items an index means. A track holds
@@ -34,7 +34,7 @@ ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # (path of an array, arra
 
 
 class _Items:
-    """Base class of an episode's time series: L lookback items followed by n items."""
+    """Base class of one time series of an episode: L items before step 0 (the lookback), and n items from step 0 on."""
 
     __slots__ = ()
 
@@ -51,34 +51,36 @@ class _Items:
         return same_track(self, track)
 
     def whole(self: Any) -> Any:
-        """Return all items including the lookback: a list, nested arrays [L + n, ...], or infos."""
+        """Return all items, lookback included, as they are stored: a list, nested arrays [L + n, ...], or infos."""
         return self.data
 
     def state(self: Any) -> Any:
-        """Return all items in the form of the episode's `get_state`: a list, nested arrays, or a list of dicts."""
+        """Return all items, lookback included, in the form that the episode's `get_state` returns:
+        a list or nested arrays."""
         return self.whole()
 
     def finalize(self: Any, space: Any = None) -> Any:
-        """Return the time series as read-only arrays, or this object if it consists of arrays already."""
+        """Return the time series as read-only arrays, or the same object if it consists of arrays already."""
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of this time series by path, such as `observations/camera`."""
+        """Return a dict of all arrays of this time series, by paths such as "observations/camera"."""
         return {}
 
     def map_arrays(self: Any, change: ArrayChange) -> Any:
-        """Return this time series with `change(path, array)` in place of each array."""
+        """Return a copy of this time series in which each array is replaced by `change(path, array)`."""
         return self
 
     def first_wrong_length(self: Any, total: int) -> tuple[str, int] | None:
-        """Return path and length of the first array that has not `total` items, or None if no array differs."""
+        """Return (path, length) of the first array whose length is not `total`, or None if
+        all arrays have this length."""
         lengths = {path: len(array) for path, array in self.arrays().items()} or {self.field.path: self.total}
         return next(((path, length) for path, length in lengths.items() if length != total), None)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ListTrack(_Items):
-    """Time series of an episode that can still grow: a list of items, which are not copied."""
+    """One time series of an episode that can still grow, stored as a list of L lookback items and n items."""
 
     items: list[Any] = dataclasses.field(default_factory=list)  # L + n items
     lookback: int = 0  # L
@@ -97,24 +99,25 @@ class ListTrack(_Items):
 
     @property
     def data(self) -> list[Any]:
-        """List of all items, the lookback included."""
+        """List of all items, beginning with the lookback."""
         return self.items
 
     def copied(self) -> ListTrack:
-        """Return a time series with the same items in a new list."""
+        """Return a copy of the time series: a new list of the same items."""
         return ListTrack(list(self.items), self.lookback, self.uniform, self.field, None, self.ragged)
 
     def item(self, position: int) -> Any:
-        """Return the item at a position, where position 0 is the first lookback item."""
+        """Return one item by its position in the stored list, where position 0 is the first lookback item."""
         return self.items[position]
 
     @property
     def total(self) -> int:
-        """Number of all items, the lookback included: L + n."""
+        """Number of stored items: L + n, with the lookback."""
         return len(self.items)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one item for an int index, else a list of items. With `fill`, missing items are `fill`."""
+        """Return the item at an int index, or a list of items for a slice, a list of indices or None (all).
+        `fill` replaces missing items."""
         if fill is not None:
             return self._get_filled(indices, neg_index_as_lookback, fill)
         items, lookback = self.items, self.lookback
@@ -127,7 +130,7 @@ class ListTrack(_Items):
                 return items[position]
         if isinstance(indices, slice):
             return items[indexing.clip(indexing.span_of(indices, lookback, size, neg_index_as_lookback), len(items))]
-        positions = indexing.positions_there(indices, lookback, size, neg_index_as_lookback, self.field.label)
+        positions = indexing.existing_positions(indices, lookback, size, neg_index_as_lookback, self.field.label)
         return items[positions] if isinstance(positions, int) else [items[p] for p in positions]
 
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
@@ -147,26 +150,28 @@ class ListTrack(_Items):
         return [self.items[p] if 0 <= p < total else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> ListTrack:
-        """Return a new time series with the items in the slice `rows` of positions."""
+        """Return a new time series of the items in `rows`, a slice of stored positions. The first `lookback` of these
+        items become its lookback."""
         return ListTrack(self.items[rows], lookback, self.uniform, self.field, None, self.ragged)
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """Return the items at the positions [start, stop) as a list."""
+        """Return the items at the stored positions [start, stop) as a list."""
         return self.items[start:stop]
 
     def take(self, rows: Any) -> ListTrack:
-        """Return a new time series, without lookback, of the items at the positions `rows`."""
+        """Return a new time series without lookback, of the items at the stored positions `rows`."""
         items = self.items[rows] if isinstance(rows, slice) else [self.items[p] for p in rows]
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, later: Track, skip: int = 0) -> ListTrack:
-        """Append the items of `later`, except its lookback and first `skip` items, and return this object."""
+        """Append the items of `later` to this list, without its lookback and its next `skip`
+        items, and return this object."""
         self.items.extend(later.item_list(later.lookback + skip, later.total))
         self.uniform = False
         return self
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> ListTrack:
-        """Return a copy of the time series with the items at `positions` replaced by `new_items`."""
+        """Return a copy of the time series with `new_items` at the given stored positions."""
         items = list(self.items)
         if self.ragged is not None:
             new_items = as_ragged_items(new_items, self.ragged, f"new {self.field.label}")
@@ -175,7 +180,8 @@ class ListTrack(_Items):
         return ListTrack(items, self.lookback, False, self.field, None, self.ragged)
 
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
-        """Return the time series as read-only arrays, in the dtypes of the space or, without one, of numpy."""
+        """Return the time series as read-only arrays. Their dtypes are those of `space`,
+        or without a space those that numpy chooses."""
         items, lookback, field = self.items, self.lookback, self.field
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
@@ -198,7 +204,8 @@ class ListTrack(_Items):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ArrayTrack(_Items):
-    """Finished time series of an episode: read-only nested arrays [L + n, ...] for L lookback items and n items."""
+    """One time series of a finished episode, stored as read-only nested arrays [L + n,
+    ...] of L lookback items and n items."""
 
     data: Any  # nested arrays [L + n, ...]
     lookback: int = 0  # L
@@ -206,7 +213,8 @@ class ArrayTrack(_Items):
 
     @classmethod
     def of(cls, data: Any, lookback: int = 0, field: Field = UNNAMED) -> ArrayTrack:
-        """Return a finished time series with read-only views of the given arrays."""
+        """Create a finished time series from nested arrays, which are not copied.
+        Its views of these arrays are read-only."""
         return cls(nested.frozen(data), lookback, field)
 
     def __reduce__(self) -> Any:
@@ -221,21 +229,21 @@ class ArrayTrack(_Items):
 
     @property
     def ragged(self) -> Kinds | None:
-        """Dtype and value shape of the items if their lengths may differ, otherwise None."""
+        """Dtype and value shape of items with different lengths, or None if all items have one shape."""
         return None if type(self.data) is np.ndarray else kinds_of(self.data)
 
     @property
     def total(self) -> int:
-        """Number of all items, the lookback included: L + n."""
+        """Number of stored items: L + n, with the lookback."""
         data = self.data
         return len(data if type(data) is np.ndarray else nested.first_leaf(data))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of this time series by path, such as `observations/camera`."""
+        """Return a dict of all arrays of this time series, by paths such as "observations/camera"."""
         return nested.flatten(self.data, self.field.path)
 
     def map_arrays(self, change: ArrayChange) -> ArrayTrack:
-        """Return this time series with `change(path, array)` in place of each array."""
+        """Return a copy of this time series in which each array is replaced by `change(path, array)`."""
         data, path = self.data, self.field.path
         if type(data) is np.ndarray:
             return ArrayTrack.of(change(path, data), self.lookback, self.field)
@@ -243,15 +251,16 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(nested.unflatten_like(data, changed), self.lookback, self.field)
 
     def copied(self) -> ArrayTrack:
-        """Return this time series with copies of its arrays."""
+        """Return a copy of the time series, with copies of all arrays."""
         return self.map_arrays(lambda path, array: array.copy())
 
     def item(self, position: int) -> Any:
-        """Return the item at a position, where position 0 is the first lookback item."""
+        """Return one item by its position in the stored arrays, where position 0 is the first lookback item."""
         return nested.take(self.data, position)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one item for an int index, else nested arrays [k, ...]: views for slices, copies for index lists.
+        """Return the item at an int index, or nested arrays [k, ...] for a slice, a list of indices or None (all).
+        `fill` replaces missing items.
 
         `fill` replaces missing items, in the item's shape and dtype.
         """
@@ -278,11 +287,12 @@ class ArrayTrack(_Items):
         elif indices is None:
             rows = slice(lookback, None)
         else:
-            rows = indexing.positions_there(indices, lookback, len(self), neg_index_as_lookback, self.field.label)
+            rows = indexing.existing_positions(indices, lookback, len(self), neg_index_as_lookback, self.field.label)
         return data[rows] if type(data) is np.ndarray else nested.take(data, rows)
 
     def get_at(self, positions: int | range | np.ndarray, fill: Any) -> Any:
-        """Return the items at stored positions (lookback counted), with `fill` where there is no item."""
+        """Return the items at the given stored positions, where position 0 is the first lookback item.
+        `fill` replaces missing items."""
         data = self.data
         if type(data) is np.ndarray:
             return take_filled(data, positions, fill)
@@ -291,23 +301,26 @@ class ArrayTrack(_Items):
         return nested.map_leaves(lambda leaf: take_filled(leaf, positions, fill), data)
 
     def view(self, rows: slice, lookback: int = 0) -> ArrayTrack:
-        """Return a new time series with views of the items in the slice `rows` of positions."""
+        """Return a new time series of the items in `rows`, a slice of stored positions, without copies. The first
+        `lookback` of these items become its lookback."""
         data, part = self.data, _blank(ArrayTrack)
         part.data = data[rows] if type(data) is np.ndarray else nested.take(data, rows)
         part.lookback, part.field = lookback, self.field
         return part
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """Return the items at the positions [start, stop) as a list."""
+        """Return the items at the stored positions [start, stop) as a list."""
         data, rows = self.data, range(start, stop)
         return list(data[start:stop]) if type(data) is np.ndarray else [nested.take(data, i) for i in rows]
 
     def take(self, rows: Any) -> ArrayTrack:
-        """Return a new time series, without lookback, of the items at the positions `rows`. A slice gives views."""
+        """Return a new time series without lookback, of the items at the stored positions `rows`.
+        A slice gives views."""
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
     def joined(self, later: Track, skip: int = 0) -> ArrayTrack:
-        """Return these items followed by the items of `later`, except its lookback and its first `skip` items."""
+        """Return a new time series of these items and the items of `later`, without its lookback
+        and its next `skip` items."""
         tail = later.finalize().whole()
         tail = nested.take(tail, slice(later.lookback + skip, None))
         try:
@@ -320,7 +333,8 @@ class ArrayTrack(_Items):
             ) from None
 
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
-        """Return a copy with the nested arrays [k, ...] written at the positions, in a wider dtype if needed."""
+        """Return a copy of the time series with `new_items`, nested arrays [k, ...], at k stored positions.
+        Dtypes are widened if needed."""
         rows = list(positions) if isinstance(positions, range) else positions
         name = self.field.label
         if type(new_items) is list and not nested.is_leaf(self.data):
@@ -329,12 +343,12 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(new, self.lookback, self.field)
 
     def as_growing(self) -> ListTrack:
-        """Return a copy of the time series to which items can be appended."""
+        """Return a copy of the time series that can grow: a list of the same items."""
         return ListTrack(self.item_list(0, self.total), self.lookback, False, self.field, None, self.ragged)
 
 
 class InfoTrack(_Items):
-    """Info dicts of a finished episode as a time series. They are stored as one array per key."""
+    """Info dicts of a finished episode, one per observation, stored as one array per key."""
 
     __slots__ = ("data", "lookback")
 
@@ -353,22 +367,25 @@ class InfoTrack(_Items):
 
     @property
     def total(self) -> int:
-        """Number of all infos, the lookback included: L + n."""
+        """Number of stored infos: L + n, with the lookback."""
         return len(self.data)
 
     def copied(self) -> InfoTrack:
-        """Return the infos with copies of all stored arrays."""
+        """Return a copy of the infos, with copies of all arrays."""
         return InfoTrack(self.data.copied(), self.lookback)
 
     def item(self, position: int) -> Any:
-        """Return the info dict at a position, where position 0 is the first lookback item."""
+        """Return one info dict by its position in the stored sequence, where position 0 is the first lookback item."""
         return self.data[position]
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one info dict for an int index, else a list of dicts. `fill` replaces missing infos."""
+        """Return the info dict at an int index, or a list of dicts for a slice, a list of indices or None (all).
+        `fill` replaces missing infos."""
         infos, size = self.data, len(self)
         if fill is None:
-            positions = indexing.positions_there(indices, self.lookback, size, neg_index_as_lookback, self.field.label)
+            positions = indexing.existing_positions(
+                indices, self.lookback, size, neg_index_as_lookback, self.field.label
+            )
             return infos[positions] if isinstance(positions, int) else list(infos.take(np.array(positions, np.intp)))
         positions = indexing.positions(indices, self.lookback, size, neg_index_as_lookback)
         if isinstance(positions, int):
@@ -376,36 +393,39 @@ class InfoTrack(_Items):
         return [infos[p] if 0 <= p < len(infos) else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> InfoTrack:
-        """Return a new time series with views of the infos in the slice `rows` of positions."""
+        """Return a new time series of the infos in `rows`, a slice of stored positions, without copies. The first
+        `lookback` of these infos become its lookback."""
         part = _blank(InfoTrack)
         part.data, part.lookback = self.data.view(rows.start, rows.stop), lookback
         return part
 
     def item_list(self, start: int, stop: int) -> list[Any]:
-        """Return the infos at the positions [start, stop) as a list."""
+        """Return the info dicts at the stored positions [start, stop) as a list."""
         return list(self.data.view(start, stop))
 
     def take(self, rows: Any) -> InfoTrack:
-        """Return a new time series, without lookback, of the infos at the positions `rows`. A slice gives views."""
+        """Return a new time series without lookback, of the infos at the stored positions `rows`.
+        A slice gives views."""
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
 
     def joined(self, later: Track, skip: int = 0) -> InfoTrack:
-        """Return these infos followed by the infos of `later`, except its lookback and its first `skip` infos."""
+        """Return a new time series of these infos and the infos of `later`, without its lookback
+        and its next `skip` infos."""
         following = later.finalize().whole()
         return InfoTrack(
             joined_infos([self.data, following.view(later.lookback + skip, len(following))]), self.lookback
         )
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> InfoTrack:
-        """Return a copy with the infos at `positions` replaced by `new_items`."""
+        """Return a copy of the time series with `new_items`, info dicts, at the given stored positions."""
         return InfoTrack(infos_of(self.as_growing().replaced(positions, new_items).items), self.lookback)
 
     def state(self) -> list[Any]:
-        """Return the infos as a list of dicts, for `get_state`."""
+        """Return the infos as a list of dicts, the form in which the episode's `get_state` returns infos."""
         return list(self.data)
 
     def as_growing(self) -> ListTrack:
-        """Return a copy of the infos to which infos can be appended."""
+        """Return a copy of the infos that can grow: a list of info dicts."""
         return ListTrack(list(self.data), self.lookback, False, INFOS)
 
 
@@ -413,7 +433,8 @@ Track = ListTrack | ArrayTrack | InfoTrack
 
 
 def same_extra(a: Mapping[str, Track], b: Mapping[str, Track]) -> bool:
-    """Return True if two episodes have equal extra model outputs. An output without items counts as missing."""
+    """Return True if the extra model outputs of two episodes, dicts of time series, are equal.
+    An output without items equals a missing one."""
     if a.keys() == b.keys():
         return all(same_track(track, b[key]) for key, track in a.items())
     filled = [{key: track for key, track in extra.items() if track.total} for extra in (a, b)]

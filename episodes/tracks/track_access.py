@@ -1,4 +1,4 @@
-"""Checks of items that are added to an episode, one-hot reads, and reads of time series without items."""
+"""Checks of items that are added to an episode, and reads of time series that need one-hot vectors or have no items."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from episodes.tracks.field import REWARDS, Field, extra_field
 from episodes.tracks.indexing import Indices
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import as_ragged_item, fixed_shapes, kinds_of
-from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, of_no_shape, one_hot
+from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, one_hot, varying_shapes_error
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
 from episodes.tracks.tracks import Tracks, wrong_length
 
 
 def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
-    """Return the shape of an item, or for a nested item the shapes of its arrays, nested in the same way.
+    """Return the shape of an item. For a nested item, return the shapes of its arrays, nested in the same way.
 
     Args:
         label: function that returns the first words of an error message.
@@ -41,7 +41,7 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
 
 
 class _LeafShape(list):
-    """Shape of one array of a nested item.
+    """Shape of one array inside a nested item, as an object that is not taken for a nested tuple.
 
     It is a list, because a tuple would be a nested value itself.
     """
@@ -51,7 +51,8 @@ class _LeafShape(list):
 
 
 def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Return the observation, with lists as tuples. Raise `ShapeMismatch` if its shape differs from earlier ones.
+    """Validate the shape of an observation that is added to an episode, and return the observation with
+    lists converted to tuples.
 
     Args:
         shape: `shape_of` the earlier observations.
@@ -75,7 +76,8 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
 
 
 def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
-    """Raise an error if an action's shape differs from earlier shapes. Return its shape or type, which is valid then.
+    """Validate the shape of an action that is added to an episode, and return its shape or type,
+    by which later actions are checked quickly.
 
     A later action that equals the result needs no validation. The result is None for other kinds of actions.
 
@@ -83,7 +85,7 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
         ShapeMismatch: earlier actions in the track have another shape.
     """
     if track.ragged is not None:
-        return None  # `with_ragged_tracks` checks each item
+        return None  # `with_ragged_conversion` checks each item
     kind = type(action)
     if kind not in REAL_TYPES or track.total:
         shape = shape_of(as_item(action, space), label)
@@ -96,7 +98,8 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
 
 
 class _Appends:
-    """List whose `append` is replaced by a function that checks or converts each new item."""
+    """Replacement for a list to which items are appended: its `append` is a function that first
+    checks or converts the item."""
 
     __slots__ = ("append", "items")
 
@@ -107,8 +110,9 @@ class _Appends:
         return self.items[index]
 
 
-def growing_extra(outputs: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
-    """Create one growing time series for each extra model output, given an episode's first outputs.
+def new_growing_outputs(outputs: Mapping[str, Any]) -> tuple[dict[str, Track], tuple[tuple[str, Any], ...]]:
+    """Create an empty growing time series for each extra model output, such as log-probabilities,
+    of an episode's first step.
 
     Outputs given as arrays must keep their shape.
 
@@ -140,18 +144,20 @@ def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
     return _Appends(add)
 
 
-def with_nested_actions(growth: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
-    """Return the append targets of an episode, such that lists in appended actions are replaced by tuples."""
-    append = growth[1].append
-    return (growth[0], _Appends(lambda action: append(as_item(action, space))), *growth[2:])
+def with_nested_actions(targets: tuple[Any, ...], space: spaces.Space) -> tuple[Any, ...]:
+    """Wrap the lists to which an episode's steps are appended, such that lists in a nested
+    action are converted to tuples."""
+    append = targets[1].append
+    return (targets[0], _Appends(lambda action: append(as_item(action, space))), *targets[2:])
 
 
-def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ...]:
-    """Return the append targets of an episode, such that appended ragged items are converted to arrays.
+def with_ragged_conversion(targets: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ...]:
+    """Wrap the lists to which an episode's steps are appended, such that items of ragged time series are
+    checked and converted to arrays.
 
     An item of a ragged extra output must be as long as the action. Outputs are appended before the action.
     """
-    observations, actions, rewards, infos, pairs = growth
+    observations, actions, rewards, infos, pairs = targets
     pairs = tuple([(key, _ragged_appends(tracks.extra[key], items)) for key, items in pairs])
     observations = _ragged_appends(tracks.observations, observations)
     if not isinstance(tracks.actions.ragged, RaggedKind):
@@ -173,7 +179,8 @@ def with_ragged_tracks(growth: tuple[Any, ...], tracks: Tracks) -> tuple[Any, ..
 
 
 def _ragged_appends(track: Any, items: Any) -> Any:
-    """Return `items`, or for a ragged time series an object whose `append` checks and converts each item."""
+    """Return an object that appends to `items`, and if `track` is ragged first checks each item
+    and converts it to an array."""
     kind = track.ragged
     if kind is None:
         return items
@@ -192,7 +199,8 @@ def _ragged_appends(track: Any, items: Any) -> Any:
 
 
 def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tuple[Any, Any]:
-    """Return the action and extra outputs of a step with ragged items as arrays. The episode is not changed.
+    """Return a step's action and extra model outputs, with items of ragged time series checked and converted to arrays.
+    Nothing is stored.
 
     Raises:
         ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.
@@ -212,7 +220,7 @@ def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tup
 
 
 def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None:
-    """Append a nested item. Its ragged arrays are converted, the others must have the shapes of the last item."""
+    """Check a nested item with ragged parts, convert these parts to arrays, and append the item to the time series."""
     kind, label = track.ragged, track.field.label
     item = as_ragged_item(item, kind, lambda: label)
     if track.items and fixed_shapes(item, kind) != fixed_shapes(track.items[-1], kind):
@@ -224,23 +232,24 @@ def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
-    """Raise `ShapeMismatch` if the space has no fixed shape and the items cannot be stacked to an array."""
+    """Raise `ShapeMismatch` if the items of a time series cannot be stacked to arrays because they
+    vary in shape, like graphs."""
     part = irregular_part(space)
     try:
         if part is not None:
             track.finalize(space)
     except (ShapeMismatch, TrackMismatch):
-        raise of_no_shape(track.field.label, part) from None  # type: ignore[arg-type]
+        raise varying_shapes_error(track.field.label, part) from None  # type: ignore[arg-type]
 
 
 def read_one_hot(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
-    """Return items at user indices with their discrete values as one-hot vectors."""
+    """Return the items at a user's indices, with the values of discrete subspaces encoded as one-hot vectors."""
     if track.ragged is not None:
         raise ShapeMismatch(f"{track.field.label} are ragged: one_hot_discrete needs items of one shape")
     if fill is None:
-        positions = indexing.positions_there(
+        positions = indexing.existing_positions(
             indices, track.lookback, len(track), neg_index_as_lookback, track.field.label
         )
     else:
@@ -258,7 +267,8 @@ def read_one_hot(
 def read_empty(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
-    """Return the result of a getter on a time series without items: `fill` in the shape of the space's items."""
+    """Return what a getter returns for a time series without items: `fill` in the shape and
+    dtype of the space's items."""
     if not isinstance(track, ListTrack) or dtypes_of(space) is None:
         return track.get(indices, neg_index_as_lookback, fill)
     positions = indexing.positions(indices, track.lookback, len(track), neg_index_as_lookback)
@@ -278,12 +288,13 @@ def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -
 
 
 def unstacked(batch: Any, num_items: int) -> list[Any]:
-    """Return a batch of nested arrays [num_items, ...] as a list of items."""
+    """Return nested arrays [num_items, ...] as a list of `num_items` nested items: the inverse of stacking."""
     return [nested.take(batch, i) for i in range(num_items)]
 
 
 def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> Track:
-    """Return the time series with new items at the indices, by default in place of all from step 0 on.
+    """Return a copy of a time series in which the items at a user's indices (default:
+    all from step 0 on) are replaced by `new_data`.
 
     Raises:
         StepOutOfRange: an index has no item.
@@ -291,7 +302,7 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
         WrongType: items are not numbers, strings or arrays of them, or rewards are not numbers.
     """
     name = track.field.label
-    positions = indexing.positions_there(at_indices, track.lookback, len(track), neg_index_as_lookback, name)
+    positions = indexing.existing_positions(at_indices, track.lookback, len(track), neg_index_as_lookback, name)
     if isinstance(positions, int):
         positions = range(positions, positions + 1)
         is_list = isinstance(track, ListTrack) or track.ragged is not None
@@ -321,14 +332,15 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
 
 
 def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
-    """Return advice for an error if one item too many was given (RLlib's extra last step), else no text."""
+    """Return a hint for an error message if a user gave one item too many, as for RLlib's
+    artificial last step, else ""."""
     if field.more or num_given != num_allowed + 1:
         return ""
     return ". If the last item is for RLlib's artificial extra step, leave it out: episodes have only real steps"
 
 
 def _check_rewards(new_data: Any) -> None:
-    """Raise `ShapeMismatch` or `WrongType` unless every new reward is one number."""
+    """Raise `ShapeMismatch` or `WrongType` unless `new_data` contains one number per reward."""
     try:
         rewards = np.asarray(new_data)
     except ValueError:
@@ -350,7 +362,8 @@ def _num_rows(name: str, new_data: Any) -> int:
 
 
 def new_track(field: Field, new_data: Any, like: Track) -> Track:
-    """Return a time series `field` of the given items, as long as `like` and with its lookback: a list or arrays.
+    """Create a time series named `field` from a user's items. It has the length and lookback of `like`,
+    and is a list or arrays as `like` is.
 
     Args:
         new_data: one item for each step of `like`, lookback included: a list, or nested arrays [L + T, ...].

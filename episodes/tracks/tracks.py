@@ -1,4 +1,4 @@
-"""Immutable tuple of all time series of an episode: observations, infos, actions, rewards, extra model outputs."""
+"""All time series of one episode as an immutable record: observations, infos, actions, rewards, extra model outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _REWARDS, _DATA, _LOOKBACK = attrgetter("rewards"), attrgetter("data"), attrgett
 
 
 class Tracks(NamedTuple):
-    """All time series of an episode: observations, infos, actions, rewards, and extra model outputs by key.
+    """Immutable record of all time series of an episode: observations, infos, actions, rewards,
+    and extra model outputs by key.
 
     The record never changes; growing appends to the lists of growing tracks. Observation tracks have L + T + 1 items,
     step tracks L + T (`track.field.more` is 1 or 0). All tracks have the same lookback L:
@@ -57,7 +58,7 @@ class Tracks(NamedTuple):
         lookback: int = 0,
         ragged: Mapping[str, Kinds] | None = None,
     ) -> Tracks:
-        """Create the time series of an episode that can grow, with copies of the given lists.
+        """Create the time series of an episode that can still grow. The given lists are copied.
 
         Args:
             observations: L + T + 1 items.
@@ -110,7 +111,7 @@ class Tracks(NamedTuple):
 
     @property
     def lookback(self) -> int:
-        """Number L of steps before step 0 that are kept as context."""
+        """Number L of lookback steps: steps of the previous chunk, stored before step 0 as context."""
         return self.rewards.lookback
 
     @property
@@ -119,15 +120,17 @@ class Tracks(NamedTuple):
         return type(self.rewards) is not ListTrack
 
     def all(self) -> list[Track]:
-        """Return all time series as a list, extra model outputs included."""
+        """Return a list of all time series of the episode, with each extra model output as one of them."""
         return [*self[:4], *self.extra.values()]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays but the infos by path, such as `observations/camera` or `extra_model_outputs/vf_preds`."""
+        """Return a dict of all arrays except the infos, by paths such as "observations/camera" or
+        "extra_model_outputs/vf_preds"."""
         return {path: array for track in self.all() for path, array in track.arrays().items()}
 
     def check(self, label: str) -> None:
-        """Raise an error unless there are as many actions and outputs as rewards, and one observation and info more.
+        """Raise an error unless the time series fit together: for T rewards, T actions and extra outputs,
+        and T + 1 observations and infos.
 
         Args:
             label: first words of the error message.
@@ -156,7 +159,8 @@ class Tracks(NamedTuple):
                 check_reward(reward, lambda i=i: f"{label}: rewards[{i}]")
 
     def check_lengths_of_outputs(self, label: str) -> None:
-        """Raise `ShapeMismatch` unless ragged extra outputs (such as log-probabilities) are as long as ragged actions.
+        """Raise `ShapeMismatch` if at some step a ragged extra output, such as log-probabilities,
+        has another length than the ragged action.
 
         Args:
             label: first words of the error message.
@@ -175,35 +179,39 @@ class Tracks(NamedTuple):
                     raise ShapeMismatch(f"{label}: step {i}: {wrong_length(track.field.label, item, action)}")
 
     def ragged_kinds(self) -> dict[str, Kinds]:
-        """Return the dtype and value shape of each time series with items of different lengths, by name or key."""
+        """Return a dict from the name of each ragged time series to the dtype and value shape of its items,
+        which have different lengths."""
         return {track.field.name: track.ragged for track in self.all() if track.ragged is not None}
 
     def growing_lists(self) -> tuple[Any, ...]:
-        """Return the lists to which a new step appends its observation, action, reward, info and extra outputs."""
+        """Return the lists of a growing episode to which each new step is appended:
+        observations, actions, rewards, infos and extra outputs."""
         tracks: Any = self
         observations, infos, actions, rewards, extra = tracks
         extra_tracks = tuple([(key, track.items) for key, track in extra.items()])
         return observations.items, actions.items, rewards.items, infos.items, extra_tracks
 
     def drop_after(self, num_observed: int) -> None:
-        """Keep the first `num_observed` observations and the steps between them, and remove later items in place."""
+        """Shorten a growing episode in place to its first `num_observed` stored observations
+        and the steps between them."""
         for track in self.all():
             del track.whole()[num_observed - 1 + track.field.more :]
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
     def map_tracks(self, change: Callable[[Track], Track]) -> Tracks:
-        """Return a copy in which each time series is replaced by `change(track)`."""
+        """Return a copy of the record in which each time series is replaced by `change(track)`."""
         observations, infos, actions, rewards, extra = self
         extra_tracks = {key: change(track) for key, track in extra.items()} if extra else {}
         return _new(Tracks, (change(observations), change(infos), change(actions), change(rewards), extra_tracks))
 
     def with_extra(self, extra: Mapping[str, Track]) -> Tracks:
-        """Return a copy with other extra model outputs."""
+        """Return a copy of the record whose extra model outputs are replaced by `extra`."""
         return _new(Tracks, (*self[:4], extra))
 
     def window(self, first: int, last: int, lookback: int = 0, episode: int = 0) -> Tracks:
-        """Return the steps [first, last) of the stored positions, with one observation more. Arrays are not copied.
+        """Return the steps at the stored positions [first, last), with one observation more than steps.
+        Arrays are not copied.
 
         Args:
             lookback: number of these steps that are the lookback of the new tracks.
@@ -225,18 +233,19 @@ class Tracks(NamedTuple):
         return _new(Tracks, tracks)
 
     def take(self, steps: Any, observed: Any) -> Tracks:
-        """Return the step items at the indices `steps`, and the observations and infos at the indices `observed`.
+        """Return selected items: actions, rewards and extra outputs at the indices `steps`,
+        observations and infos at the indices `observed`.
 
         Slices give views, integers copies.
         """
         return _with_shared_offsets(self.map_tracks(lambda track: track.take(observed if track.field.more else steps)))
 
     def map_arrays(self, change: ArrayChange) -> Tracks:
-        """Return a copy in which each array is replaced by `change(path, array)`."""
+        """Return a copy of the record in which each array is replaced by `change(path, array)`."""
         return self.map_tracks(lambda track: track.map_arrays(change))
 
     def replaced(self, *tracks: Track) -> Tracks:
-        """Return a copy in which the given time series replace the time series of the same names."""
+        """Return a copy of the record in which each of the given time series replaces the one of the same name."""
         changed: list[Any] = list(self)
         for track in tracks:
             field = track.field
@@ -247,7 +256,8 @@ class Tracks(NamedTuple):
         return _new(Tracks, changed)
 
     def finalized(self, observation_space: Any, action_space: Any, label: str) -> Tracks:
-        """Return all time series as read-only arrays, in the dtypes of the spaces.
+        """Return a finished copy of the record: all time series as read-only arrays, with the
+        dtypes of the given spaces.
 
         Args:
             label: first words of error messages.
@@ -268,11 +278,12 @@ class Tracks(NamedTuple):
         return _with_shared_offsets(_new(Tracks, tracks))
 
     def as_growing(self) -> Tracks:
-        """Return a copy to which steps can be added, or this object if that is possible already."""
+        """Return a copy of the record to which steps can be added, or the record itself if steps
+        can be added to it already."""
         return self.map_tracks(lambda track: track.as_growing()) if self.is_finished else self
 
     def joined(self, later: Tracks) -> Tracks:
-        """Return these time series followed by the steps of `later`, the next chunk of the same episode.
+        """Join two successive chunks of an episode: these time series, followed by the steps of `later`.
 
         The lookback and the first observation of `later` are left out. Growing lists are extended in place.
 
@@ -295,7 +306,8 @@ class Tracks(NamedTuple):
         )
 
     def check_follows(self, later: Tracks, label: str, t: int) -> None:
-        """Raise `TrackMismatch` if the next chunk of the episode has other extra or ragged time series.
+        """Raise `TrackMismatch` if `later`, the next chunk of the episode, has other extra model outputs or
+        other ragged time series.
 
         Args:
             label: first words of the error message.
@@ -320,13 +332,14 @@ class Tracks(NamedTuple):
     # --- state -------------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        """Return True if all time series are equal, ignoring extra outputs without items."""
+        """Return True if all time series are equal. Extra model outputs without items are ignored."""
         return isinstance(other, Tracks) and self[:4] == other[:4] and same_extra(self.extra, other.extra)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> Any:
-        """Return a function and its arguments for unpickling: the lists or arrays in a fixed order, without names."""
+        """Return a compact form for pickling: a constructor and its arguments, which are the lists or
+        arrays without their names."""
         extra = {key: track.data for key, track in self.extra.items()}
         lists = (*(track.data for track in self[:4]), extra, self.lookback)
         if self.is_finished:
@@ -335,7 +348,8 @@ class Tracks(NamedTuple):
         return Tracks.growing, (*lists, kinds) if kinds else lists
 
     def state(self) -> dict[str, Any]:
-        """Return a dict of lists or arrays by name, for the episode's `get_state`. Nothing is copied."""
+        """Return the contents as a dict from name to list or nested arrays, for the episode's `get_state`.
+        Nothing is copied."""
         states = {track.field.name: track.state() for track in self[:4]}
         states[EXTRA] = {key: track.state() for key, track in self.extra.items()}
         kinds = {} if self.is_finished else self.ragged_kinds()
@@ -343,7 +357,7 @@ class Tracks(NamedTuple):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], lookback: int, is_finished: bool) -> Tracks:
-        """Create the time series from the dict that `state` returned. Lists are copied, arrays are not."""
+        """Create the time series from a dict that `state` has returned. Lists are copied, arrays are not."""
         infos, actions, rewards, extra = (state[name] for name in ("infos", "actions", "rewards", EXTRA))
         if is_finished:
             return cls.finished(state["observations"], infos_of(infos), actions, rewards, extra, lookback)
@@ -355,18 +369,19 @@ class Tracks(NamedTuple):
 
     @staticmethod
     def all_finished(parts: Sequence[Tracks]) -> bool:
-        """Return True if the time series of all given episodes are arrays."""
+        """Return True if all given episodes are finished, that is, their time series are arrays."""
         return ListTrack not in set(map(type, map(_REWARDS, parts)))
 
     @staticmethod
     def sizes(parts: Sequence[Tracks]) -> tuple[list[int], list[int]]:
-        """Return two lists: the number of steps of each given episode, lookback included, and its lookback."""
+        """Return two lists with an int per episode: its number of stored steps (lookback included),
+        and its number of lookback steps."""
         rewards = list(map(_REWARDS, parts))
         return list(map(len, map(_DATA, rewards))), list(map(_LOOKBACK, rewards))
 
     @classmethod
     def concatenated(cls, parts: Sequence[Tracks], ids: Sequence[Any], steps: Sequence[int]) -> Tracks:
-        """Concatenate the time series of several finished episodes, lookbacks included.
+        """Concatenate the time series of several finished episodes, lookbacks included, to one array per time series.
 
         Args:
             ids: ids [n] of the episodes, for errors.
@@ -390,7 +405,7 @@ class Tracks(NamedTuple):
 
 
 def wrong_length(label: str, item: Any, action: Any) -> str:
-    """Return the error message for an extra output with another length than the step's ragged action."""
+    """Return the error message for a ragged extra output whose length differs from the length of the step's action."""
     return f"{label} has a length of {len(item)}, the action has {len(action)}; give one value for each of its values"
 
 
@@ -399,7 +414,8 @@ def _described(kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_shared_offsets(tracks: Tracks) -> Tracks:
-    """Return finished time series in which ragged outputs share the offsets array of the actions, to save memory."""
+    """Return the time series with one offsets array shared by the ragged actions and the ragged
+    extra outputs, to save memory."""
     actions: Any = tracks.actions
     if type(actions) is not ArrayTrack or type(actions.data) is not Ragged or not tracks.extra:
         return tracks
@@ -418,7 +434,8 @@ _PLACES = {name: place for place, name in enumerate(Tracks._fields)}
 def _extra_tracks(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> dict[str, list[Track]]:
-    """Return a dict from extra output to its time series, one per episode. Episodes with steps must have equal keys."""
+    """Return a dict from each extra model output to a list of its time series, one per episode. Raise `TrackMismatch`
+    if episodes with steps have different keys."""
     if sum(map(len, extras)) == len(extras) * len(extras[0]):
         try:
             return {key: list(map(itemgetter(key), extras)) for key in extras[0]}
@@ -430,14 +447,15 @@ def _extra_tracks(
 
 @lru_cache(maxsize=64)
 def _empty_infos(num: int, lookback: int) -> InfoTrack:
-    """Return a time series of `num` empty info dicts, which is cached."""
+    """Return a (cached) time series of `num` empty info dicts."""
     return InfoTrack(EmptyInfos(num), lookback)
 
 
 def _common_extra(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> Mapping[str, Track]:
-    """Return the extra outputs of an episode with steps. Raise `TrackMismatch` if another's keys differ."""
+    """Return the extra model outputs of the first episode with steps. Raise `TrackMismatch` if another episode
+    with steps has other keys."""
     first = next((extra for extra, has_step in zip(extras, has_steps, strict=True) if has_step), extras[0])
     for id_, extra, has_step in zip(ids, extras, has_steps, strict=True):
         if has_step and extra.keys() != first.keys():
@@ -446,13 +464,13 @@ def _common_extra(
 
 
 def _column(tracks: Sequence[Any], have_items: bool, ids: Sequence[Any]) -> ArrayTrack:
-    """Return one time series, such as the rewards, of several finished episodes, concatenated."""
+    """Concatenate one time series, such as the rewards, of several finished episodes."""
     data, field = list(map(_DATA, tracks)), tracks[0].field
     if have_items:
         try:
             if type(data[0]) is not np.ndarray:
                 return ArrayTrack.of(nested.concatenate(data), 0, field)
-            joined = nested.one_after_another(data)
+            joined = nested.concatenate_arrays(data)
             joined.flags.writeable = False  # the array is new, so no view is needed
             return ArrayTrack(joined, 0, field)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Checks of function arguments. Each error message names the argument."""
+"""Validation of function arguments, with error messages that name the argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.errors import InvalidArgument, WrongType
 
 
 def checked_count(name: str, value: Any, at_least: float = 1) -> int:
-    """Return `value` as an int. Raise `InvalidArgument` unless it is an int of at least `at_least`.
+    """Return an argument as an int. Raise `InvalidArgument` unless it is an integer of at least `at_least`.
 
     Raises:
         InvalidArgument: the value is not an int (bools do not count), or is less than `at_least`.
@@ -31,7 +31,7 @@ def checked_count(name: str, value: Any, at_least: float = 1) -> int:
 
 
 def checked_number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return the value as a float. Raise `InvalidArgument` unless it is a number in [low, high].
+    """Return an argument as a float. Raise `InvalidArgument` unless it is a number in [low, high].
 
     Raises:
         InvalidArgument: the value is not a number in [low, high].
@@ -48,7 +48,7 @@ def checked_number(name: str, value: Any, low: float = -math.inf, high: float = 
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """Return the value as a bool. Raise `WrongType` unless it is a bool.
+    """Return an argument as a bool. Raise `WrongType` unless it is a bool.
 
     Raises:
         WrongType: the value is not a bool, for example "False".
@@ -59,7 +59,7 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_items(name: str, value: Any, contents: str) -> list[Any]:
-    """Return an iterable as a list. Raise `WrongType` for strings and for values that are not iterable.
+    """Return an iterable argument as a list. Raise `WrongType` if it is a string or not iterable.
 
     Raises:
         WrongType: the value is not iterable, or is text.
@@ -70,7 +70,7 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
 
 
 def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
-    """Return a mapping as a dict. Raise `WrongType` if the value is not a mapping.
+    """Return a mapping argument as a dict. Raise `WrongType` if it is not a mapping.
 
     Raises:
         WrongType: the value is not a mapping.
@@ -81,7 +81,7 @@ def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
 
 
 def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
-    """Return `value`. Raise `InvalidArgument` unless it is one of the strings `choices`.
+    """Return an argument unchanged. Raise `InvalidArgument` unless it is one of the strings `choices`.
 
     Raises:
         InvalidArgument: the value is not one of the choices.
@@ -92,14 +92,14 @@ def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
 
 
 def checked_key(name: str, value: Any) -> str:
-    """Return `value`. Raise `WrongType` unless it is a str."""
+    """Return an argument unchanged. Raise `WrongType` unless it is a str."""
     if not isinstance(value, str):
         raise WrongType(f"{name}={value!r}: give the key, a str")
     return value
 
 
 def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
-    """Return `value`. Raise `WrongType` unless it is a Gymnasium space, or None if `or_none` is True.
+    """Return an argument unchanged. Raise `WrongType` unless it is a Gymnasium space (or None, if `or_none` is True).
 
     Raises:
         WrongType: the value is not a space. None is allowed if `or_none` is True.
@@ -110,7 +110,8 @@ def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
 
 
 def checked_seed(seed: Any) -> int | None:
-    """Return a seed as a Python int, as Gymnasium requires, or None. Raise `InvalidArgument` for other values.
+    """Return a seed as a Python int, the type that Gymnasium requires, or None for None.
+    Raise `InvalidArgument` for other values.
 
     Raises:
         InvalidArgument: the seed is not an int of at least 0.
@@ -133,7 +134,7 @@ def checked_generator(seed: Any) -> np.random.Generator:
 
 
 def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
-    """Return the dtype. Raise `WrongType` unless it is a dtype of real numbers."""
+    """Return a dtype argument as a numpy dtype. Raise `WrongType` unless it is a dtype of real numbers."""
     try:
         checked = None if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
@@ -144,14 +145,16 @@ def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
 
 
 def checked_path(path: Any) -> Any:
-    """Return the path of a directory, or None for memory. Raise `WrongType` for other values."""
+    """Return the path of a directory, or None, which means memory. Raise `WrongType` if `path`
+    is neither a path nor None."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise WrongType(f"path={path!r}: give the path of a directory, or None for memory")
     return path
 
 
 def checked_place(name: str, value: Any) -> Any:
-    """Return the path of a file, or None. Raise `WrongType` for other values, such as a file descriptor."""
+    """Return the path of a file, or None. Raise `WrongType` if the argument is neither a path nor None,
+    for example a file descriptor."""
     if value is not None and not isinstance(value, (str, os.PathLike)):
         raise WrongType(f"{name}={value!r}: give a path, or None")
     return value

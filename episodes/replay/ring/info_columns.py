@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.track_ring import put
-from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 
 
@@ -123,7 +123,7 @@ class _PathColumn:
         exact = isinstance(column, TypedColumn) and self._fits(column)
         if not exact:
             self._convert_to_objects()
-        values = column.values if isinstance(column, TypedColumn) and exact else objects(_all_values(column))
+        values = column.values if isinstance(column, TypedColumn) and exact else as_object_array(_all_values(column))
         put(self.values, self.num_rows, position, values)
         put(self.present, self.num_rows, position, column.present)
         return exact
@@ -143,13 +143,13 @@ class _PathColumn:
             present_rows = self.present.nonzero()[0]
             before = self.values[present_rows].tolist() if self.plain else list(self.values[present_rows])
             self.values, self.plain = np.full(self.num_rows + 1, None), False
-            self.values[present_rows] = objects(before)
+            self.values[present_rows] = as_object_array(before)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return the info values at the ring positions `rows` [...], with copies of Python objects."""
         result = self.values[rows]
         if result.dtype == object:
-            result.reshape(-1)[:] = objects([copy_mutable(value) for value in result.reshape(-1)])
+            result.reshape(-1)[:] = as_object_array([copy_mutable(value) for value in result.reshape(-1)])
         return result
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.storage.sampling.step_index import CHUNK_END
 from episodes.storage.sampling.stored_tracks import StoredTracks
-from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 
 
@@ -106,4 +106,4 @@ def _values(column: Column, rows: np.ndarray, as_objects: bool) -> np.ndarray:
     if isinstance(column, TypedColumn) and not as_objects:
         return column.values[rows]
     values = column.list(rows)
-    return objects(values) if as_objects else np.array(values)
+    return as_object_array(values) if as_objects else np.array(values)

@@ -17,7 +17,7 @@ from episodes.storage.sampling.n_step import as_summable
 from episodes.storage.sampling.step_index import LocatedSteps
 from episodes.storage.sampling.stored_history import BoundViews, StoredHistory
 from episodes.tracks import nested
-from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.dicts import as_object_array
 
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
 KEYS_OF_STEPS = (Columns.T, Columns.POLICY_VERSION, Columns.IS_FIRST, *_FACTS)
@@ -101,7 +101,7 @@ def _infos(draw: Draw, as_dicts: bool) -> Any:
     infos = StoredInfos.of(draw.tracks)
     if not as_dicts:
         return {path: draw.laid_out(values) for path, values in infos.columns(last + 1, episodes).items()}
-    result = draw.laid_out(objects(infos.dicts(last + 1, episodes)))
+    result = draw.laid_out(as_object_array(infos.dicts(last + 1, episodes)))
     flat = result.reshape(-1)
     flat[:] = [{} if info is None else info for info in flat.tolist()]
     return result

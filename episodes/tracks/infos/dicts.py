@@ -1,4 +1,4 @@
-"""Conversion of info dicts to one array (column) per key. Dicts with equal keys are converted together."""
+"""Conversion of a list of info dicts to one array (column) per key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PLAIN = (bool, int, float, str)
 
 
 def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
-    """Convert a list of info dicts to an immutable sequence with one array per key. Mutable values are copied."""
+    """Convert a list of info dicts to an immutable sequence that stores one array per key.
+    Mutable values are copied."""
     if type(dicts) is not list and isinstance(dicts, Infos):  # `isinstance` is slow for abstract classes like this
         return dicts
     num = len(dicts)
@@ -31,7 +32,7 @@ def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
 
 @dataclass(slots=True)
 class _Values:
-    """Values found at one key path (such as "episode/r") in several info dicts."""
+    """Values that several info dicts have under one key path, such as "episode/r", with the indices of these dicts."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     values: list[Sequence[Any]] = field(default_factory=list)
@@ -45,9 +46,9 @@ class _Values:
     def column(self, num: int) -> TypedColumn:
         values = self.values[0] if len(self.values) == 1 else list(chain.from_iterable(self.values))
         rows = np.concatenate(self.rows)
-        array = regular(values, self.types)
+        array = as_typed_array(values, self.types)
         plain = array is not None and not self.types.isdisjoint(_PLAIN)
-        array = objects(values) if array is None else array
+        array = as_object_array(values) if array is None else array
         if len(values) == num:
             return TypedColumn(array if len(self.rows) == 1 else array[np.argsort(rows)], None, plain)
         mask = np.zeros(num, bool)
@@ -58,7 +59,8 @@ class _Values:
 
 
 def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, columns: dict[str, _Values]) -> None:
-    """Collect the values of info dicts by key path into `columns`. `rows` [k] are the indices of the dicts."""
+    """Add the values of info dicts to `columns`, by key path. `rows` [k] are the indices of these
+    dicts in the whole sequence."""
     for keys, members in _by_keys(infos).items():
         chosen, at = (infos, rows) if members is None else ([infos[i] for i in members], rows[members])
         if not keys or not all(type(key) is str for key in keys):
@@ -70,7 +72,8 @@ def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, col
 
 
 def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int] | None]:
-    """Group info dicts with equal keys: returns the dicts' indices by keys, or None in place of all indices."""
+    """Group info dicts that have equal keys. Return a dict from keys to the dicts' indices,
+    or to None if all have the same keys."""
     signatures = list(map(tuple, infos))
     groups: dict[tuple[Any, ...], list[int] | None] = dict.fromkeys(signatures)
     if len(groups) > 1:
@@ -93,8 +96,8 @@ def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[s
         columns.setdefault(path, _Values()).add(rows[~is_dict], other_values, types - {dict})
 
 
-def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
-    """Return a list of values as one array, or None if reading the array would not return equal values."""
+def as_typed_array(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
+    """Return a list of values as a typed array, or None if its items would not equal the values, as for mixed types."""
     if len(types) > 1:
         return None
     (kind,) = types
@@ -114,8 +117,8 @@ def regular(values: Sequence[Any], types: set[type]) -> np.ndarray | None:
     return None
 
 
-def objects(values: Sequence[Any]) -> np.ndarray:
-    """Return a list of values as an object array [k], with copies of mutable values."""
+def as_object_array(values: Sequence[Any]) -> np.ndarray:
+    """Return a list of values as an array of Python objects [k]. Mutable values are copied."""
     array = np.empty(len(values), object)
     for i, value in enumerate(values):
         array[i] = copy_mutable(value)

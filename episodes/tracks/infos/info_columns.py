@@ -1,4 +1,4 @@
-"""Info dicts stored as one array (column) per key path. Finished episodes, messages and files use this form.
+"""Info dicts of a finished episode, stored as one array (column) per key path. Messages and files use the same form.
 
 Each key is one column, nested keys by path: an array, and a mask of the rows that have a value.
 
@@ -33,7 +33,8 @@ Key = tuple[tuple[str, ...], str | None]  # keys of the dicts around a value, an
 
 @dataclass(slots=True, eq=False)
 class TypedColumn:
-    """Values of one info key, one per info dict, as a read-only array; of dtype object if they have no common dtype."""
+    """Values of one info key in n info dicts, as a read-only array [n, ...]. Its dtype is object if the
+    values have no common dtype."""
 
     values: np.ndarray  # [n, ...]; zero or None in rows without a value
     mask: np.ndarray | None  # [n] bool, True for rows with a value; None if all rows have one
@@ -47,12 +48,12 @@ class TypedColumn:
 
     @property
     def num(self) -> int:
-        """Number n of info dicts that the column covers."""
+        """Number n of info dicts that the values of this column come from."""
         return len(self.values)
 
     @property
     def parts(self) -> tuple[np.ndarray, ...]:
-        """Arrays of equal dtype whose concatenation gives the values of this info key."""
+        """Values of this info key as a tuple of arrays to be concatenated, which is usually a single array."""
         return (self.values,)
 
     @property
@@ -64,11 +65,13 @@ class TypedColumn:
         return self.values.dtype.hasobject
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays that store this info key: the values, and the mask of dicts that have the key."""
+        """Return the arrays of this column: the values, and if some dicts lack the key,
+        the mask of the dicts that have it."""
         return [*self.parts] if self.mask is None else [*self.parts, self.mask]
 
     def list(self, rows: Any) -> list[Any]:
-        """Return this key's values in the info dicts at the indices `rows`, with their original Python types."""
+        """Return the values that the info dicts `rows` have under this key, as a list with
+        the original Python types."""
         values = self.values[rows]
         if self.holds_objects:
             return list(map(copy_mutable, values))
@@ -87,7 +90,8 @@ class TypedColumn:
 
 @dataclass(slots=True, eq=False)
 class PackedColumn:
-    """Values of one info key that have no common dtype, each encoded as msgpack in one shared buffer."""
+    """Values of one info key that do not fit into one typed array. Each is encoded as
+    msgpack, in a common byte buffer."""
 
     buffer: np.ndarray  # [bytes] uint8
     starts: np.ndarray  # [n]
@@ -95,7 +99,7 @@ class PackedColumn:
 
     @property
     def num(self) -> int:
-        """Number n of info dicts that the column covers."""
+        """Number n of info dicts that the values of this column come from."""
         return len(self.starts)
 
     @property
@@ -111,11 +115,11 @@ class PackedColumn:
         return True
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays that store this info key: the byte buffer and the bounds of each value in it."""
+        """Return the arrays of this column: the byte buffer, and each value's first and stop byte in it."""
         return [self.buffer, self.starts, self.ends]
 
     def text_dtype(self) -> np.dtype | None:
-        """Return the numpy string dtype that can represent all values, or None if some value is not a string."""
+        """Return the numpy string dtype that fits all values of the column, or None if a value is not a string."""
         starts, stops = self.starts[self.present], self.ends[self.present]
         if not len(starts):
             return None
@@ -129,7 +133,8 @@ class PackedColumn:
         return np.dtype(f"<U{max(int(counts[stops > texts].max(initial=1)), 1)}")
 
     def list(self, rows: Any) -> list[Any]:
-        """Return this key's decoded values in the info dicts at the indices `rows`, None where the key is missing."""
+        """Return the decoded values that the info dicts `rows` have under this key, with None
+        for dicts that lack the key."""
         bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
         return [msgpack_codec.decode(self.buffer[a:b].tobytes()) if b > a else None for a, b in bounds]
 
@@ -140,7 +145,8 @@ class PackedColumn:
         return PackedColumn(self.buffer, self.starts[rows], self.ends[rows])
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all encoded values as contiguous bytes, uint8 [bytes], and their bounds, int64 [n + 1]."""
+        """Return the encoded values as one contiguous byte array, uint8 [bytes], and the bounds of each
+        value in it, int64 [n + 1]."""
         sizes = self.ends - self.starts
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         in_a_row = (self.starts[1:] == self.ends[:-1]).all()
@@ -156,14 +162,15 @@ Column = TypedColumn | PackedColumn
 
 
 def copy_mutable(value: Any) -> Any:
-    """Return a deep copy if the value is a list, dict, set, tuple or array, otherwise the value itself."""
+    """Return a deep copy of a list, dict, set, tuple or array. Return any other value itself."""
     if isinstance(value, _IMMUTABLE):
         return value
     return deepcopy(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
 
 
 class ColumnInfos(Infos):
-    """Sequence of info dicts, stored as one array per key path. Each read creates a new dict."""
+    """Immutable sequence of info dicts, stored as one array per key path. A dict is created
+    each time an item is read."""
 
     __slots__ = ("columns", "keys", "num", "start")
 
@@ -174,7 +181,8 @@ class ColumnInfos(Infos):
         self.keys = list(map(_key_of, columns)) if keys is None else keys  # parsed once and shared by all views
 
     def whole(self) -> ColumnInfos:
-        """Return the same infos without surrounding ones, if this is a slice of a longer sequence. Arrays are views."""
+        """Return these infos with columns of exactly their length. A slice otherwise shares the
+        columns of the longer sequence."""
         if not self.start and self.num == self._num_rows:
             return self
         span = slice(self.start, self.start + self.num)
@@ -189,7 +197,7 @@ class ColumnInfos(Infos):
         return any(column.holds_objects for column in self.columns.values())
 
     def copied(self) -> ColumnInfos:
-        """Return these infos with copies of all arrays."""
+        """Return a copy of these infos that shares no array with other infos."""
         selected = self.take(np.arange(self.num))
         for path, column in selected.columns.items():
             if isinstance(column, PackedColumn):
@@ -198,11 +206,12 @@ class ColumnInfos(Infos):
         return selected
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays of all columns."""
+        """Return the list of all arrays in which the infos are stored."""
         return [array for column in self.columns.values() for array in column.arrays()]
 
     def without_objects(self) -> ColumnInfos:
-        """Return these infos with values that are Python objects encoded as msgpack bytes.
+        """Return these infos with all columns of Python objects encoded as msgpack, so that they can be
+        written to a file or message.
 
         Raises:
             WrongType: names the key of a value that msgpack cannot encode.
@@ -214,12 +223,13 @@ class ColumnInfos(Infos):
         return ColumnInfos(columns, whole.num, 0, whole.keys)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ColumnInfos:
-        """Return a deep copy, which includes Python objects that msgpack cannot encode."""
+        """Return a deep copy of the infos, Python objects included."""
         whole = self.whole()
         return ColumnInfos(deepcopy(whole.columns, memo), whole.num, 0, whole.keys)
 
     def parts(self) -> tuple[list[str], list[tuple[Any, Any, Any]], int]:
-        """Return the arguments of `from_parts` for these infos: key paths, column contents and the number of infos."""
+        """Return the infos as plain tuples for pickling: key paths, contents of the columns, and number of infos.
+        `from_parts` is the inverse."""
         whole = self.without_objects()
         parts = [
             (c.values, c.mask, c.plain) if isinstance(c, TypedColumn) else (c.buffer, c.starts, c.ends)
@@ -282,7 +292,8 @@ class ColumnInfos(Infos):
 
 
 def from_parts(paths: list[str], parts: list[tuple[Any, Any, Any]], num: int) -> ColumnInfos:
-    """Rebuild infos from the result of `ColumnInfos.parts`: tuples pickle twice as fast as column objects."""
+    """Create the infos from the tuples that `ColumnInfos.parts` returned. Tuples pickle
+    faster than the column objects."""
     columns = [TypedColumn(*part) if type(part[2]) is bool else PackedColumn(*part) for part in parts]
     return ColumnInfos(dict(zip(paths, columns, strict=True)), num)
 
@@ -295,7 +306,8 @@ def _key_of(path: str) -> Key:
 
 
 def _put(infos: list[dict[str, Any]], parents: tuple[str, ...], last: str | None, values: list[Any]) -> None:
-    """Store one value of `values` in each info dict of `infos`, under `last` inside the nested dicts `parents`."""
+    """Write one of `values` into each dict of `infos`, under the key `last` of the nested
+    dicts with the keys `parents`."""
     for parent in parents:
         infos = [info.setdefault(parent, {}) for info in infos]
     if last is None:
@@ -314,7 +326,8 @@ def _without_objects(path: str, column: Column) -> Column:
 
 
 def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
-    """Encode the values of the info key `path` as msgpack. `rows` are the indices, among `num` infos, that have it."""
+    """Encode values of the info key `path` as msgpack, and return them as a column for `num` infos. `rows` are the
+    indices of the infos that have a value."""
     encoded = [msgpack_codec.encode(value, _named(path)) for value in values]
     sizes = np.zeros(num, np.int64)
     sizes[rows] = [len(document) for document in encoded]

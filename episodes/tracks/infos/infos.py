@@ -1,4 +1,4 @@
-"""Immutable sequence of the info dicts of a finished episode.
+"""Immutable sequences of the info dicts of a finished episode: the base class, and sequences of empty dicts.
 
 The infos of a growing episode are a list. Those of a finished episode are an `Infos`: a count if all infos are empty,
 else columns (`episodes.tracks.infos.info_columns`).
@@ -17,7 +17,7 @@ from episodes.tracks.nested import equal_arrays
 
 
 class Infos(Sequence[dict[str, Any]]):
-    """Immutable sequence of one info dict per observation. Slices are views."""
+    """Base class of immutable sequences with one info dict per observation. Slices share memory with the sequence."""
 
     __slots__ = ()
 
@@ -25,11 +25,11 @@ class Infos(Sequence[dict[str, Any]]):
 
     @abstractmethod
     def item(self, row: int) -> dict[str, Any]:
-        """Return the info dict at the index `row`, 0 <= row < len."""
+        """Return the info dict at the non-negative index `row`."""
 
     @property
     def holds_objects(self) -> bool:
-        """Whether some info value is mutable, such as a list or another Python object."""
+        """Whether some values may be Python objects, such as lists, instead of numbers, strings and arrays."""
         return False
 
     def copied(self) -> Infos:
@@ -37,7 +37,7 @@ class Infos(Sequence[dict[str, Any]]):
         return self
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays that store the infos."""
+        """Return the list of all arrays in which the infos are stored."""
         return []
 
     @abstractmethod
@@ -94,7 +94,7 @@ def _is_array(value: Any) -> bool:
 
 
 class EmptyInfos(Infos):
-    """Sequence of empty info dicts, of which only the number is stored."""
+    """Immutable sequence of empty info dicts. Only their number is stored."""
 
     __slots__ = ("num",)
 

@@ -1,4 +1,5 @@
-"""Values of one info key of several concatenated episodes, which are joined to one array when first read."""
+"""Column of the values that several concatenated episodes have under one info key.
+The arrays are joined when first read."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _MOST_HELD = 1.25  # retained memory, as a multiple of the bytes of the values
 
 
 class JoinedColumn(TypedColumn):
-    """Values of one info key of several episodes: the arrays are concatenated when the values are first read.
+    """Column of the values that several episodes have under one info key. The episodes' arrays are concatenated
+    when a value is first read.
 
     Four numeric infos have as many bytes as all else of a small step, and learners that join packs seldom read them. So
     the values are joined when they are first needed: by a reader, `select`, a pickle, a file or a message. The joined
@@ -54,7 +56,8 @@ class JoinedColumn(TypedColumn):
 
 
 def joined_column(parts: Sequence[np.ndarray], mask: np.ndarray | None, plain: bool) -> TypedColumn:
-    """Return the concatenated values of one info key. Large arrays may be joined only when first read.
+    """Concatenate the values of one info key of several episodes to a column.
+    Large arrays are concatenated only when first read.
 
     The arrays are joined later if they are large, immutable, and retain little more memory than their own. A few rows
     of a long column, or of a message, are copied at once, since they would keep all of it from being freed.

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from episodes.tracks.indexing import ranges
-from episodes.tracks.infos.dicts import objects
+from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joined_column import joined_column
@@ -20,7 +20,7 @@ _LONG = 100  # mean rows of a part above which copying parts is faster than gath
 
 
 def joined_infos(parts: Sequence[Infos]) -> Infos:
-    """Concatenate several sequences of infos to one, with one array concatenation per key path."""
+    """Concatenate the infos of several episodes to one sequence, key by key."""
     if len(parts) == 1:
         return parts[0]
     num = sum([part.num for part in parts])
@@ -29,7 +29,7 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
         return EmptyInfos(num)
     first = some[0]
     if sum([part.num for part in some]) == num:
-        columns = _of_the_same(some, num) or _side_by_side(some)
+        columns = _join_slices(some, num) or _join_equal_columns(some)
         if columns is not None:
             return ColumnInfos(columns, num, first.start if columns is first.columns else 0, first.keys)
     paths = dict.fromkeys(path for part in some for path in part.columns)
@@ -37,8 +37,9 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
     return ColumnInfos({path: _joined(path, places, num) for path in paths}, num)
 
 
-def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
-    """Return the joined columns of `parts` if all are slices of one sequence of infos.
+def _join_slices(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
+    """Return the columns of the joined infos if all parts are slices of the same sequence,
+    whose arrays need not be concatenated.
 
     Returns:
         The columns by key path, or None if the parts come from different sequences or are long numeric slices.
@@ -54,13 +55,14 @@ def _of_the_same(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None
     return {path: column.take(rows) for path, column in first.columns.items()}
 
 
-def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
-    """Concatenate infos whose key paths and dtypes are equal, key by key. Return None if they differ."""
+def _join_equal_columns(parts: list[ColumnInfos]) -> dict[str, Column] | None:
+    """Concatenate infos key by key, and return the columns by key path, or None if keys or
+    dtypes of the parts differ."""
     tables = list({id(part.columns): part.columns for part in parts}.values())  # views of one pack share their columns
     paths = list(tables[0])
     if any(list(table) != paths for table in tables):
         return None
-    if not all(map(_of_one_kind, zip(*[table.values() for table in tables], strict=True))):
+    if not all(map(_have_one_kind, zip(*[table.values() for table in tables], strict=True))):
         return None
     spans = [slice(part.start, part.start + part.num) for part in parts]
     joined: dict[str, Column] = {}
@@ -75,7 +77,8 @@ def _side_by_side(parts: list[ColumnInfos]) -> dict[str, Column] | None:
 
 
 def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[np.ndarray]:
-    """Return the values of one info key in the given index range of each column, as a list of arrays."""
+    """Return the values of one info key as a list of arrays, given the key's column of each part and the
+    part's index range in it."""
     parts: list[np.ndarray] = []
     for column, span in zip(columns, spans, strict=True):
         parts += column.parts if span.stop - span.start == column.num else (column.values[span],)
@@ -91,7 +94,8 @@ def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndar
 
 @dataclass(slots=True)
 class _Place:
-    """Indices of one sequence's infos in the source and in the concatenated result."""
+    """One part of a concatenation of infos: its columns, its index range in these columns,
+    and its index range in the result."""
 
     rows: slice  # rows of the result
     span: slice  # rows of the part's columns
@@ -110,7 +114,7 @@ def _places(parts: Sequence[Infos]) -> list[_Place]:
 def _joined(path: str, places: list[_Place], num: int) -> Column:
     parts = [(place, place.columns[path]) for place in places if path in place.columns]
     columns = [column for _, column in parts]
-    if not _of_one_kind(columns):
+    if not _have_one_kind(columns):
         return _joined_objects(parts, num)
     plain, everywhere = columns[0].plain, sum(place.span.stop - place.span.start for place, _ in parts) == num
     mask = None if everywhere and all(column.mask is None for column in columns) else _joined_mask(parts, num)
@@ -123,8 +127,8 @@ def _joined(path: str, places: list[_Place], num: int) -> Column:
     return TypedColumn(values, mask, plain)
 
 
-def _of_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
-    """Return True if the values of all columns fit into one array of numbers or of strings.
+def _have_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]]:
+    """Return True if the values of all columns can be concatenated to one typed array, of numbers or of strings.
 
     Strings count as one kind, though each length is a dtype.
     """
@@ -156,5 +160,5 @@ def _joined_objects(parts: list[tuple[_Place, Column]], num: int) -> TypedColumn
     values, mask = np.full(num, None), _joined_mask(parts, num)
     for place, column in parts:
         rows = mask[place.rows].nonzero()[0]
-        values[place.rows.start + rows] = objects(column.list(rows + place.span.start))
+        values[place.rows.start + rows] = as_object_array(column.list(rows + place.span.start))
     return TypedColumn(values, mask, False)

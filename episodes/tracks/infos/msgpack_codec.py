@@ -1,4 +1,4 @@
-"""Msgpack encoding that also supports arrays, numpy scalars and tuples, for infos and custom data. No pickle.
+"""Msgpack encoding of infos and custom data, extended to arrays, numpy scalars and tuples. Nothing is pickled.
 
 Tensors are encoded as the arrays of their numbers.
 """
@@ -18,7 +18,7 @@ _DEEPEST = 64  # nested tuples; msgpack reads each level by a call that takes 32
 
 
 def encode(value: Any, name: str) -> bytes:
-    """Encode a value, possibly with arrays, numpy scalars and tuples inside, as msgpack bytes.
+    """Return a value as msgpack bytes. It may contain arrays, numpy scalars and tuples.
 
     Args:
         name: name of the value, for errors.
@@ -62,7 +62,7 @@ def _unpacked(data: bytes, depth: int = 0) -> Any:
 
 
 def _inside(depth: int) -> int:
-    """Return the nesting depth of items inside a tuple at `depth`. Raise `ValueError` beyond the limit."""
+    """Return `depth + 1`, the nesting depth of items inside a tuple. Raise `ValueError` beyond the limit."""
     if depth == _DEEPEST:
         raise ValueError(f"more than {_DEEPEST} tuples in one another")
     return depth + 1
