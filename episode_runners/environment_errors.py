@@ -42,7 +42,9 @@ def raise_or_annotate(
     vector_env: Any = env.unwrapped
     frames = list(_frames(error))
     index = next((_index_in(frame) for frame in reversed(frames) if _owner(frame) is vector_env), None)
-    if index is not None:
+    if index is not None and any(isinstance(_owner(frame), gym.Env) for frame in frames):
+        error.add_note(_where(env, index, get_ages()))
+    elif index is not None:
         _name_environment(error, env, index, get_ages(), raised_itself=_owner(frames[-1]) is vector_env)
     elif _owner(frames[-1]) is runner or any(_owner(frame) is sink for frame in frames):
         location = f"{env}, the vector step after steps {get_ages().tolist()[:8]} of its episodes"

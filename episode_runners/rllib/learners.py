@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from ray.rllib.algorithms.ppo.ppo_learner import PPOLearner
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
@@ -77,6 +78,9 @@ class EpisodesToBatches(ConnectorV2):
             if shared_data is not None and RLlibColumns.LOSS_MASK in batch:
                 shared_data[f"_zero_padded_for_mid={module_id}"] = True
             batches[module_id] = dict(batch)
+            if policy.changes_batches:  # its losses need these changes, which RLlib's pipeline keeps, too
+                with torch.no_grad():
+                    rl_module[module_id].unwrapped().compute_values(batches[module_id])
         return batches
 
     def _make_pipeline(self, pack: EpisodePack, policy: ModulePolicy) -> Any:

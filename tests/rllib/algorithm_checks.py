@@ -23,6 +23,8 @@ from ray.rllib.connectors.env_to_module.frame_stacking import FrameStackingEnvTo
 from ray.rllib.connectors.env_to_module.observation_preprocessor import SingleAgentObservationPreprocessor
 from ray.rllib.connectors.learner.frame_stacking import FrameStackingLearner
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.examples.envs.classes.action_mask_env import ActionMaskEnv
+from ray.rllib.examples.rl_modules.classes.action_masking_rlm import ActionMaskingTorchRLModule
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from episode_runners.rllib import install
@@ -58,12 +60,20 @@ def losses_and_gradients(learner: Any, episodes: list[Any]) -> tuple[dict[str, f
     return {name: loss.item() for name, loss in losses.items()}, [value.numpy() for value in gradients.values()]
 
 
-@pytest.mark.parametrize("kind", ["vector", slow("continuous"), slow("recurrent"), "agents"])
+def masked() -> Any:
+    """Return the config of RLlib's example module, whose `compute_values` moves the action mask in its batch."""
+    module_spec = RLModuleSpec(module_class=ActionMaskingTorchRLModule, model_config={"head_fcnet_hiddens": [16]})
+    env_config = {"action_space": spaces.Discrete(100), "observation_space": spaces.Box(-1.0, 1.0, (3,))}
+    return ppo(ActionMaskEnv).environment(env_config=env_config).rl_module(rl_module_spec=module_spec, model_config={})
+
+
+@pytest.mark.parametrize("kind", ["vector", slow("continuous"), slow("recurrent"), "masked", "agents"])
 def test_ppo_loss_and_gradients_equal_rllibs(kind: str) -> None:
     config: Callable[[], Any] = {
         "vector": ppo,
         "continuous": lambda: ppo("Pendulum-v1"),
         "recurrent": lambda: ppo(use_lstm=True, lstm_cell_size=16, max_seq_len=7),
+        "masked": masked,
         "agents": lambda: multi_agent(ppo()),
     }[kind]
     rllib_algorithm, ours = config().build_algo(), install(config()).build_algo()

@@ -92,12 +92,12 @@ def burning(row: Any) -> Any:
     raise ZeroDivisionError("motor on fire")
 
 
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize(("kind", "at"), [(SyncVectorEnv, 0), (SyncVectorEnv, 3), (AsyncVectorEnv, 3)])
 @pytest.mark.filterwarnings("ignore")  # Gymnasium tells what its processes raised
-def test_environment_error_gets_a_note_of_its_place(kind: Any) -> None:
-    with runner_of(burning, kind=kind) as runner, pytest.raises(ZeroDivisionError) as caught:
+def test_environment_error_gets_a_note_of_its_place(kind: Any, at: int) -> None:
+    with runner_of(burning, at, kind=kind) as runner, pytest.raises(ZeroDivisionError, match="on fire") as caught:
         runner.sample(num_timesteps=30, random_actions=True)
-    assert "environment 1, step 3 of its episode" in caught.value.__notes__[0]
+    assert f"environment 1, step {at} of its episode" in caught.value.__notes__[0]
 
 
 def test_error_note_counts_steps_within_the_episode() -> None:
