@@ -72,9 +72,7 @@ class Agents:
         self.passed_on = passed_on  # pending steps that `cut` moved to the next chunk; None before a cut
 
     def timeline(self, agent_id: Any) -> Timeline:
-        """Return the `Timeline` of an agent: its steps, with the env step of each. Raise `UnknownKey` for unknown
-        agents.
-        """
+        """Return an agent's `Timeline`, its steps with their env steps. Raise `UnknownKey` for unknown agents."""
         timeline = self.timelines.get(agent_id) if isinstance(agent_id, Hashable) else None
         if timeline is None:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
@@ -146,8 +144,7 @@ class Agents:
         return newcomers, waiting, num_rewarded < len(rewards)
 
     def with_ragged_items(self, actions: ByAgent, extra: ByAgent, env_t: int) -> tuple[ByAgent, ByAgent]:
-        """Return actions and extra model outputs by agent, with items of varying length checked and converted to
-        arrays.
+        """Return actions and extra outputs by agent, with items of varying length checked and made arrays.
 
         Raises:
             ShapeMismatch: an item does not have the kind of its track, or an output is not as long as the action.
@@ -247,9 +244,7 @@ class Agents:
                     timeline.reward = reward if timeline.reward is None else timeline.reward + reward
 
     def add_agent(self, agent_episode: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
-        """Add an agent with its first observation. A `reward` that precedes its first action is stored outside of its
-        steps.
-        """
+        """Add an agent with its first observation. A `reward` before its first action is stored outside of steps."""
         timeline = Timeline(agent_episode, [env_t])
         timeline.item_shape = track_access.shape_of(agent_episode.get_observations(0))
         self.timelines[agent_episode.agent_id] = timeline
@@ -327,9 +322,7 @@ class Agents:
         return later
 
     def check_follows(self, later: Agents, env_t: int) -> None:
-        """Raise `ChunkMismatch` unless the agents of `later`, a chunk that begins at env step `env_t`, continue these
-        agents.
-        """
+        """Raise `ChunkMismatch` unless `later`, a chunk that begins at env step `env_t`, continues these agents."""
         for agent_id, timeline in self.timelines.items():
             timeline.check_follows(later.timelines.get(agent_id), env_t)
         for agent_id, timeline in later.timelines.items():
@@ -379,9 +372,7 @@ class Agents:
             timeline.validate()
 
     def record(self) -> dict[str, Any]:
-        """Return what does not belong to single steps as a dict: ended agents, modules, infos and rewards. Nothing is
-        copied.
-        """
+        """Return the data outside of the steps as a dict: ended agents, modules, infos and rewards. No copies."""
         departed = {agent_id: (departure.ending.code, departure.env_t) for agent_id, departure in self.departed.items()}
         stored = {"modules": self.modules, "loose_infos": self.loose_infos, "rewards_apart": self.rewards_apart}
         return {"departed": departed, **stored}

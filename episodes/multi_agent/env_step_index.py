@@ -15,9 +15,7 @@ MISSING = -1  # the row of an env step without an item
 
 
 def ints(times: Sequence[int]) -> Sequence[int]:
-    """Return a memoryview of an array of env steps, or a list unchanged. Bisection of a memoryview is five times
-    faster.
-    """
+    """Return an array of env steps as a memoryview, in which bisection is five times faster. Lists are unchanged."""
     return memoryview(times) if type(times) is np.ndarray else times
 
 
@@ -46,8 +44,9 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
 
 
 def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> list[int]:
-    """Return the position of each of `env_steps` in the sorted list `times`: `MISSING` (-1) if absent or before
-    `earliest`.
+    """Return the position of each of `env_steps` in the sorted list `times`, with `MISSING` (-1) for absent ones.
+
+    Env steps before `earliest` count as absent.
 
     >>> rows_of([0, 2, 5], [5, 4, 2, 0], earliest=1)
     [2, -1, 1, -1]

@@ -439,9 +439,7 @@ class MultiAgentGetters(HasEnding):
 
 
 def _by_agent(answers: dict[str, Any], return_list: bool) -> Any:
-    """Turn `{key: {agent: items}}` into `{agent: {key: items}}`, or with `return_list` into a list of these per env
-    step.
-    """
+    """Turn `{key: {agent: items}}` into `{agent: {key: items}}`, or with `return_list` into one per env step."""
     if return_list:
         steps = zip(*answers.values(), strict=True)
         return [_by_agent(dict(zip(answers, step, strict=True)), False) for step in steps]

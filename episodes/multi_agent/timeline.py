@@ -218,9 +218,7 @@ class Timeline:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Timeline | None:
-        """Return the agent's part in the range `chunk` of env steps, or None if it has no data in it. Arrays are not
-        copied.
-        """
+        """Return the agent's part in the range `chunk` of env steps, or None if it has no data there. No copies."""
         begin, end, lookback, is_last = chunk
         first, zero, last = env_step_index.chunk_rows(self.observation_times, self.action_times, (begin, end), lookback)
         if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):
@@ -307,9 +305,7 @@ class Timeline:
     # --- state -------------------------------------------------------------------------------------------------
 
     def env_steps_back(self, num_steps: int, env_t: int) -> int:
-        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began (0 if it has
-        ended).
-        """
+        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began, 0 if it ended."""
         if not num_steps or self.phase == ENDED or not len(self.action_times):
             return 0
         return env_t - self.action_times[max(self.episode.actions.total - num_steps, 0)]

@@ -1,4 +1,4 @@
-"""Concatenation of a list of episodes to one array for observations, one for actions, and so on."""
+"""Concatenation of a list of episodes to the arrays of a pack: one array for observations, one for actions, etc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRACKS, _FACTS, _CUSTOM_DATA = attrgetter("tracks"), attrgetter("facts"), attrg
 
 
 def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts, np.ndarray, np.ndarray]:
-    """Return the data of a pack of these episodes: concatenated arrays, metadata, lengths [n] and lookbacks [n]."""
+    """Concatenate episodes to the data of a pack: arrays, metadata, lengths [n] and lookbacks [n]."""
     if isinstance(episodes, SingleAgentEpisode):
         raise WrongType("a pack is made of a list of episodes; give [episode]")
     episodes = list(episodes)

@@ -45,12 +45,12 @@ from episodes.tracks.track import Track
 
 
 def _data(name: str) -> Any:
-    """Return a property for one array (or nested arrays) of a pack, such as `observations` of all episodes."""
+    """Return a property for one (nested) array of a pack, such as `observations`, which holds all episodes."""
     return property(attrgetter(f"columns.{name}.data"))
 
 
 def _fact(name: str) -> Any:
-    """Return a property for one metadata array of a pack, such as `ids` [n]."""
+    """Return a property for one metadata array of a pack, such as `ids`, with an element per episode."""
     return property(attrgetter(f"facts.{name}"))
 
 
@@ -139,7 +139,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def of(cls, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> EpisodePack:
-        """Create a pack from arrays and metadata without any check."""
+        """Create a pack from arrays and metadata that are known to fit. Nothing is checked."""
         pack = cls.__new__(cls)
         pack._set(columns, facts, lengths, lookbacks)
         return pack
@@ -159,7 +159,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def custom_data(self) -> list[dict[str, Any]] | None:
-        """Copies of the episodes' custom data, n dicts, or None if all are empty.
+        """Custom data of the episodes: a list of n copied dicts, or None if all are empty.
 
         Changes to the copies are lost. `pack.replace(custom_data=[...])` returns a pack with other custom data.
         """
@@ -167,7 +167,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def policy_versions(self) -> np.ndarray | None:
-        """The lowest and the highest policy version of each episode, int64 [n, 2] (-1: unknown), or None."""
+        """Lowest and highest policy version of each episode, int64 [n, 2] (-1: unknown). None if all are unknown."""
         versions = self.facts.policy_versions
         return None if versions is None else versions.lowest_and_highest()
 
@@ -178,11 +178,11 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def env_action_space(self) -> Any:
-        """Action space of the environment. The stored actions may be in other units: see `action_space`."""
+        """Action space of the environment. `action_space` differs if the stored actions are rescaled for the policy."""
         return env_space_of(self.facts.action_space)
 
     def get_env_actions(self) -> Any:
-        """Return the actions that were sent to the environment, nested arrays [sum(L_i + T_i), ...].
+        """Return the actions as sent to the environment, (nested) arrays [sum(L_i + T_i), ...].
 
         The stored `actions` are the policy's. See `SingleAgentEpisode.get_env_actions`.
 
@@ -194,7 +194,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @property
     def infos(self) -> Infos:
-        """Info dicts of all observations, `Infos` of length sum(L_i + T_i + 1)."""
+        """Info dicts of all observations of all episodes, an `Infos` sequence of length sum(L_i + T_i + 1)."""
         return self.columns.infos.whole()
 
     @property
@@ -204,16 +204,16 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def terminated(self) -> np.ndarray:
-        """True for each episode that ended in a terminal state, bool [n]."""
+        """Flags of the episodes, bool [n]: True if the episode ended in a terminal state."""
         return _frozen(self.facts.endings & 1 != 0)
 
     @cached_property
     def truncated(self) -> np.ndarray:
-        """True for each episode that was ended from outside, for example by a time limit, bool [n]."""
+        """Flags of the episodes, bool [n]: True if the episode was ended from outside, for example by a time limit."""
         return _frozen(self.facts.endings & 2 != 0)
 
     def check(self) -> None:
-        """Raise an error unless all arrays are as long as the episodes' `lengths` and `lookbacks` require.
+        """Raise an error if an array is longer or shorter than the episodes' `lengths` and `lookbacks` require.
 
         Raises:
             TrackMismatch: a column has another number of rows than `lengths` and `lookbacks` require.
@@ -241,7 +241,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[SingleAgentEpisode]) -> EpisodePack:
-        """Create a pack from episodes, by one concatenation for observations, one for actions, and so on.
+        """Create a pack from episodes by concatenating their observations, actions and other time series.
 
         The episodes do not change. If `episodes` is a pack, it is returned itself.
 
@@ -256,7 +256,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @classmethod
     def concat(cls, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """Join several packs to one, with one concatenation per array. Large infos are joined when first read.
+        """Join several packs to one by concatenating their arrays.
+
+        Large infos are joined when they are first read.
 
         Until then the infos of the packs are not freed (`retained_nbytes` counts them). That is at most a quarter more
         memory than the joined infos need; otherwise they are joined at once.
@@ -290,7 +292,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodePack: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodePack:
-        """Return episode i, or a pack of a slice of episodes. Nothing is copied, except for a slice with a step.
+        """Return the episode at an index, or a pack of a slice of episodes. Only slices with a step copy arrays.
 
         Each read of episode i creates a new object, so changes to it (`custom_data`, setters) do not change the pack.
         Keep the episode, or use `pack.replace(custom_data=[...])`, which returns another pack.
@@ -322,7 +324,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(slice(start, stop), slice(begin, end), slice(begin + start, end + stop))
 
     def select(self, indices: Any) -> EpisodePack:
-        """Return a pack with copies of the episodes that an integer array, a list or a boolean mask selects.
+        """Return a pack with copies of the episodes that an integer array, a list of indices or a boolean mask selects.
 
         Raises:
             StepOutOfRange: there is no episode with an index.
@@ -338,7 +340,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._picked(picked, steps, observed_rows)
 
     def replace(self, **changed: Any) -> EpisodePack:
-        """Return a pack with some arrays or metadata replaced. Takes the keyword arguments of the constructor.
+        """Return a pack with some arrays or metadata replaced, given as keyword arguments of the constructor.
 
         Raises:
             TrackMismatch: a column does not fit the episodes, or an extra model output has a reserved name.
@@ -369,7 +371,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return pack
 
     def move_starts(self, num_steps: np.ndarray) -> EpisodePack:
-        """Return a pack in which each episode's first `num_steps` [n] steps become lookback. Arrays are shared.
+        """Return a pack in which the first `num_steps[i]` steps of each episode i become its lookback. No copies.
 
         Start times and policy versions follow. Endings and ids stay.
 
@@ -392,7 +394,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return self._with_actions(*action_units.with_env_actions(self.columns, self.facts.action_space))
 
     def with_policy_actions(self, mapping: str = "normalize") -> EpisodePack:
-        """Return a pack with its actions in the units of a policy, such as [-1, 1] for `mapping="normalize"`.
+        """Return a pack with actions rescaled to a policy's range, such as [-1, 1] for `mapping="normalize"`.
 
         Learning from the environment's actions, of imported data for example, needs this if the policy acts in other
         units than the environment, as all policies do behind `module_to_env_pipeline(normalize_actions=True)`.
@@ -426,55 +428,55 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def tracks(self) -> dict[str, np.ndarray]:
-        """All arrays of the pack but the infos, by path, such as `observations/camera` or `rewards`."""
+        """Arrays of the pack, infos excluded, as a dict from path (`observations/camera`, `rewards`) to array."""
         return self.columns.arrays()
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Index at which each episode begins (with its lookback) in actions and rewards, and the end, int64 [n + 1]."""
+        """First index of each episode (lookback included) in actions and rewards, and the end, int64 [n + 1]."""
         return _offsets(self.lengths + self.lookbacks)
 
     @cached_property
     def observation_offsets(self) -> np.ndarray:
-        """Index at which each episode begins (with lookback) in observations, and the end, int64 [n + 1]."""
+        """First index of each episode (lookback included) in the observations, and the end, int64 [n + 1]."""
         return _frozen(self.offsets + np.arange(len(self) + 1))
 
     @cached_property
     def row_owners(self) -> np.ndarray:
-        """Index of the episode to which each observation of the pack belongs, int [sum(L_i + T_i + 1)]."""
+        """For each observation in the pack, the index of its episode, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
 
     @cached_property
     def row_depths(self) -> np.ndarray:
-        """Number of earlier observations in the same episode, for each observation, int [sum(L_i + T_i + 1)]."""
+        """For each observation, the number of earlier observations of its episode, int [sum(L_i + T_i + 1)]."""
         return _frozen(np.arange(len(self.row_owners)) - self.observation_offsets.take(self.row_owners))
 
     @cached_property
     def num_steps(self) -> int:
-        """Number of steps of all episodes together, without lookbacks."""
+        """Total number of steps of all episodes, without lookbacks."""
         return int(self.lengths.sum())
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the pack's observations, actions, rewards and extra model outputs, without infos."""
+        """Memory size in bytes of the observations, actions, rewards and extra model outputs, without infos."""
         return sum(array.nbytes for array in self.tracks.values())
 
     @property
     def retained_nbytes(self) -> int:
-        """Bytes that the pack keeps in memory, including the whole base arrays if its arrays are views.
+        """Bytes that stay allocated while the pack exists. If its arrays are views, their whole base arrays count.
 
         Of a part of a pack, of one that came from a receiver or out of shared memory, that is more than `nbytes`.
         """
         return retained_nbytes([*self.tracks.values(), *self.infos.arrays()])
 
     def copied(self) -> EpisodePack:
-        """Return a copy of the pack in new memory. The base arrays of its views can then be freed."""
+        """Return a copy of the pack with arrays of its own, so that larger arrays behind its views can be freed."""
         columns = self.columns.map_tracks(lambda track: track.copied())
         facts = self.facts.take(np.arange(len(self)))
         return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())
 
     def step_rows(self) -> slice | np.ndarray:
-        """Return the index in actions and rewards of each step without lookbacks, int [num_steps], or a slice."""
+        """Return the positions of the steps (no lookbacks) in actions and rewards: int [num_steps], or a full slice."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.offsets[:-1] + self.lookbacks, self.lengths)
@@ -484,7 +486,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return bool(np.count_nonzero(self.lookbacks))
 
     def observation_rows(self, shift: int = 0) -> np.ndarray:
-        """Return the index of the observation before (`shift=0`) or after (`shift=1`) each step, int [num_steps]."""
+        """Return the position in `observations` of the one before (`shift=0`) or after (`shift=1`) each step."""
         return self._observed_rows + shift if shift else self._observed_rows
 
     @cached_property
@@ -496,7 +498,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return _frozen(rows)
 
     def all_observation_rows(self) -> slice | np.ndarray:
-        """Return the index of each observation that is not lookback, int [num_steps + n], or a full slice."""
+        """Return the positions of the observations that are not lookback, int [num_steps + n], or a full slice."""
         if not self._has_lookback:
             return slice(None)
         return ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths + 1)
@@ -508,7 +510,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     # --- state -----------------------------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Return the pickled form: with protocol 5, large arrays are out-of-band buffers.
+        """Return the pickled form of the pack. With pickle protocol 5, large arrays are out-of-band buffers.
 
         Spaces are pickled without the state of their random generators, and unpickled packs share equal spaces. To
         sample from a space, copy and seed it.
@@ -534,7 +536,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
 
 def _fits(track: Track, num: int) -> bool:
-    """Return True if a time series is one array (or infos) of `num` items and of an allowed dtype."""
+    """Return True if the time series is one array of `num` items with an allowed dtype, or `num` infos."""
     data = track.data
     if type(data) is np.ndarray:
         return len(data) == num and is_kind_of(track.field, data)
@@ -542,7 +544,7 @@ def _fits(track: Track, num: int) -> bool:
 
 
 def describe_counts(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> list[str]:
-    """Return words for a repr, such as "3 episodes", "120 steps" and "mean return 1.5" of complete episodes.
+    """Return the parts of a repr that count episodes and steps, such as "3 episodes", "120 steps", "mean return 1.5".
 
     `whole` [n] is True for episodes that were neither cut at the start nor at the end.
     """
@@ -557,7 +559,7 @@ def describe_counts(whole: np.ndarray, returns: np.ndarray, num_steps: int) -> l
 
 
 def segment_sums(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Return the sums of `values[starts[i]:stops[i]]`, float64 [n], for ordered segments that do not overlap."""
+    """Return the sum of `values[starts[i]:stops[i]]` for each i, float64 [n]. Segments are ordered and disjoint."""
     is_filled = starts < stops
     if is_filled.all() and len(is_filled) and (starts[1:] == stops[:-1]).all():
         return _sums_from(values[: int(stops[-1])], starts)
@@ -569,7 +571,7 @@ def segment_sums(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> n
 
 
 def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the sum of `values` from each start up to the next one, the last one to the end, float64 [n]."""
+    """Return the sum of each segment of `values` from one of `starts` [n] to the next start, float64 [n]."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinite values give no warning
         return np.add.reduceat(values, starts, dtype=np.float64)
 

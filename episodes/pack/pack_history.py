@@ -1,4 +1,4 @@
-"""Input of connectors from a pack of episodes: selected observations and the steps before them."""
+"""`PackHistory`: selected observations of a pack and their preceding steps, as input of connectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PackHistory"]
 
 
 class PackHistory(History):
-    """B selected observations of a pack, and the steps before each, as batched arrays for connectors.
+    """Batch of B selected observations of a pack and of their preceding steps, read by connectors.
 
     Args:
         pack: the pack.
@@ -34,7 +34,7 @@ class PackHistory(History):
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Index of each selected observation among the pack's observations, int [B]."""
+        """Position of each selected observation in the pack's observations, int [B]."""
         if isinstance(self._rows, slice):
             return np.arange(*self._rows.indices(int(self.pack.observation_offsets[-1])))
         return self._rows
@@ -44,7 +44,7 @@ class PackHistory(History):
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """Index of the episode to which each selected observation belongs, int [B]."""
+        """For each selected observation, the index of its episode in the pack, int [B]."""
         owners = self.pack.row_owners
         return owners[self._rows] if isinstance(self._rows, slice) else owners.take(self._rows)
 
@@ -72,7 +72,7 @@ class PackHistory(History):
         return _windows(column, self.rows - self.owners - 1, self.depth, k)
 
     def flat_actions(self, k: int) -> np.ndarray:
-        """Return the last k actions before each observation as vectors, float32 [B, k, D]."""
+        """Return the last `k` actions before each selected observation as flat vectors, float32 [B, k, D]."""
         pack = self.pack
         if len(self) * k <= len(pack.rewards) or not len(pack.rewards):
             return super().flat_actions(k)
@@ -96,13 +96,15 @@ class PackHistory(History):
         return super().module_ids if self.pack.module_ids is None else self.pack.module_ids.take(self.owners)
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the episode of observation i up to this observation. Its arrays share memory with the pack."""
+        """Return the episode of batch row `i`, without the steps after the row's observation. No arrays are copied."""
         owner = int(self.owners[i])
         return self.pack[owner][: int(self.depth[i] - self.pack.lookbacks[owner])]
 
 
 def _windows(column: Any, newest: np.ndarray, num_items: np.ndarray, k: int) -> Any:
-    """Return the k items up to each index of `newest` [B] in `column`, [B, k, ...], zeros before an episode's start.
+    """Return the `k` items of `column` that end at each index in `newest` [B], as [B, k, ...].
+
+    Items before the start of an episode are zeros.
 
     Args:
         num_items: number of items [B] up to each row that belong to its episode.
@@ -125,7 +127,7 @@ _FEW = 1024  # items of all windows; below, a mask is twice as fast as indices
 
 
 def _missing(num_items: np.ndarray, young: np.ndarray, k: int) -> Any:
-    """Return which of the [B, k] items lie before the start of their episode, as a mask or as an index."""
+    """Return a mask or index of those of the [B, k] window items that lie before the start of their episode."""
     if len(num_items) * k <= _FEW:
         return num_items[:, None] <= back(k)
     windows = young.nonzero()[0]  # few, mostly: a mask of all places would cost as much as the gather

@@ -1,4 +1,4 @@
-"""Fast pickling of packs: arrays become bytes, strings, tuples and buffers, which pickle handles in C.
+"""Fast pickling of packs. Arrays become bytes or buffers with a dtype name and a shape, which pickle handles in C.
 
 Ray's pickler calls Python code for every other object and function, since it also pickles classes that other processes
 cannot import. That takes longer than everything else about a pack. So arrays, Gymnasium's spaces and this library's
@@ -33,7 +33,7 @@ _known: dict[tuple[int, int], tuple[bytes, tuple[Any, Any]]] = {}  # ids of spac
 
 
 def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> tuple[Any, ...]:
-    """Return the arguments of `from_pickle_parts` for a pack: arrays, infos, metadata, spaces, custom data."""
+    """Convert a pack's arrays, infos, metadata, spaces and custom data to the arguments of `from_pickle_parts`."""
     observations, infos, actions, rewards = (track.data for track in columns[:4])
     extra = {key: track.data for key, track in columns.extra.items()}
     arrays = [map_leaves(_to_parts, data) for data in (observations, actions, rewards)]
@@ -43,7 +43,7 @@ def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> t
 
 
 def from_pickle_parts(arrays: Any, infos: Any, bands: Any, pickled_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
-    """Return a pack's arrays, metadata, lengths and lookbacks from the result of `to_pickle_parts`."""
+    """Rebuild a pack's arrays, metadata, lengths and lookbacks from the parts that `to_pickle_parts` returned."""
     observations, actions, rewards = (map_leaves(_from_parts, data) for data in arrays[:3])
     extra = map_leaves(_from_parts if type(actions) is not Ragged else partial(_from_parts, actions=actions), arrays[3])
     columns = Tracks.finished(observations, _infos_from_parts(infos), actions, rewards, extra)
@@ -56,7 +56,7 @@ def from_pickle_parts(arrays: Any, infos: Any, bands: Any, pickled_spaces: Any, 
 
 
 def _to_parts(array: Any, actions: Ragged | None = None) -> Any:
-    """Convert an array to [bytes or buffer, dtype name, shape]. Return an object array unchanged.
+    """Convert an array to a list [bytes or buffer, dtype name, shape]. Arrays of objects are returned unchanged.
 
     Args:
         actions: ragged actions. Ragged items of the same lengths are pickled without their offsets.
@@ -72,7 +72,7 @@ def _to_parts(array: Any, actions: Ragged | None = None) -> Any:
 
 
 def _named(dtype: np.dtype) -> str:
-    """Return the name of a dtype from a cache, because numpy builds the string again at each call."""
+    """Return the name of a dtype, and cache it, because numpy builds the string again at each call."""
     if len(_names) >= _MOST_NAMES:
         _names.clear()
     return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNNAMED)
@@ -89,7 +89,7 @@ def _from_parts(value: Any, actions: Any = None) -> Any:
 
 
 def _infos_to_parts(infos: Any) -> Any:
-    """Convert infos for pickling: to their number if all are empty, else to arrays, each shared array once."""
+    """Convert infos for pickling: to their number if all are empty, else to arrays, with shared arrays stored once."""
     if type(infos) is EmptyInfos:
         return infos.num
     paths, parts, num = infos.parts()
@@ -116,7 +116,7 @@ def _infos_from_parts(value: Any) -> Any:
 
 
 def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
-    """Return True if Gymnasium defines all classes of a space, subspaces included, or for None instead of a space."""
+    """Return True if the space is None, or if Gymnasium defines its class and the classes of all subspaces."""
     if space is None:
         return True
     parts = [part for held in vars(space).values() for part in seeds.spaces_in(held)]
@@ -124,13 +124,13 @@ def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
 
 
 def unseeded(facts: PackFacts) -> PackFacts:
-    """Return metadata whose spaces have no random generator state, so that equal spaces pickle equally."""
+    """Return the metadata with spaces whose random generators are removed, so that equal spaces pickle equally."""
     observation_space, action_space = map(seeds.unseeded, facts.spaces)
     return facts._replace(observation_space=observation_space, action_space=action_space)
 
 
 def _spaces_to_parts(facts: PackFacts) -> Any:
-    """Return both spaces as one cached pickle, or unpickled if a space has a user's own class."""
+    """Return the two spaces pickled as one cached bytes object, or as spaces if a space has a class of the user."""
     both = facts.spaces
     key = (id(both[0]), id(both[1]))
     known = _known.get(key)

@@ -1,4 +1,4 @@
-"""`PackSteps`: finds the episode and the time of each row of a batch that was made of a pack."""
+"""`PackSteps`: finds the episode and the time of each row of a train batch that was made from a pack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PackSteps"]
 
 
 class PackSteps:
-    """Index of a pack's steps: gives the episode and time of a train batch's rows.
+    """Source of `Batch.origin` for packs: maps the index of a step in the pack to its episode and time.
 
     The object does not keep the episodes alive.
 
@@ -43,7 +43,7 @@ class PackSteps:
         return int(self._lengths.sum())
 
     def step(self, number: int) -> StepOrigin:
-        """Return the origin (episode id, time, agent, module) of the step with index `number` in the pack."""
+        """Return the origin (episode id, time, agent, module) of the pack's step with index `number`."""
         i = int(self._stops.searchsorted(number, "right"))
         started, length = int(self._facts.t_started[i]), int(self._lengths[i])
         key, t = self._key(i), started + number - int(self._stops[i]) + length
@@ -51,7 +51,7 @@ class PackSteps:
         return StepOrigin(key.id_, t, key.agent_id, key.module_id, started, started + length, ending, str(self))
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episodes and times of the steps with the given indices [n] in the pack."""
+        """Return the episodes and times of the pack's steps with the indices `numbers` [n]."""
         episodes = self._stops.searchsorted(numbers, "right")
         distinct, episode_of_step = np.unique(episodes, return_inverse=True)
         begins = self._stops - self._lengths - self._facts.t_started
@@ -65,7 +65,7 @@ class PackSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the episode with the step of index `number`. Raise `EpisodeStateError` if it was garbage-collected."""
+        """Return the episode that contains the step with index `number`. Raise an error if the episode was freed."""
         i = int(self._stops.searchsorted(number, "right"))
         holder = self._holders[i]() if isinstance(self._holders, list) else self._holders and self._holders()
         if holder is None:
@@ -83,7 +83,7 @@ class PackSteps:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to pickle: all except the references to the episodes."""
+        """Return the attributes to pickle, without the weak references to episodes."""
         no_holders = [_nothing] * len(self._lengths)
         return {**self.__dict__, "_holders": no_holders}
 

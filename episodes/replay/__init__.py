@@ -1,4 +1,4 @@
-"""Replay buffers: store whole episodes, and sample transitions, sequences or episodes."""
+"""Replay buffers that store whole episodes, and from which transitions, sequences or episodes are sampled."""
 
 from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer

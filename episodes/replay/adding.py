@@ -1,4 +1,4 @@
-"""Write packs of episode chunks to the ring arrays of a replay buffer, linked to earlier steps of the same episodes."""
+"""Adding of episode chunks to a replay ring: new steps are linked to earlier stored steps of the same episode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBSERVATIONS = "observations"
 
 
 def as_sequence(episodes: Any, kind: type) -> Any:
-    """Return the argument of `add` as a list of episodes, or as the given pack. Raise `WrongType` for anything else.
+    """Return the argument of `add` (an episode, an iterable of episodes or a pack) as a list of episodes or as a pack.
 
     Args:
         episodes: one episode, an iterable of episodes, or a pack.
@@ -53,7 +53,7 @@ def as_sequence(episodes: Any, kind: type) -> Any:
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:
-    """Write the episode chunks of a pack to the replay ring, or raise an error and change nothing if they do not fit.
+    """Write the episode chunks of a pack to the replay ring. If the chunks do not fit, the ring is unchanged.
 
     Args:
         ring: where the steps are written.
@@ -78,7 +78,7 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
 
 
 def _evict_cut_episodes(ring: LinkedRing) -> None:
-    """Evict the other steps of ragged (token) episodes that lost their first steps, on which later tokens depend."""
+    """Evict all steps of token episodes that lost their first steps, because later tokens depend on the first ones."""
     while len(ring) and ring.links.t.item(slot := ring.tail % ring.capacity):
         last = ring.table.last[ring.links.entry[slot]]
         ring.evict_before(int(ring.slot_numbers(np.array([last]))[0]) + 1)
@@ -99,7 +99,7 @@ def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> Non
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
-    """Raise the error that `add_pack` would raise for this pack, without writing to the ring."""
+    """Raise the error that `add_pack` would raise for this pack. Nothing is written."""
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
     if pack.columns.ragged_kinds():
@@ -109,7 +109,7 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
 
 
 def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
-    """Raise an error if an episode with arrays of variable-length items lacks its first steps or exceeds the capacity.
+    """Raise an error if an episode with variable-length items lacks its first steps or is longer than the capacity.
 
     Raises:
         ChunkMismatch: a chunk begins later, and the steps before it are not stored.
@@ -131,7 +131,7 @@ def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
 
 
 def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:
-    """Raise `TrackMismatch` if a requested column has items of different lengths, which cannot be rows of a batch."""
+    """Raise `TrackMismatch` if a requested batch column has items of different lengths, which cannot be stacked."""
     names = {OBSERVATIONS if key in OBSERVED else key for key in keys}
     ragged = [name for name in ring.ragged if name in names]
     if ragged:
@@ -142,7 +142,7 @@ def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:
 
 
 def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
-    """Return the actions, rewards, ending flags and extra model outputs of a pack as a dict from name to arrays.
+    """Return the per-step arrays of a pack by name: actions, rewards, ending flags and extra model outputs.
 
 
     The ending flags are empty arrays, since only their dtype is needed.
@@ -153,7 +153,7 @@ def step_tracks_of(pack: EpisodePack) -> dict[str, Any]:
 
 
 def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: bool) -> None:
-    """Raise `ChunkMismatch` unless each chunk of a stored episode begins where the stored part, not ended, stops.
+    """Raise `ChunkMismatch` if a chunk of a stored, unfinished episode does not begin where the stored part stops.
 
     Args:
         pack: chunks to be added.
@@ -196,7 +196,7 @@ def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> Chunk
 
 
 def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[EpisodePack]:
-    """Split a pack of chunks and yield the parts, such that no episode occurs twice in a part.
+    """Split a pack of chunks into smaller packs in which no episode occurs twice, and yield these packs in order.
 
     A part has at most `capacity` steps, or one chunk.
     """
@@ -212,7 +212,7 @@ def split_pack(pack: EpisodePack, ids: list[str], capacity: int) -> Iterator[Epi
 
 @dataclass(frozen=True, slots=True)
 class NewChunks:
-    """Non-empty chunks of a pack that is being added, and which stored episodes they continue, arrays [n].
+    """Chunks that are being added to a replay ring, with the stored episodes that they continue, as arrays [n].
 
     Attributes:
         chunks: indices of the chunks in the pack.
@@ -261,7 +261,7 @@ def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_pas
 def _build_addition(
     ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0
 ) -> Addition:
-    """Plan where the steps of a pack are written in the ring, how they are linked, and which old steps are evicted."""
+    """Compute all writes that add a pack to the ring: positions and links of its steps, and evictions of old steps."""
     chunks = np.flatnonzero(pack.lengths)
     incoming = _new_chunks(ring, pack, chunks, num_passed)
     if order is not None:  # observation rows are not in the order of the steps
@@ -285,7 +285,7 @@ def _build_addition(
 def _build_block(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
 ) -> Block:
-    """Return a pack's steps, and their links to neighbours and observations, for the ring positions `slots` [n]."""
+    """Return the steps of a pack with their links, to be written at the ring positions `slots` [n]."""
     first, lengths, reuses = incoming.first, incoming.lengths, incoming.reuses
     steps = np.arange(incoming.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)
@@ -314,7 +314,7 @@ def _build_block(
 
 
 def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:
-    """Return the indices of those observations of a pack that must be written, as the ring does not store them yet.
+    """Return the indices of the pack's observations that the ring does not store yet.
 
     A chunk's first observation is left out if the ring has it already.
     """
@@ -333,14 +333,14 @@ def _infos(infos: Infos, rows: Any) -> Infos:
 
 
 def _last_rows(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
-    """Return the position of the newest observation of each given episode in the observation ring, int [n]."""
+    """Return the position in the observation ring of the newest observation of each episode in `entries`, int [n]."""
     return ring.links.next_row[ring.table.last.take(entries)]
 
 
 def _put_facts(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, episodes: TableChange
 ) -> None:
-    """Add agent ids, custom data and other metadata of the pack's episodes to `episodes`, the planned table change."""
+    """Add agent ids, custom data and other metadata of the pack's episodes to the planned table change `episodes`."""
     facts, table = pack.facts._replace(policy_versions=None), ring.table  # the ring has the versions of steps
     if facts.custom_data is None and all(column is None for column in facts.optional):
         return

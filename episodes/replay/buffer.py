@@ -1,4 +1,4 @@
-"""Replay buffer that stores episodes and samples transitions, sequences or episodes."""
+"""`EpisodeReplayBuffer`: stores episodes, and samples transitions, sequences, chunks or whole episodes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _PACK_STEPS = 1 << 16
 
 
 class ChunkSample(NamedTuple):
-    """Sampled parts of stored episodes, as a pack of chunks, with the index of each step and the importance weights.
+    """Result of `sample_chunks`: a pack of episode parts, the index of each step, and importance weights.
 
     Attributes:
         pack: the chunks.
@@ -158,10 +158,10 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring.keep_log(lineage)
 
     def _start_empty(self) -> None:
-        """Initialize what a subclass stores in addition for an empty buffer, such as the priorities of the steps."""
+        """Reset what subclasses store in addition to the steps, such as priorities, when the buffer becomes empty."""
 
     def close(self) -> None:
-        """Close the buffer: release its memory, its memory-mapped files and the lock on these files.
+        """Close the buffer: release its memory, and close and unlock its memory-mapped files.
 
         Steps that were added after the last `flush` are not there when the files are opened again.
         """
@@ -189,7 +189,7 @@ class EpisodeReplayBuffer(SampleCounts):
         )
 
     def get_ring(self) -> LinkedRing:
-        """Return the storage of the buffer's steps, after writing the steps that recorders still keep in memory."""
+        """Return the ring that stores the buffer's steps, after writing steps that recorders still hold in memory."""
         ring = self._ring
         if ring.work is not None or ring.staged is not None:
             with ring.lock:
@@ -203,18 +203,18 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @property
     def num_added(self) -> int:
-        """Number of steps added so far, including steps that newer ones have replaced."""
+        """Number of steps added since the buffer was created, evicted steps included."""
         ring = self.get_ring()
         return ring.head - ring.skipped
 
     @property
     def action_space(self) -> spaces.Space | None:
-        """Action space of the stored episodes, or None if no episode with a known action space was added."""
+        """Action space of the stored episodes, or None if it is unknown."""
         return self._spaces[1]
 
     @locked
     def acting_pipelines(self) -> frozenset[str | None]:
-        """Return the rewriters and views with which the stored episodes were recorded, as the distinct JSON texts.
+        """Return the preprocessing (rewriters and views) of the stored episodes, as a set of JSON texts.
 
         It has None if they are unknown for some episode.
         """
@@ -229,7 +229,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def add(
         self, episodes: SingleAgentEpisode | Iterable[SingleAgentEpisode], *, keys: Collection[str] | None = None
     ) -> None:
-        """Add an episode, a list of episodes or chunks, or a pack to the buffer.
+        """Add an episode, a list of episodes or chunks, or a pack. If the buffer is full, the oldest steps are evicted.
 
         The last `capacity` steps of longer episodes are stored. Lookbacks are not stored, since they repeat steps of
         earlier chunks. Add the chunks of an episode in order. A chunk whose earlier steps are evicted starts a new
@@ -364,7 +364,7 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         max_age: int | None = None,
     ) -> Sequence[str]:
-        """Validate the arguments of `sample`, and return the names of the batch's columns."""
+        """Validate the arguments of `sample`, and return the column names of the batch that it would return."""
         check_sample(n, n_step, gamma, max_age)
         return checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
 
@@ -379,7 +379,7 @@ class EpisodeReplayBuffer(SampleCounts):
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the transitions of the steps with the indices `indices` [n] as a `Batch` with the columns of `sample`.
+        """Return the stored transitions with the step indices `indices` [n], as a `Batch` with the columns of `sample`.
 
         Args:
             indices: step indices, int [n], such as `batch.indices`. Rows with index -1 are zeros.
@@ -409,7 +409,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return batch
 
     def _draw(self, n: int, period: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ring positions of `n` random steps, int64 [n], and importance weights of 1, float32 [n].
+        """Sample `n` steps uniformly. Return their ring positions, int64 [n], and importance weights of 1, float32 [n].
 
         If `period` is given, only steps with `t` divisible by `period` are sampled.
         """
@@ -481,7 +481,7 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         include_infos: bool | Literal["columns"] = False,
     ) -> Batch:
-        """Sample sequences of consecutive steps, as a `Batch` of columns [B, W, ...] padded with zeros.
+        """Sample `batch_size` sequences of consecutive steps as a `Batch` of columns [B, W, ...], padded with zeros.
 
         W is `lookback + burn_in + length`. The first step to learn from is in column `lookback + burn_in` of every row,
         and is a random stored step, each with the same probability. A sequence never leaves its episode.
@@ -547,7 +547,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def sample_episodes(self, n: int) -> list[SingleAgentEpisode]:
-        """Sample `n` stored episodes uniformly with replacement.
+        """Return `n` stored episodes, sampled uniformly with replacement.
 
         Only the stored steps of an episode are returned. Episodes whose steps are contiguous in memory are views: read
         or copy them before their steps are evicted. Other episodes are copies.
@@ -565,7 +565,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def sample_chunks(
         self, n: int, length: int | None = 1, *, lookback: int | None = None, max_age: int | None = None
     ) -> ChunkSample:
-        """Sample `n` steps with replacement, and return the part of an episode that begins at each of them, as a pack.
+        """Sample `n` steps with replacement, and return a pack of the episode parts of `length` steps that begin there.
 
         Steps have the same probability, or that of their priority in a prioritized buffer. This is how buffers with
         ragged tracks, such as conversations, are sampled by turns.
@@ -622,7 +622,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
-        """Write all stored steps to a data set on disk. Further calls write only the steps added in between.
+        """Write the stored steps to a data set on disk. Later calls append only the steps added since the last call.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
         continues. Steps that are evicted between two calls are in neither. The buffer itself does not change.
@@ -650,7 +650,7 @@ class EpisodeReplayBuffer(SampleCounts):
         seed: int | None = None,
         **options: Any,
     ) -> Self:
-        """Create a buffer with the episodes of a data set, in stored order.
+        """Create a buffer, and add the episodes of a data set in stored order.
 
         The data set may contain several snapshots of one buffer.
 
@@ -685,7 +685,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the random generator's state as a dict of plain values and array copies."""
+        """Return a checkpoint: all stored steps and the random generator's state, as a dict of copies."""
         return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
@@ -697,7 +697,7 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
+        """Restore the buffer from a dict that `get_state` returned. After an error, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.
@@ -728,7 +728,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Validate the random generator, spaces and sample count of a buffer state, and return them by attribute."""
+        """Validate a checkpoint's random generator, spaces and sample count. Return a dict of attributes."""
         generator = deepcopy(self.generator)
         generator.bit_generator.state = state["generator"]
         observation_space, action_space = state["spaces"]
@@ -743,7 +743,7 @@ class EpisodeReplayBuffer(SampleCounts):
         }
 
     def _set_rest(self, attributes: dict[str, Any]) -> None:
-        """Set the random generator, spaces and sample count that `_checked_rest` has validated.
+        """Set the random generator, spaces and sample count to values that `_checked_rest` returned.
 
         The generator stays the same object, since the buffers of several modules may share it.
         """
@@ -756,7 +756,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def flush(self) -> None:
-        """Save all that is not in the memory-mapped files, so that a new process can resume the buffer.
+        """Save everything needed to resume a memory-mapped buffer in a new process.
 
         The tracks are in the mapped files already. The rest takes a few milliseconds to write, longer with many infos.
         Steps that are added later are lost unless `flush` is called again, and so are the steps that they replaced.
@@ -771,7 +771,7 @@ class EpisodeReplayBuffer(SampleCounts):
         save(ring, ring.resume_point, self._rest_of_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the buffer's contents for copying and pickling. Copies are in memory, without memory-mapped files.
+        """Return the contents for copying and pickling. The copy keeps its steps in memory, not in mapped files.
 
         Recorders continue with the original buffer.
         """
@@ -797,10 +797,10 @@ def checked_capacity(capacity: Any) -> int:
 
 
 def _known(before: Any, now: Any) -> Any:
-    """Return the new space `now` if given, else the space `before`."""
+    """Return the newly given space `now`, or the earlier space `before` if `now` is None."""
     return before if now is None else now
 
 
 def _place(path: Path | str) -> str:
-    """Return a string that identifies a data set's directory or URL, to notice a change to another data set."""
+    """Return the absolute path or URL of a data set as a string, to detect a change of the destination."""
     return str(path.absolute() if isinstance(path, Path) else path)

@@ -1,4 +1,4 @@
-"""For each env step of a multi-agent replay buffer, the stored step of each agent that acted at this env step."""
+"""`EnvSteps`: maps each env step of a multi-agent replay buffer to the stored steps of the agents that acted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from episodes.replay.ring.episode_table import NONE
 
-Seat = tuple[Hashable, Hashable]  # an agent and the module that acted for it
+AgentModule = tuple[Hashable, Hashable]  # an agent and the module that acted for it
 
 
 class EnvSteps:
-    """Index of the newest `capacity` env steps: for each agent that acted at an env step, the index of its step.
+    """Table of the newest `capacity` env steps: for each agent that acted, the index of its step in the replay buffer.
 
     An agent whose module differs from episode to episode has a column for each of its modules.
 
@@ -27,7 +27,7 @@ class EnvSteps:
     Attributes:
         head: number of the next row.
         numbers: step indices of each agent and module by row position, int64 [capacity], NONE where it did not act.
-        pieces: parts that were added: first row, number of rows, and for each module the index of its first step and
+        parts: parts that were added: first row, number of rows, and for each module the index of its first step and
             the rows of all its steps.
         chunks: env steps of each episode: first one, one past the last, first row. The episode that was continued last
             is the last one.
@@ -36,8 +36,8 @@ class EnvSteps:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.head = 0
-        self.numbers: dict[Seat, np.ndarray] = {}
-        self.pieces: deque[tuple[int, int, dict[Hashable, tuple[int, np.ndarray]]]] = deque()
+        self.numbers: dict[AgentModule, np.ndarray] = {}
+        self.parts: deque[tuple[int, int, dict[Hashable, tuple[int, np.ndarray]]]] = deque()
         self.chunks: OrderedDict[str, deque[tuple[int, int, int]]] = OrderedDict()
 
     @property
@@ -48,7 +48,9 @@ class EnvSteps:
         return self.head - self.tail
 
     def append(self, row: int, id_: str, begin: int, end: int, steps: dict[Hashable, tuple[int, np.ndarray]]) -> None:
-        """Append the env steps [begin, end) of an episode, numbered from `row` on, to the index. May be repeated.
+        """Append a table row for each of the env steps [begin, end) of an episode. The first gets the number `row`.
+
+        A repeated call has no further effect.
 
         Args:
             row: number of the first row.
@@ -58,8 +60,8 @@ class EnvSteps:
             steps: for each module the index of its first step, and the rows of all its steps, int [k], ascending.
         """
         count = end - begin
-        if not self.pieces or self.pieces[-1][2] is not steps:
-            self.pieces.append((row, count, steps))
+        if not self.parts or self.parts[-1][2] is not steps:
+            self.parts.append((row, count, steps))
         new = (row + np.arange(min(count, self.capacity)) + max(count - self.capacity, 0)) % self.capacity
         for numbers in self.numbers.values():
             numbers[new] = NONE
@@ -71,18 +73,18 @@ class EnvSteps:
         self.head = row + count
 
     def oldest_steps(self) -> dict[Hashable, int]:
-        """Return for each module the index of the oldest agent step that belongs to an env step still in the index."""
+        """Return for each module the index of the oldest agent step that a row of the table still refers to."""
         oldest: dict[Hashable, int] = {}
-        for row, count, steps in self.pieces:
+        for row, count, steps in self.parts:
             oldest |= {m: first + int(rows.searchsorted(self.tail)) for m, (first, rows) in steps.items()}
             if row + count > self.tail:
                 break
         return oldest
 
     def forget_evicted(self) -> None:
-        """Remove the records of added episode parts whose env steps are no longer in the index."""
-        while self.pieces and self.pieces[0][0] + self.pieces[0][1] <= self.tail:
-            self.pieces.popleft()
+        """Remove the records of episode parts whose env steps have left the table."""
+        while self.parts and self.parts[0][0] + self.parts[0][1] <= self.tail:
+            self.parts.popleft()
         while self.chunks:
             chunks = next(iter(self.chunks.values()))
             while chunks and chunks[0][2] + chunks[0][1] - chunks[0][0] <= self.tail:
@@ -91,18 +93,20 @@ class EnvSteps:
                 return
             del self.chunks[next(iter(self.chunks))]
 
-    def put(self, id_: str, seat: Seat, times: np.ndarray, steps: np.ndarray) -> None:
-        """Record that the steps `steps` [k] of an agent belong to the env steps `times` [k] of an episode."""
-        if seat not in self.numbers:
-            self.numbers[seat] = np.full(self.capacity, NONE, np.int64)
+    def put(self, id_: str, agent_module: AgentModule, times: np.ndarray, steps: np.ndarray) -> None:
+        """Record that an agent took the steps with indices `steps` [k] at the env steps `times` [k] of an episode."""
+        if agent_module not in self.numbers:
+            self.numbers[agent_module] = np.full(self.capacity, NONE, np.int64)
         for begin, end, row in reversed(self.chunks.get(id_, ())):
             inside = (times >= begin) & (times < end) & (times - begin + row >= self.tail)
-            self.numbers[seat][(times[inside] - begin + row) % self.capacity] = steps[inside]
+            self.numbers[agent_module][(times[inside] - begin + row) % self.capacity] = steps[inside]
             if times[0] >= begin:
                 break
 
-    def usable(self, rows: np.ndarray, tails: Mapping[Seat, int]) -> np.ndarray:
-        """Return for each env step whether an agent acted and all acting agents' steps are still stored, bool [n].
+    def usable(self, rows: np.ndarray, tails: Mapping[AgentModule, int]) -> np.ndarray:
+        """Return True for each of the `rows` [n] in which all acting agents' steps are still stored, bool [n].
+
+        Rows in which no agent acted get False.
 
         Args:
             rows: positions of rows, int [n].
@@ -110,21 +114,21 @@ class EnvSteps:
         """
         any_acted = np.zeros(len(rows), bool)
         is_complete = np.ones(len(rows), bool)
-        for seat, numbers in self.numbers.items():
+        for agent_module, numbers in self.numbers.items():
             has_acted = numbers[rows] != NONE
             any_acted |= has_acted
-            is_complete &= ~has_acted | (numbers[rows] >= tails[seat])
+            is_complete &= ~has_acted | (numbers[rows] >= tails[agent_module])
         return any_acted & is_complete
 
     def get_state(self) -> dict[str, Any]:
-        """Return the index's contents as a dict of copies, for a checkpoint."""
-        numbers = {seat: numbers.copy() for seat, numbers in self.numbers.items()}
+        """Return the contents of the table as a dict of copies, for a checkpoint."""
+        numbers = {agent_module: numbers.copy() for agent_module, numbers in self.numbers.items()}
         chunks = {id_: list(c) for id_, c in self.chunks.items()}
-        return {"head": self.head, "numbers": numbers, "pieces": list(self.pieces), "chunks": chunks}
+        return {"head": self.head, "numbers": numbers, "pieces": list(self.parts), "chunks": chunks}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the index's contents from a dict that `get_state` returned."""
+        """Restore the table from a dict that `get_state` returned."""
         self.head = state["head"]
-        self.pieces = deque(state["pieces"])
-        self.numbers = {seat: numbers.copy() for seat, numbers in state["numbers"].items()}
+        self.parts = deque(state["pieces"])
+        self.numbers = {agent_module: numbers.copy() for agent_module, numbers in state["numbers"].items()}
         self.chunks = OrderedDict((id_, deque(chunks)) for id_, chunks in state["chunks"].items())

@@ -1,4 +1,4 @@
-"""Walk from step to step of an episode in a replay ring, to find sequences and n-step windows and sum rewards.
+"""Traversal of the links between the steps of an episode in a replay ring, for sequences and n-step returns.
 
 A link that points at its own step ends a walk (see `step_links`), so each walk is the same few gathers for all rows:
 
@@ -24,7 +24,10 @@ _STRIDE = 16  # links between two tests whether all walks have reached an end
 
 
 def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarray]:
-    """Walk along `links` (to next or previous steps) from `slots` [n]. Return positions [n] after 0, 1, ... links."""
+    """Follow `links` (to next or previous steps) from the ring positions `slots` [n] for `num_steps` steps.
+
+    Returns the positions [n] after 0, 1, ..., `num_steps` links, as a list.
+    """
     path = [slots]
     for _ in range(num_steps):
         path.append(links[path[-1]])
@@ -32,7 +35,7 @@ def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarra
 
 
 def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[np.ndarray]:
-    """Walk along `links` like `walk`, but stop once all walks have reached the first or last step of their episode."""
+    """Follow `links` like `walk`, but stop early once every walk has reached the end of its episode."""
     path = walk(links, slots, min(most_steps, _STRIDE))
     while len(path) <= most_steps and (path[-1] != path[-2]).any():
         path += walk(links, path[-1], min(most_steps + 1 - len(path), _STRIDE))[1:]
@@ -40,7 +43,7 @@ def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[
 
 
 def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float) -> np.ndarray:
-    """Return the discounted reward sum [n] of each n-step window, given the ring positions of its steps in `path`.
+    """Return the discounted sum of the rewards of each n-step window, float [n]. `path` has the positions of its steps.
 
     Args:
         rewards: rewards by position.
@@ -59,7 +62,7 @@ def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.nd
 def discounted_infinite(
     rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float
 ) -> np.ndarray:
-    """Return discounted reward sums [n] like `discounted`, without NaN if uncounted rewards are infinite.
+    """Return the same sums as `discounted`, but avoid NaN if rewards after the end of a window are infinite.
 
     A reward that does not count must not be multiplied by 0, since the product would be NaN.
     """
@@ -71,7 +74,7 @@ def discounted_infinite(
 
 
 def _discounts(num_steps: int, gamma: float, dtype: str) -> Iterable[np.ndarray]:
-    """Return for k = 1, 2, ... the weight of the k-th later reward: gamma^k, or 0 for sums over fewer later steps."""
+    """Yield for k = 1, 2, ... the weights (gamma^k or 0) of rewards k steps later, by length of the window."""
     if num_steps <= _FEW:
         return _few_discounts(num_steps, gamma, dtype)
     return (_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))
@@ -89,7 +92,7 @@ def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
 
 
 class StepsAround(NamedTuple):
-    """Number of stored steps of the same episode before each sampled step, and from it on, int [B] each.
+    """Number of stored steps before and after each of B sampled steps in its episode.
 
     Attributes:
         before: number of steps before it.
@@ -103,7 +106,7 @@ class StepsAround(NamedTuple):
 
 
 def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
-    """Count the stored steps of the same episode before and after each step at the ring positions `slots` [B]."""
+    """Count the stored steps of the same episode before and from each step at the ring positions `slots` [B]."""
     entry, t = ring.links.entry[slots], ring.links.t
     first, last, now = ring.table.first[entry], ring.table.last[entry], t[slots]
     begin, newest = t[first], t[last]
@@ -113,7 +116,7 @@ def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
 def shift_starts_back(
     links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
 ) -> tuple[np.ndarray, StepsAround]:
-    """Return sequence starts [B] moved back in their episodes such that `length` steps follow, if possible."""
+    """Move sequence starts [B] back within their episodes, so that `length` stored steps follow if possible."""
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
     if back.any():
         path = walk(links.previous, slots, int(back.max()))
@@ -122,7 +125,7 @@ def shift_starts_back(
 
 
 class Windows(NamedTuple):
-    """Ring positions of B sampled sequences of W steps, with masks of padding and of steps for the loss.
+    """B sampled sequences of W steps: ring positions, padding mask, and mask of the steps that the loss uses.
 
     Attributes:
         slots: positions of the steps, [B, W]. Padding has the position `capacity`.
@@ -140,7 +143,7 @@ class Windows(NamedTuple):
 
 
 def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int, left: int) -> Windows:
-    """Return ring positions of B sequences: `length` steps from `slots` [B] on, after `left` earlier context steps.
+    """Return B sequences of ring positions: `left` context steps, then `length` steps from `slots` [B] on.
 
     Columns on the left are padding if the stored episode begins later:
 
@@ -171,7 +174,7 @@ def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: i
 def _follow(
     links: StepLinks, runs: np.ndarray, slots: np.ndarray, extents: StepsAround, ahead: np.ndarray, left: int
 ) -> None:
-    """Fill in the sequence positions `runs` [B, W] of episodes whose steps are not contiguous in the ring.
+    """Correct the sequence positions `runs` [B, W] of those episodes whose steps are not adjacent in the ring.
 
     `ahead` [B] steps from those at `slots` on are needed, which come after `left` columns.
     """
@@ -187,7 +190,7 @@ def _follow(
 
 
 def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int) -> np.ndarray:
-    """Return the ring positions of each step at `slots` [n] and of its neighbours, [num_behind + num_ahead, n]."""
+    """Return ring positions [num_behind + num_ahead, n] of the steps before, at and after each of `slots` [n]."""
     path = np.empty((num_behind + num_ahead, len(slots)), np.int64)
     path[num_behind:] = walk(links.next, slots, num_ahead - 1)
     if num_behind:
@@ -196,7 +199,7 @@ def _paths(links: StepLinks, slots: np.ndarray, num_behind: int, num_ahead: int)
 
 
 def _in_a_row(links: StepLinks, slots: np.ndarray, num_before: np.ndarray, ahead: np.ndarray) -> np.ndarray:
-    """Return whether the needed steps around each of `slots` [n] are stored at consecutive ring positions, bool [n].
+    """Return whether the steps of each sequence around `slots` [n] lie at adjacent ring positions, bool [n].
 
     The positions are the `num_before` before those at `slots`, and the `ahead` from them on. Steps of an episode are
     stored in the order of their times, so it is enough to compare both ends.
@@ -210,7 +213,7 @@ def _in_a_row(links: StepLinks, slots: np.ndarray, num_before: np.ndarray, ahead
 
 @lru_cache(maxsize=16)
 def _columns(count: int) -> np.ndarray:
-    """Return the column indices 0, 1, ... `count` - 1 as a cached, read-only array."""
+    """Return the indices 0, 1, ..., `count` - 1 as a cached, read-only array."""
     columns = np.arange(count)
     columns.flags.writeable = False
     return columns

@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 def locked(
     method: Callable[Concatenate[_Buffer, _Parameters], _Result],
 ) -> Callable[Concatenate[_Buffer, _Parameters], _Result]:
-    """Wrap a method of a buffer so that it holds the buffer's `lock` while it runs."""
+    """Decorate a method of a replay buffer, so that it holds the buffer's `lock` while it runs."""
 
     @wraps(method)
     def alone(self: _Buffer, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:

@@ -1,4 +1,4 @@
-"""Sampling of replay steps that were collected by recent versions of the policy only."""
+"""Sampling of replay steps that were collected by recent versions of the policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Drawn = tuple[np.ndarray, np.ndarray]
 def sample_recent_steps(
     ring: LinkedRing, draw: Callable[[int], Drawn], n: int, max_age: int, rng: np.random.Generator
 ) -> Drawn:
-    """Sample `n` steps at most `max_age` policy versions behind the newest. Return ring positions [n] and weights [n].
+    """Sample `n` steps whose policy is at most `max_age` versions older than the newest.
+
+    Returns ring positions [n] and importance weights [n].
 
     Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps that are too
     old after several rounds are replaced by uniform samples of recent steps. Steps of unknown version count as old.

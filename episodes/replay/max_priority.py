@@ -16,7 +16,7 @@ _FEW = 8
 
 
 class PrioritiesWithMax:
-    """Priorities of `size` ring positions, with fast access to their maximum. A priority of 0 means that none is set.
+    """Priorities at `size` ring positions, with fast access to the highest. 0 means that no priority is set.
 
     >>> given = PrioritiesWithMax(5)
     >>> given.set(np.array([1, 3]), np.array([2.0, 9.0]))

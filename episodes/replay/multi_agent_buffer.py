@@ -18,7 +18,7 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack
 from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capacity
-from episodes.replay.env_steps import EnvSteps, Seat
+from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.locking import locked
 from episodes.replay.multi_agent_parts import EpisodePart, assign_packs
 from episodes.replay.replay_history import BoundViews
@@ -54,7 +54,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     ) -> None:
         self.capacity = checked_capacity(capacity)
         self.limit = checked_limit(limit)
-        self._piece = max(self.capacity // 16, 1)  # env steps that are added at once, and so evicted at once
+        self._part_size = max(self.capacity // 16, 1)  # env steps that are added at once, and so evicted at once
         self.generator = checked_generator(seed)
         self.lock = RLock()
         self._held = _Contents({}, {}, EnvSteps(self.capacity))
@@ -62,7 +62,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def _stored(self) -> _Contents:
-        """Contents of the buffer. If an `add` was interrupted, it is completed first."""
+        """Contents of the buffer, read after an interrupted `add` has been completed."""
         if self._work:
             with self.lock:
                 self._finish()
@@ -70,12 +70,12 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def modules(self) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Replay buffers of the steps that agents took with each module (policy), by module id."""
+        """Replay buffer of each module (policy) by module id, with the steps that agents took with this module."""
         return self._stored.modules
 
     @property
-    def _seats(self) -> dict[Seat, None]:
-        return self._stored.seats
+    def _agent_modules(self) -> dict[AgentModule, None]:
+        return self._stored.agent_modules
 
     @property
     def _env_steps(self) -> EnvSteps:
@@ -97,14 +97,14 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @property
     def nbytes(self) -> int:
-        """Memory size in bytes of all modules' arrays and the env step index, without infos and policy versions."""
+        """Memory size in bytes of all modules' buffers and of the env step table, without infos and policy versions."""
         clocks = sum(numbers.nbytes for numbers in self._env_steps.numbers.values())
         return clocks + sum(buffer.nbytes for buffer in self.modules.values())
 
     @property
     def agent_ids(self) -> list[Hashable]:
         """Ids of all agents that have acted in added episodes."""
-        return list(dict.fromkeys(agent_id for agent_id, _ in self._seats))
+        return list(dict.fromkeys(agent_id for agent_id, _ in self._agent_modules))
 
     @locked
     def clear(self) -> None:
@@ -125,32 +125,32 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             WrongType: `episodes` is something else.
         """
         episodes_to_add = as_sequence(episodes, MultiAgentEpisode)
-        contents, seats = self._stored, dict(self._seats)
-        pieces = [EpisodePart(part, seats) for episode in episodes_to_add for part in self._parts(episode)]
-        buffers = self._checked_buffers(pieces)
+        contents, agent_modules = self._stored, dict(self._agent_modules)
+        parts = [EpisodePart(part, agent_modules) for episode in episodes_to_add for part in self._parts(episode)]
+        buffers = self._checked_buffers(parts)
         rings = {module_id: buffer.get_ring() for module_id, buffer in buffers.items()}
-        writes = (partial(piece.write, rings, contents.env_steps) for piece in pieces)
-        self._work = (partial(contents.add_modules, buffers, seats), *writes)
+        writes = (partial(part.write, rings, contents.env_steps) for part in parts)
+        self._work = (partial(contents.add_modules, buffers, agent_modules), *writes)
         self._finish()
 
     def _parts(self, episode: MultiAgentEpisode) -> list[MultiAgentEpisode]:
-        if len(episode) <= self._piece:
+        if len(episode) <= self._part_size:
             return [episode]
-        starts = range(0, len(episode), self._piece)
-        return [episode.slice(slice(start, start + self._piece), len_lookback_buffer=0) for start in starts]
+        starts = range(0, len(episode), self._part_size)
+        return [episode.slice(slice(start, start + self._part_size), len_lookback_buffer=0) for start in starts]
 
-    def _checked_buffers(self, pieces: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Validate the parts of added episodes, and return all modules' buffers by id, with buffers for new modules.
+    def _checked_buffers(self, parts: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
+        """Validate the parts of added episodes, and return all modules' buffers by id, new ones included.
 
         Each part also gets its pack for each module. An error is raised if a part does not fit.
         """
         buffers = dict(self.modules)
-        for piece in pieces:
-            for module_id, num_agents in piece.num_agents.items():
+        for part in parts:
+            for module_id, num_agents in part.num_agents.items():
                 if module_id not in buffers:
                     buffers[module_id] = self._new_buffer(num_agents)
         for module_id, buffer in buffers.items():
-            chunks = [chunk for piece in pieces for _, chunk in piece.agents.get(module_id, ())]
+            chunks = [chunk for part in parts for _, chunk in part.agents.get(module_id, ())]
             if chunks:
                 pack = EpisodePack.from_episodes(chunks)
                 if pack.columns.ragged_kinds():
@@ -160,22 +160,22 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                         "EpisodeReplayBuffer"
                     )
                 check_pack(buffer.get_ring(), pack)
-                assign_packs(module_id, pack, pieces)
+                assign_packs(module_id, pack, parts)
         return buffers
 
     def _finish(self) -> None:
-        """Execute the remaining writes of the current `add`, which may have been interrupted."""
+        """Execute the writes that an `add` has planned but not yet completed."""
         while self._work:
             self._work[0]()
             self._work = self._work[1:]
 
     def _new_buffer(self, num_agents: int) -> EpisodeReplayBuffer:
-        buffer = self._module_buffer((self.capacity + self._piece) * num_agents)
+        buffer = self._module_buffer((self.capacity + self._part_size) * num_agents)
         buffer.generator = self.generator
         return buffer
 
     def _module_buffer(self, capacity: int) -> EpisodeReplayBuffer:
-        """Return an empty replay buffer for the steps that agents take with one module (policy)."""
+        """Return an empty replay buffer for the steps of one module (policy). Subclasses override it."""
         return EpisodeReplayBuffer(capacity)
 
     # --- draws -------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         views: Mapping[Hashable, BoundViews] | None = None,
         **options: Any,
     ) -> dict[Hashable, Batch]:
-        """Sample `n` transitions of each module, and return one batch per module id.
+        """Sample `n` transitions of each module, and return a dict from module id to `Batch`.
 
         Args:
             n: number of transitions per module.
@@ -252,18 +252,18 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         check_counts(n=n)
         chosen = set(self._checked_module_ids(module_ids))
-        seats = [seat for seat in self._seats if seat[1] in chosen]
-        if len({agent_id for agent_id, _ in seats}) < len(seats):
+        agent_modules = [agent_module for agent_module in self._agent_modules if agent_module[1] in chosen]
+        if len({agent_id for agent_id, _ in agent_modules}) < len(agent_modules):
             raise InvalidArgument(
                 "sample_synchronized: an agent has acted for several modules; give module_ids with one module of each "
-                f"agent (agents and modules: {seats})"
+                f"agent (agents and modules: {agent_modules})"
             )
         for module_id in chosen:
             if len(self.modules[module_id]):
                 self.modules[module_id].checked_sample_keys(n, n_step, gamma, include_infos, keys)
         rows = self._draw_rows(n)
         batches: dict[Hashable, Batch] = {}
-        for agent_id, module_id in seats:
+        for agent_id, module_id in agent_modules:
             numbers = self._env_steps.numbers[agent_id, module_id][rows]
             has_acted = numbers != NONE
             options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": views.get(module_id)}
@@ -276,8 +276,8 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return batches
 
     def _draw_rows(self, n: int) -> np.ndarray:
-        """Return index positions of `n` random env steps at which all acting agents' steps are stored, int64 [n]."""
-        tails = {seat: self.modules[seat[1]].get_ring().tail for seat in self._seats}
+        """Sample `n` env steps at which all acting agents' steps are stored, and return their table rows, int64 [n]."""
+        tails = {agent_module: self.modules[agent_module[1]].get_ring().tail for agent_module in self._agent_modules}
         rows = self._random_rows(n)
         while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):
             if len(missed) == n:
@@ -314,12 +314,12 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def get_state(self) -> dict[str, Any]:
-        """Return all steps and the random generator's state as a dict of plain values and array copies."""
+        """Return a checkpoint: all stored steps and the random generator's state, as a dict of copies."""
         modules = {module_id: (b.capacity, b.get_state()) for module_id, b in self.modules.items()}
         return {
             "capacity": self.capacity,
             "modules": modules,
-            "seats": list(self._seats),
+            "seats": list(self._agent_modules),
             "env_steps": self._env_steps.get_state(),
             "generator": self.generator.bit_generator.state,
             "num_sampled": self.num_sampled,
@@ -327,7 +327,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
+        """Restore the buffer from a dict that `get_state` returned. After an error, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.
@@ -349,7 +349,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.__dict__.update(restored)
 
     def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the buffer's new attributes, by name, for a validated state from `get_state`."""
+        """Validate a checkpoint from `get_state`, and return the attributes to set on the buffer, by name."""
         contents = _Contents({}, dict.fromkeys(map(tuple, state["seats"])), EnvSteps(self.capacity))
         contents.env_steps.set_state(state["env_steps"])
         generator = deepcopy(self.generator)
@@ -372,13 +372,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
 
 class _Contents(NamedTuple):
-    """Contents of a multi-agent buffer: a replay buffer for each module, and the index of env steps."""
+    """Contents of a multi-agent buffer: a replay buffer per module, and the table of env steps."""
 
     modules: dict[Hashable, EpisodeReplayBuffer]
-    seats: dict[Seat, None]  # the agents with their modules, as keys in the order in which they came
+    agent_modules: dict[AgentModule, None]  # the agents with their modules, as keys in the order in which they came
     env_steps: EnvSteps
 
-    def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], seats: dict[Seat, None]) -> None:
-        """Add the buffers of new modules, and set which agent acts for which module."""
+    def add_modules(self, modules: dict[Hashable, EpisodeReplayBuffer], agent_modules: dict[AgentModule, None]) -> None:
+        """Add the replay buffers of new modules, and the new (agent, module) pairs."""
         self.modules.update(modules)
-        self.seats.update(seats)
+        self.agent_modules.update(agent_modules)

@@ -1,4 +1,4 @@
-"""Parts of multi-agent episodes for the replay buffers of the modules (policies) that acted in these parts."""
+"""Splitting of multi-agent episodes into each module's steps, as the modules' replay buffers store them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import add_pack
-from episodes.replay.env_steps import EnvSteps, Seat
+from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
 
 
 class EpisodePart:
-    """Contiguous env steps of a multi-agent episode, split into the agents' steps for each module's replay buffer.
+    """Contiguous env steps of a multi-agent episode, with the agents' steps grouped by module (policy) for writing.
 
     Args:
         episode: chunk with these env steps.
-        seats: pairs of an agent and its module, as keys in their order. Those of the episode are added.
+        agent_modules: pairs of an agent and its module, as keys in their order. Those of the episode are added.
 
     Attributes:
         num_agents: number of agents of each module, agents without a step included.
@@ -28,7 +28,7 @@ class EpisodePart:
         packs: of each module, a pack of these chunks. Assigned before `write`.
     """
 
-    def __init__(self, episode: MultiAgentEpisode, seats: dict[Seat, None]) -> None:
+    def __init__(self, episode: MultiAgentEpisode, agent_modules: dict[AgentModule, None]) -> None:
         self._episode = episode
         self.num_agents: Counter[Hashable] = Counter()
         self.agents: dict[Hashable, list[tuple[Hashable, SingleAgentEpisode]]] = {}
@@ -39,11 +39,14 @@ class EpisodePart:
             module_id = episode.module_for(agent_id)
             self.num_agents[module_id] += 1
             if len(agent_episode):
-                seats[agent_id, module_id] = None
+                agent_modules[agent_id, module_id] = None
                 self.agents.setdefault(module_id, []).append((agent_id, agent_episode))
 
     def write(self, rings: Mapping[Hashable, LinkedRing], env_steps: EnvSteps) -> None:
-        """Write the agents' steps to their modules' rings, and the steps' indices to `env_steps`. May be repeated."""
+        """Write the agents' steps to the rings of their modules, and the indices of these steps to `env_steps`.
+
+        A repeated call has no further effect.
+        """
         episode = self._episode
         if self._begins is None:
             self._begins = env_steps.head, {module_id: rings[module_id].head for module_id in self.agents}
@@ -69,22 +72,22 @@ class EpisodePart:
         env_steps.forget_evicted()
 
     def _times(self, module_id: Hashable) -> np.ndarray:
-        """Return the env steps at which the agents of a module acted, int64 [k], one agent after another."""
+        """Return the env steps at which each of a module's agents acted, concatenated over agents, int64 [k]."""
         return np.concatenate([_acting_steps(self._episode, agent_id) for agent_id, _ in self.agents[module_id]])
 
 
-def assign_packs(module_id: Hashable, pack: EpisodePack, pieces: Sequence[EpisodePart]) -> None:
-    """Split a pack of one module's agent chunks, and store in each of `pieces` the pack of the piece's chunks."""
+def assign_packs(module_id: Hashable, pack: EpisodePack, parts: Sequence[EpisodePart]) -> None:
+    """Split a pack of one module's chunks among `parts`: each `EpisodePart` gets a pack of its own agents' chunks."""
     start = 0
-    for piece in pieces:
-        stop = start + len(piece.agents.get(module_id, ()))
+    for part in parts:
+        stop = start + len(part.agents.get(module_id, ()))
         if stop > start:
-            piece.packs[module_id] = pack[start:stop]
+            part.packs[module_id] = pack[start:stop]
         start = stop
 
 
 def _acting_steps(episode: MultiAgentEpisode, agent_id: Hashable) -> np.ndarray:
-    """Return the env steps at which an agent took its completed steps, int64 [k], without lookback steps."""
+    """Return the env steps at which an agent took its complete steps, without the lookback, int64 [k]."""
     line = episode.agents.timeline(agent_id)
     lookback = line.episode.lookback
     return np.asarray(line.action_times, np.int64)[lookback : lookback + len(line.episode)]

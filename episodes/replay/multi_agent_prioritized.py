@@ -51,14 +51,14 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         return PrioritizedEpisodeReplayBuffer(capacity, **self._options)
 
     def set_beta(self, beta: float) -> None:
-        """Set the importance weight exponent of later batches of all modules: 1 corrects fully, 0 not at all."""
+        """Set the importance weight exponent `beta` of all modules: 1 corrects the sampling fully, 0 not at all."""
         PrioritizedEpisodeReplayBuffer(1).set_beta(beta)
         self._options["beta"] = beta
         for module_id in self.modules:
             self._prioritized(module_id).set_beta(beta)
 
     def update_priorities(self, indices: Mapping[Any, np.ndarray], priorities: Mapping[Any, np.ndarray]) -> None:
-        """Set the priorities of sampled steps, given step indices and priorities as dicts of arrays by module id.
+        """Set the priorities of sampled steps. Both arguments are dicts from module id to array.
 
         Args:
             indices: step indices by module id (`batch.indices` of `sample`).
@@ -83,11 +83,11 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         return cast(PrioritizedEpisodeReplayBuffer, self._buffer(module_id))
 
     def get_state(self) -> dict[str, Any]:
-        """Return all steps, priorities and the random generator's state as a dict of plain values and arrays."""
+        """Return a checkpoint: all stored steps, priorities and the random generator's state, as a dict of copies."""
         return super().get_state() | {"options": dict(self._options)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the buffer's contents by a state from `get_state`. If that fails, the buffer is unchanged.
+        """Restore the buffer from a dict that `get_state` returned. After an error, the buffer is unchanged.
 
         Raises:
             InvalidArgument: the state has another capacity.

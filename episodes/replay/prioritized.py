@@ -88,7 +88,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = self._num_gone = self._ring.head  # steps with smaller numbers have their priorities, or none
 
     def set_beta(self, beta: float) -> None:
-        """Set the importance weight exponent of later batches: 1 corrects the sampling fully, 0 not at all.
+        """Set the exponent `beta` of importance weights: 1 corrects the non-uniform sampling fully, 0 not at all.
 
         Raises:
             InvalidArgument: `beta` is not a number of at least 0.
@@ -101,7 +101,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return super().nbytes + self._tree.nbytes + self._given.nbytes
 
     def _prioritize_new_steps(self, ring: LinkedRing) -> None:
-        """Give steps added since the last call the highest current priority (at least 1), and evicted steps 0."""
+        """Give steps that are new in the ring the highest current priority (at least 1), and evicted steps 0."""
         head, tail = ring.head, ring.tail
         if tail > max(self._num_gone, head - self.capacity):  # steps were evicted that no new step replaces
             for first, last in self._position_ranges(max(self._num_gone, head - self.capacity), tail):
@@ -123,7 +123,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._num_known = head
 
     def _position_ranges(self, number: int, stop: int) -> list[tuple[int, int]]:
-        """Return the ring positions of the steps with indices [number, stop), as one or two (start, stop) ranges."""
+        """Convert the step indices [number, stop) to one or two ranges (start, stop) of ring positions."""
         first = number % self.capacity
         last = first + stop - number
         if last <= self.capacity:
@@ -131,7 +131,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return [(first, self.capacity), (0, last - self.capacity)]
 
     def _scaled_priority(self, priorities: Any) -> Any:
-        """Return p ** alpha for priorities p, at least a tiny constant so that no sum of priorities is zero."""
+        """Return priority ** alpha, at least a tiny constant, so that every step can be sampled."""
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
@@ -156,7 +156,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     @locked
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of sampled steps, given their `batch.indices`. Both arrays have the same shape.
+        """Set the priorities of sampled steps, given `indices` from the batch and new priorities of the same shape.
 
         Evicted steps are counted in `num_stale` and otherwise ignored. Index -1 (padding) is ignored.
 
@@ -174,7 +174,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.set_checked_priorities(*self.checked_priorities(indices, priorities))
 
     def checked_priorities(self, indices: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Validate `update_priorities`' arguments, and return step indices, priorities and priorities ** alpha."""
+        """Validate the arguments of `update_priorities`. Return step indices, priorities and priorities ** alpha."""
         numbers, values = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != values.shape:
             raise ShapeMismatch(f"{values.shape} priorities for {numbers.shape} indices; give one for each")
@@ -196,7 +196,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return numbers, values, self._scaled_priority(values) if is_safe else self._finite_shares(values)
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
-        """Set priorities that `checked_priorities` has validated. Steps that are no longer stored are ignored."""
+        """Set priorities that `checked_priorities` returned. Evicted steps are ignored."""
         ring = self.get_ring()
         tail = ring.tail
         if numbers.size and numbers.min() < tail:
@@ -211,7 +211,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._tree.set(slots, shares.ravel())
 
     def _finite_shares(self, values: np.ndarray) -> np.ndarray:
-        """Return p ** alpha for large priorities. Raise `InvalidArgument` if their sum could be infinite."""
+        """Return `values` ** alpha. Raise `InvalidArgument` if the sum over a full buffer could overflow."""
         with np.errstate(over="ignore"):
             shares = self._scaled_priority(values)
         if not shares.max() < _MOST / self.capacity:
@@ -222,7 +222,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     @locked
     def priorities(self, indices: np.ndarray) -> np.ndarray:
-        """Return priority ** alpha of the steps with these indices, float64 of the same shape.
+        """Return priority ** alpha, on which sampling is based, of the steps with these indices, float64.
 
         Raises:
             StepOutOfRange: a step is not stored.
@@ -271,7 +271,7 @@ _LEAST = 1e-290  # far above the smallest float, so that sums and weights of suc
 
 
 def _as_numbers(priorities: Any) -> np.ndarray:
-    """Return priorities (numbers, arrays or tensors) as a float64 array. Raise `WrongType` for other values."""
+    """Convert priorities (numbers, arrays or tensors) to a float64 array. Raise `WrongType` for other values."""
     values = priorities.detach().double().cpu() if hasattr(priorities, "detach") else priorities
     try:
         array = np.asarray(values)

@@ -1,4 +1,4 @@
-"""Add the episodes of a data set to a replay buffer, except the steps that the buffer already contains."""
+"""Adding of a data set's episodes to a replay buffer, without the steps that the buffer already stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.replay.ring.linked_ring import LinkedRing
 
 
 def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:
-    """Split a pack into packs that can be added to the ring one by one, without the steps that it already stores.
+    """Split a pack into packs that can be added to the ring in order, without steps that the ring already stores.
 
     If steps are missing between two chunks of an episode, because they were evicted before a snapshot, the later chunk
     becomes a separate entry with the same id:
@@ -46,7 +46,7 @@ _NEVER = sys.maxsize  # later than the time of any step
 
 
 def _t_next(ring: LinkedRing, id_: str) -> int | None:
-    """Return the time index that follows the newest stored step of an episode, or None if the episode is not stored.
+    """Return the time that follows the newest stored step of the episode `id_`, or None if the episode is not stored.
 
     If the episode has ended, the result is later than any step.
     """
@@ -57,7 +57,7 @@ def _t_next(ring: LinkedRing, id_: str) -> int | None:
 
 
 def _without_beginnings(pack: EpisodePack, skipped: np.ndarray) -> EpisodePack:
-    """Return a pack without the first `skipped[i]` steps of each chunk i, and without chunks that become empty."""
+    """Return the pack without the first `skipped[i]` steps of each chunk i. Chunks that become empty are removed."""
     if skipped.any():
         pack = pack.move_starts(skipped)
     return pack if pack.lengths.all() else pack.select(np.flatnonzero(pack.lengths))

@@ -1,4 +1,4 @@
-"""Read single episodes from a replay ring, without copies if their steps are consecutive in memory."""
+"""Reading of single episodes from a replay ring, without copies if their steps lie at adjacent positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:
-    """Return the stored steps of one episode, given by its row `entry` in the ring's episode table."""
+    """Return the stored steps of the episode in row `entry` of the ring's episode table."""
     table = ring.table
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
@@ -42,7 +42,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
-    """Return the ring positions of an episode's steps, as a slice if they are consecutive, else as an array."""
+    """Return the ring positions of an episode's steps: a slice if they are adjacent, otherwise an array."""
     start, stop = int(ring.table.first[entry]), int(ring.table.last[entry]) + 1
     count = int(ring.links.t[stop - 1]) + 1 - int(ring.links.t[start])
     if stop - start == count:
@@ -59,7 +59,7 @@ def _follow(following: np.ndarray, slot: int, count: int) -> np.ndarray:
 
 
 def observation_rows(ring: LinkedRing, slots: slice | np.ndarray) -> slice | np.ndarray:
-    """Return the observation ring positions of an episode's T + 1 observations, as a slice if consecutive."""
+    """Return the positions of T + 1 observations of an episode, whose steps lie at `slots`, in the observation ring."""
     next_rows = ring.links.next_row[slots]
     first = int(ring.links.row[slots][0])
     stop = int(next_rows[-1]) + 1

@@ -1,4 +1,4 @@
-"""Read all episodes of a replay buffer in batches (packs)."""
+"""Reading of all episodes of a replay buffer as packs of limited size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: int = 0) -> Iterator[EpisodePack]:
-    """Yield all stored episodes in packs of at most `most_steps` steps, the episode with the oldest step first.
+    """Yield all stored episodes in packs of at most `most_steps` steps, ordered by their oldest stored steps.
 
     Args:
         ring: ring of the steps.
@@ -46,7 +46,7 @@ def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: 
 
 
 def entries_in_order(ring: LinkedRing) -> np.ndarray:
-    """Return the episode table rows [n] of all stored episodes, the episode with the oldest stored step first."""
+    """Return the episode table rows of all stored episodes, ordered by their oldest stored steps, int [n]."""
     entries = np.array(ring.table.order, np.int64)
     return entries[np.argsort(ring.slot_numbers(ring.table.first[entries]))]
 

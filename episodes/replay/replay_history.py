@@ -1,4 +1,4 @@
-"""Observation history of sampled replay steps, from which views (such as frame stacking) compute the policy's input."""
+"""`ReplayHistory`: sampled observations of a replay ring and their preceding steps, as input of views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BoundViews", "ReplayHistory"]
 
 
 class BoundViews(Protocol):
-    """Interface of views prepared for certain spaces: functions from a history to a policy's input columns."""
+    """Interface of views that were prepared for given spaces: they compute a policy's input from a history."""
 
     given: HistorySpaces  # spaces of stored observations and actions
     lookback: int  # number of steps that the views look back
@@ -26,7 +26,7 @@ class BoundViews(Protocol):
 
 
 class ReplayHistory(History):
-    """B observations in a replay ring, each with access to the earlier observations and steps of its episode.
+    """Batch of B observations in a replay ring and of their preceding steps, read by views such as frame stacking.
 
     A row is the position of an observation, and the position of the step that led to it. Earlier steps are found by
     their `previous` links. Before the oldest stored step there is the row of zeros at the end of each ring, so nothing
@@ -64,7 +64,7 @@ class ReplayHistory(History):
     def around(
         cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
     ) -> ReplayHistory:
-        """Return the history of the observations before the steps `slots` [n] and after the steps `last` [m]."""
+        """Create a history with the observations before the steps `slots` [n] and those after the steps `last` [m]."""
         if last is slots:
             return cls(ring, None, None, slots, spaces, lookback)
         rows = np.concatenate([ring.links.row[slots], ring.links.next_row[last]])
@@ -81,7 +81,7 @@ class ReplayHistory(History):
 
     @property
     def _slots(self) -> np.ndarray:
-        """Ring position of a step next to each of the B observations, int64 [B]: one that begins or ends at it."""
+        """Ring positions of steps adjacent to the B observations, int64 [B], from which their episodes are found."""
         return self._found[1]
 
     @cached_property
@@ -92,7 +92,7 @@ class ReplayHistory(History):
         return np.concatenate([links.row[steps], links.next_row[steps]]), np.concatenate([steps, steps])
 
     def _step(self, j: int) -> np.ndarray:
-        """Return the ring position of the step that is j + 1 steps before each observation, int64 [B]."""
+        """Return the ring position of the step that is `j` + 1 steps before each observation, int64 [B]."""
         if not self._path:
             self._path.append(np.concatenate([_before(self.ring, self._steps), self._steps]))
         while len(self._path) <= j:
@@ -123,7 +123,7 @@ class ReplayHistory(History):
         return self.ring.observations.take(rows)
 
     def _rows_at_both_ends(self, k: int) -> np.ndarray:
-        """Return the positions [B, k] of the k newest observations, as seen before and after each sampled step.
+        """Return the positions [B, k] of the `k` newest observations before each sampled step, and after each.
 
         The two ends of a step share k - 1 of them.
         """
@@ -170,7 +170,7 @@ class ReplayHistory(History):
         return _objects([facts.module_id for facts in self._facts])
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the stored part of an episode up to observation `i` of this history."""
+        """Return the stored part of the episode of batch row `i`, up to the row's observation."""
         entry = int(self.ring.links.entry[self._slots[i]])
         return episode_at(self.ring, entry, self.spaces.observation_space, self.spaces.action_space)[
             : int(self.depth[i])
@@ -178,7 +178,7 @@ class ReplayHistory(History):
 
 
 def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
-    """Return the ring position of the step before each of `slots`, or `capacity` (padding) if none is stored."""
+    """Return the ring position of the step before each of `slots`, or `capacity` (the padding) if it is not stored."""
     before = ring.links.previous[slots]
     np.copyto(before, ring.capacity, where=before == slots)
     return before

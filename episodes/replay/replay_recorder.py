@@ -1,4 +1,4 @@
-"""Recorder that writes vector environment steps directly into a replay buffer.
+"""`ReplayRecorder`: writes the steps of a vector environment directly into a replay buffer.
 
 It supports the same three autoreset modes as `VectorRecorder`. Rows are staged, with one copy per column, and written
 to the ring many at a time: when the buffer is read, when other steps are added, or when the stage is full. A few numpy
@@ -45,7 +45,7 @@ _NO_ENVIRONMENTS = np.zeros(0, np.intp)
 
 
 class ReplayRecorder:
-    """Recorder that writes the steps of `num_envs` environments to a replay buffer, see `EpisodeReplayBuffer.recorder`.
+    """Recorder that writes the steps of `num_envs` environments into a replay buffer without building episodes.
 
     `reset` and `step` have the arguments of `VectorRecorder.reset` and `VectorRecorder.step`. Other episodes may be
     added to the buffer between two steps. A call that raises an error changes nothing. Call `reset` after `clear` or
@@ -104,11 +104,11 @@ class ReplayRecorder:
 
     @property
     def episodes(self) -> OngoingEpisodes:
-        """Unfinished episodes of the environments, read from the replay buffer."""
+        """Unfinished episodes of the environments, as far as the replay buffer stores them."""
         return OngoingEpisodes(self)
 
     def seed(self, seed: Any) -> None:
-        """Set the seed (or generator) from which the ids of the following episodes are generated."""
+        """Set the seed or random generator of the ids of new episodes."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._ring.table.names.begin(np.random.default_rng(seed))
@@ -128,7 +128,7 @@ class ReplayRecorder:
 
     @property
     def acting_pipeline(self) -> str | None:
-        """Observation rewriters and views that the policy uses, as JSON text that new episodes store, or None."""
+        """JSON text that describes the policy's preprocessing (rewriters and views), or None. New episodes store it."""
         return self._staged.facts.acting_pipeline
 
     @acting_pipeline.setter
@@ -160,7 +160,7 @@ class ReplayRecorder:
 
     @property
     def _can_write_directly(self) -> bool:
-        """Whether only this recorder has written to the buffer since its last step, so that no check is needed."""
+        """Whether the next step needs no check, because no other writer has changed the buffer since the last step."""
         ring, tails = self._ring, self._staged.tails
         if ring.staged is not None or self._staged.rows or ring.head != tails.head or ring.rows_head != tails.rows_head:
             return False
@@ -169,7 +169,7 @@ class ReplayRecorder:
     def reset(
         self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
-        """Start new episodes with the observations [N, ...]. Unfinished episodes of these environments are cut.
+        """Start new episodes with the reset observations [N, ...]. Unfinished episodes of these environments are cut.
 
         Args:
             observations: nested arrays [N, ...].
@@ -188,7 +188,7 @@ class ReplayRecorder:
     def _reset(self, observations: Any, infos: dict[str, Any], mask: np.ndarray) -> None:
         ring, envs, everyone = self._ring, np.flatnonzero(mask), bool(mask.all())
         if not everyone:
-            self._check_can_continue(0)
+            self._check_other_writes(0)
         ring.check(observations, {})
         slot = self._staged.infos.add(infos)
         ring.create_missing(observations, {})
@@ -231,7 +231,7 @@ class ReplayRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Record one vector environment step, arrays [N, ...]: actions, and the observations and rewards they led to.
+        """Record one vector environment step: actions, and the resulting observations and rewards, [N, ...] each.
 
         Args:
             observations: nested arrays [N, ...].
@@ -273,7 +273,7 @@ class ReplayRecorder:
     def _step(
         self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
     ) -> None:
-        """Validate and convert one vector step, and keep it in memory until the next write to the replay ring."""
+        """Validate one vector step, convert it to arrays, and stage it in memory until the next write to the ring."""
         ring, staged, raw_tracks = self._ring, self._staged, tracks
         if ring.staged is not staged or ring.work is not None:
             ring.flush_staged()
@@ -289,7 +289,7 @@ class ReplayRecorder:
             ring.flush_staged()
             stage = StagedRows(observations, tracks, max(ring.capacity // self.num_envs - 1, 1))
         if not staged.rows:
-            others_wrote = self._check_can_continue(self.num_envs)
+            others_wrote = self._check_other_writes(self.num_envs)
             self._limit = 1 if others_wrote else stage.size
         ended = _NO_ENVIRONMENTS
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -308,7 +308,7 @@ class ReplayRecorder:
         self._plain = stage if is_plain else None
 
     def _staged_row(self, ended: np.ndarray, infos: dict[str, Any], finals: Any) -> StagedRow:
-        """Return the infos and final observations of a vector step as a `StagedRow`, for the next write to the ring.
+        """Return the infos and final observations of a vector step as a `StagedRow`.
 
         Args:
             ended: environments [k] whose last observations are not in the row (same-step autoreset).
@@ -327,7 +327,7 @@ class ReplayRecorder:
         return StagedRow(staged.infos.add(infos), staged.infos.add(last_infos), finals)
 
     def _recent_rows(self) -> RecentRows:
-        """Return the store of the newest vector steps from which views read, and start to keep earlier steps for views.
+        """Return the store of the newest vector steps, from which views such as frame stacking read.
 
         From now on each row may have to be kept.
         """
@@ -345,7 +345,7 @@ class ReplayRecorder:
 
     @property
     def newest(self) -> Row:
-        """Environments that took a step, ended an episode or began an episode in the newest vector step.
+        """Environments that took a step, ended an episode or began an episode in the newest recorded vector step.
 
         Raises:
             EpisodeStateError: no step was recorded yet.
@@ -359,18 +359,18 @@ class ReplayRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps so far in each environment's current episode, int [N]."""
+        """Number of steps since the reset in each environment's current episode, int [N]."""
         with self._ring.lock:
             return self._staged.classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of earlier steps of each environment's current episode that `recent` can return, int [N]."""
+        """Number of earlier steps of each environment's current episode that `recent` can still return, int [N]."""
         rows = self._recent_rows().keep_earlier_rows()
         return np.minimum(self.ages, rows.lookback_at(rows.num_rows - 1))
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` vector steps of observations, actions, rewards or an extra model output.
+        """Return observations, actions, rewards or an extra output of the newest `num_items` vector steps.
 
         See `OngoingEpisodes.recent`. Extra outputs need not be stored.
         """
@@ -410,7 +410,7 @@ class ReplayRecorder:
         return episode
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """Return the episodes that ended with the newest vector step, as far as the buffer stores these episodes.
+        """Return the episodes that ended in the newest vector step, with those steps that the buffer still stores.
 
         Changes of their `custom_data` are stored in the buffer.
         """
@@ -425,7 +425,7 @@ class ReplayRecorder:
         return episode
 
     def hand_over_to(self, recorder: VectorRecorder) -> None:
-        """Let another recorder continue the unfinished episodes. This recorder must then be reset before use."""
+        """Transfer the unfinished episodes to another recorder. This recorder must be reset before further use."""
         with self._ring.lock:
             self._ring.flush_staged()
             self._hand_over_to(recorder)
@@ -448,7 +448,7 @@ class ReplayRecorder:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _arrays(self, name: str, items: Any) -> Any:
-        """Convert a vector step's values to arrays [N, ...] with the dtypes of the spaces, and ending flags to bool."""
+        """Convert a vector step's values to arrays [N, ...] in the dtypes of the spaces. Ending flags become bool."""
         dtypes = self._dtypes.get(name)
         is_known = dtypes is not None and nested.same_structure(items, dtypes)
         if not is_known and name in self._dtypes:
@@ -472,8 +472,8 @@ class ReplayRecorder:
                 )
         return arrays
 
-    def _check_can_continue(self, num_steps: int) -> bool:
-        """Return True if others have added steps since the last vector step, and the ongoing episodes can continue.
+    def _check_other_writes(self, num_steps: int) -> bool:
+        """Return True if other writers have added steps to the buffer since this recorder's last vector step.
 
         Raises:
             EpisodeStateError: an ongoing episode cannot continue.
@@ -488,7 +488,7 @@ class ReplayRecorder:
         return True
 
     def _why_cannot_continue(self, num_steps: int) -> str:
-        """Return why `num_steps` more steps cannot be added to the current episodes, or "" if they can."""
+        """Return why the ongoing episodes cannot get `num_steps` more steps, or "" if they can."""
         ring, tails = self._ring, self._staged.tails
         going_on = (tails.previous != NONE).nonzero()[0]
         newest = tails.previous[going_on]

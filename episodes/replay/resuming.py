@@ -1,4 +1,4 @@
-"""Save a memory-mapped replay buffer, and reopen it after its process ended or was killed.
+"""Saving of a memory-mapped replay buffer, and reopening of it after its process ended or was killed.
 
 A step is restored if the last `save` included it (its number is below the state's head) and nothing can have been
 written in its place since (it is not below the tail). Observations are not overwritten before the steps that refer to
@@ -29,7 +29,7 @@ from episodes.tracks.infos.joining import joined_infos
 
 
 def save(ring: LinkedRing, point: ResumePoint, buffer_state: dict[str, Any]) -> None:
-    """Write the state of a memory-mapped ring, and `buffer_state` (random generator, spaces, counts), to disk."""
+    """Save the state of a memory-mapped ring to disk, with `buffer_state` (random generator, spaces, counts)."""
     state = {
         "numbers": {name: getattr(ring, name) for name in NUMBERS},
         "files": _files(ring),
@@ -45,7 +45,7 @@ def save(ring: LinkedRing, point: ResumePoint, buffer_state: dict[str, Any]) -> 
 
 
 def restore(ring: LinkedRing, point: ResumePoint, set_rest: Callable[[dict[str, Any]], None]) -> None:
-    """Restore a saved ring from its files, without steps that may have been overwritten after the last save.
+    """Reopen a saved ring from its files. Steps that may have been overwritten since the last save are dropped.
 
     If there is a state, `set_rest` is called with the rest of it.
 
@@ -93,7 +93,7 @@ def _open(ring: LinkedRing, point: ResumePoint, state: dict[str, Any], tail: int
 
 
 def _check_links(ring: LinkedRing, slots: np.ndarray) -> None:
-    """Raise `UnreadableData` if the episodes, times or observations of the steps at `slots` [n] are inconsistent."""
+    """Raise `UnreadableData` if episodes, times or observation links of the steps at `slots` [n] are inconsistent."""
     links = ring.links
     entries, t = links.entry[slots], links.t[slots]
     joined = entries[1:] == entries[:-1]
@@ -110,7 +110,7 @@ def _check_links(ring: LinkedRing, slots: np.ndarray) -> None:
 
 
 def _files(ring: LinkedRing) -> list[str]:
-    """Return the names of the ring's memory-mapped files, in the order in which reopening creates their arrays."""
+    """Return the names of the ring's memory-mapped files, in the order in which their arrays are created again."""
     observations = nested.leaves(ring.observations.data) if ring.has_observations else []
     step_arrays = [*ring.links.arrays, *(leaf for track in ring.tracks.values() for leaf in nested.leaves(track.data))]
     step_arrays += [] if ring.versions.versions is None else [ring.versions.versions]
@@ -121,12 +121,12 @@ def _files(ring: LinkedRing) -> list[str]:
 
 
 def _names(arrays: list[np.ndarray]) -> list[str]:
-    """Return the file names of memory-mapped arrays, each once."""
+    """Return the names, without duplicates, of the files from which the arrays are memory-mapped."""
     return list(dict.fromkeys(name for array in arrays if (name := file_name_of(array))))
 
 
 def _empty(track: TrackRing) -> Any:
-    """Return empty arrays [0, ...] with the dtypes, item shapes and nesting of a ring array."""
+    """Return empty arrays [0, ...] with the nesting, dtypes and item shapes of a ring array."""
     return nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape[1:]), leaf.dtype), track.data)
 
 
@@ -141,7 +141,7 @@ def _decode_table(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_infos(infos: InfoSegments) -> list[Any]:
-    """Encode the infos of all stored observations as lists, dicts and arrays that msgpack can store.
+    """Convert the infos of all stored observations to lists, dicts and arrays, which msgpack can write.
 
     Raises:
         WrongType: a value is neither plain nor an array. The message names its key.
@@ -167,7 +167,7 @@ def _encode_column(column: Any) -> list[Any]:
 
 
 def decode_infos(written: list[Any]) -> InfoSegments:
-    """Decode the infos of stored observations from the form that `encode_infos` returned."""
+    """Convert the result of `encode_infos` back to infos of observations."""
     parts = []
     for _, count, columns in written:
         columns_by_path = {

@@ -1,4 +1,4 @@
-"""Compute the columns of replay batches from the ring positions of sampled steps."""
+"""Columns of replay batches, computed from the ring positions of sampled steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_LAST = frozenset((Columns.NEXT_OBS, TERMINATEDS, TRUNCATEDS))
 def n_step_columns(
     ring: LinkedRing, slots: np.ndarray, n_step: int | np.ndarray, gamma: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the last steps [n] of n-step windows, and the windows' discounted reward sums and lengths.
+    """Return the last step of each n-step window [n], and columns with its discounted reward sum and length.
 
     Args:
         ring: ring of the steps.
@@ -55,7 +55,7 @@ def n_step_columns(
 
 @lru_cache(maxsize=16)
 def _counts(count: int) -> np.ndarray:
-    """Return the cached array 1, 2, ... `count`, int32 [count]."""
+    """Return the numbers 1, 2, ..., `count` as a cached int32 array."""
     return np.arange(1, count + 1, dtype=np.int32)
 
 
@@ -67,7 +67,7 @@ def columns_of(
     known: Mapping[str, np.ndarray] | None = None,
     views: BoundViews | None = None,
 ) -> dict[str, Any]:
-    """Return the batch columns `keys` of n-step windows that begin at the ring positions `slots` and end at `last`.
+    """Return the batch columns `keys` for n-step windows from the ring positions `slots` to `last`.
 
     Args:
         ring: ring of the steps.
@@ -97,7 +97,7 @@ def columns_of(
 def _view_columns(
     ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
 ) -> dict[str, Any]:
-    """Return views' columns for observations before the steps `slots` and, as "new_<column>", after steps `last`."""
+    """Return the views' columns before the steps `slots`, and as "new_..." columns after the steps `last`."""
     steps = slots.ravel()
     ends = steps if last is slots else last.ravel()
     before = steps if Columns.OBS in keys else steps[:0]
@@ -118,7 +118,7 @@ def _view_columns(
 
 
 def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
-    """Reshape the first axis of a nested column to `shape`, and fill items where `padded` is True with zeros."""
+    """Reshape the first axis of a (nested) column to `shape`, and set the items to zero where `padded` is True."""
 
     def reshape(leaf: np.ndarray) -> np.ndarray:
         values = leaf.reshape(*shape, *leaf.shape[1:])
@@ -147,7 +147,7 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
 
 
 def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
-    """Return the episode id, agent id or module id (`key`) for each step, with None or "" as padding."""
+    """Return the episode id, agent id or module id, as `key` names, of each step. Padding gets None or ""."""
     is_step = (slots < ring.capacity).ravel().tolist()
     steps = zip(ring.links.entry[slots].ravel().tolist(), is_step, strict=True)
     if key == Columns.EPS_ID:
@@ -158,7 +158,7 @@ def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
 
 
 def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
-    """Return for each step the info dict that came with the observation after it, with {} as padding."""
+    """Return for each step the info dict of the observation after it, as an object array. Padding gets {}."""
     result = np.full(slots.shape, None, object)
     rows = ring.links.next_row[slots].astype(np.int64).ravel()
     infos = ring.info_columns.dicts(ring, rows)
@@ -170,7 +170,7 @@ def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
 
 
 def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
-    """Return the recurrent state [n, ...] in which the policy took each step at `slots` [n], zeros for first steps."""
+    """Return the policy's recurrent state before each step at `slots` [n], or zeros before an episode's first step."""
     before = ring.links.previous[slots]
     states = ring.tracks[Columns.STATE_OUT].take(before)
     blank(states, before == slots)
@@ -178,6 +178,6 @@ def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
 
 
 def blank(column: Any, mask: np.ndarray) -> None:
-    """Set the items selected by `mask` [n] of a nested column to zero, None (objects) or "" (strings), in place."""
+    """Set the items where `mask` [n] is True to zero, None (objects) or "" (strings), in place."""
     for leaf in nested.leaves(column):
         leaf[mask] = None if leaf.dtype == object else np.zeros((), leaf.dtype)

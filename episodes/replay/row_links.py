@@ -1,4 +1,4 @@
-"""Compute which recorded vector steps are steps or resets, and how these steps are linked in the replay ring.
+"""Computes which recorded vector steps are steps or resets, and the links between these steps in the replay ring.
 
 `LinkedRun`: one row, or rows in which no episode ends but with the last one. It is fast for callers that sample after
 every few rows. `LinkedRows`: any rows. Both have the same methods.
@@ -23,7 +23,7 @@ _FEW_CHUNKS = np.iinfo(np.int16).max  # comparing int16 takes a quarter of the t
 
 
 class EnvTails(NamedTuple):
-    """Newest step, newest observation and episode of each of N environments in the replay ring, int [N] each."""
+    """For each of N environments, its newest step, newest observation and current episode in the replay ring."""
 
     previous: np.ndarray  # [N] newest steps, NONE if the next step is the first of an episode
     rows: np.ndarray  # [N] newest observations
@@ -34,7 +34,7 @@ class EnvTails(NamedTuple):
 
 
 class LinkedRun:
-    """Links of recorded vector steps in a simple case: the same environments step, and only the last row ends episodes.
+    """Links of recorded vector steps in the fast case: the same environments step, only the last row ends episodes.
 
     A row in which some environments are reset is a run of one row. See `LinkedRows` for the attributes.
 
@@ -60,15 +60,15 @@ class LinkedRun:
 
     @property
     def newest(self) -> slice:
-        """Slice that selects the steps of the last vector step, that is, the newest step of each episode."""
+        """Slice of the recorded steps that belong to the last vector step."""
         return slice(self.num_steps - len(self._last.stepped), None)
 
     def env_of(self, step: int) -> int:
-        """Return the environment of a step in the first recorded vector step, given by the step's index."""
+        """Return the environment of the step with index `step`, which belongs to the first recorded vector step."""
         return int(self._last.stepped[step])
 
     def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
-        """Return the indices [k] of the steps whose flag is set, given a flag for all vector steps, bool [K, N]."""
+        """Return the indices [k] of the steps for which `flags`, bool [K, N] over vector steps, is True."""
         last = flags[-1] if self.step_rows is None else flags[-1][self.step_rows]
         return last.nonzero()[0] + (self.num_steps - len(last))
 
@@ -81,7 +81,7 @@ class LinkedRun:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps afterwards.
+        """Compute the links [6, S] of the recorded steps, and the `EnvTails` after these steps.
 
         Args:
             reservation: where the steps and rows are written.
@@ -129,7 +129,7 @@ class LinkedRun:
 
 @dataclass(slots=True, eq=False)
 class LinkedRows:
-    """Links of K recorded vector steps of N environments in the general case: episodes end and begin anywhere.
+    """Links of K recorded vector steps of N environments in the general case: episodes begin and end in any row.
 
         rows of the stage      0..N-1   N..2N-1  ...           a row and environment is one number: k * N + n
         steps                  those of them that are no resets: `live`
@@ -169,7 +169,7 @@ class LinkedRows:
 
     @classmethod
     def of(cls, rows: Rows, tails: EnvTails, last_lies_apart: bool) -> LinkedRows:
-        """Find the steps, episode beginnings, episode ends and observations in K classified vector steps.
+        """Find the steps, episode starts, episode ends and observations in K vector steps.
 
         Args:
             rows: classification of the rows.
@@ -216,7 +216,7 @@ class LinkedRows:
 
     @property
     def step_rows(self) -> np.ndarray | None:
-        """Indices k * N + n of the vector step and environment pairs that are steps, or None if all are steps."""
+        """Flat indices k * N + n of those (vector step, environment) pairs that are steps. None if all are."""
         return None if self.everyone else self.live
 
     @property
@@ -229,16 +229,16 @@ class LinkedRows:
 
     @property
     def newest(self) -> np.ndarray:
-        """Index of each episode's newest step among the recorded steps that are not yet in the replay ring, int [k]."""
+        """Index of the newest recorded step of each episode, int [k]."""
         last = np.count_nonzero(self.rows.stepped[-1])
         return np.concatenate([self.ranks.take(self.ends), self.grid.places[self.num_steps - last : self.num_steps]])
 
     def env_of(self, step: int) -> int:
-        """Return the environment of a step in the first recorded vector step, given by the step's index."""
+        """Return the environment of the step with index `step`, which belongs to the first recorded vector step."""
         return int(self.live[step])
 
     def steps_with_flag(self, flags: np.ndarray) -> np.ndarray:
-        """Return the indices [k] of the steps whose flag is set, given a flag for all vector steps, bool [K, N]."""
+        """Return the indices [k] of the steps for which `flags`, bool [K, N] over vector steps, is True."""
         return self.ranks.take(self.ends[flags.ravel()[self.ends]])
 
     def links(
@@ -250,7 +250,7 @@ class LinkedRows:
         ring: LinkedRing,
         into: np.ndarray,
     ) -> tuple[np.ndarray, EnvTails]:
-        """Compute links [6, S] of the recorded steps to neighbours and observations, and the newest steps afterwards.
+        """Compute the links [6, S] of the recorded steps, and the `EnvTails` after these steps.
 
         See `LinkedRun.links`.
         """
@@ -286,7 +286,7 @@ class LinkedRows:
 
 
 class _Grid(NamedTuple):
-    """Cached index arrays for K vector steps of N environments."""
+    """Cached index arrays of the (vector step, environment) pairs of K vector steps of N environments."""
 
     places: np.ndarray  # [K * N] k * N + n
     row_of: np.ndarray  # [K * N] k
@@ -300,7 +300,7 @@ def _grid(count: int, num_envs: int) -> _Grid:
 
 
 def _positions(offsets: np.ndarray, number: int, size: int, bound: int, into: np.ndarray) -> np.ndarray:
-    """Write the ring positions of the items with numbers `number + offsets` into the array `into`, and return `into`.
+    """Return the ring positions of the items with numbers `number + offsets`, written into the array `into`.
 
     The modulo is skipped if no position wraps around.
     """
@@ -312,7 +312,7 @@ def _positions(offsets: np.ndarray, number: int, size: int, bound: int, into: np
 
 
 def _running_max(chunks: np.ndarray) -> np.ndarray:
-    """Return the running maximum along the first axis of an array [K, N], computed in log2 K passes.
+    """Return the running maximum of an array [K, N] along its first axis.
 
     `maximum.accumulate` takes three times as long.
     """

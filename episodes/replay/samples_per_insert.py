@@ -1,4 +1,4 @@
-"""Limit on the ratio of sampled steps to added steps, and the counts of both in a replay buffer."""
+"""Limit on the ratio of sampled steps to added steps of a replay buffer."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class SamplesPerInsert:
             raise InvalidArgument(f"{self}: give a finite ratio > 0, min_size >= 1 and slack >= 0")
 
     def num_allowed(self, num_added: int, num_sampled: int) -> float:
-        """Return how many more steps the ratio allows to sample, given the counts so far. Negative: too many."""
+        """Return how many more steps may be sampled at the given counts. Negative means too many were sampled."""
         return self.ratio * max(num_added - self.min_size, 0) - num_sampled
 
     def may_sample(self, n: int, *, size: int, num_added: int, num_sampled: int) -> bool:
-        """Return True if the ratio and the minimum size allow to sample `n` steps from a buffer of `size` steps."""
+        """Return True if the limit allows sampling `n` more steps from a buffer that stores `size` steps."""
         return size >= self.min_size and self.num_allowed(num_added, num_sampled) >= n
 
     def may_add(self, *, num_added: int, num_sampled: int) -> bool:
-        """Return True if the ratio allows to add steps, that is, if sampling is not too far behind."""
+        """Return True if the limit allows adding steps, that is, if enough steps were sampled so far."""
         return self.num_allowed(num_added, num_sampled) <= self.slack
 
 
 class SampleCounts:
-    """Base class of replay buffers that counts added and sampled steps, and applies a limit on their ratio.
+    """Base class of replay buffers: counts added and sampled steps, and checks the limit on their ratio.
 
     Attributes:
         limit: limit on samples per added step, or None.
@@ -68,11 +68,11 @@ class SampleCounts:
     @property
     @abstractmethod
     def num_added(self) -> int:
-        """Number of steps added so far, including those no longer stored."""
+        """Number of steps added so far, evicted steps included."""
 
     @property
     def num_evicted(self) -> int:
-        """Number of added steps that are no longer stored."""
+        """Number of steps that were added but are no longer stored."""
         return self.num_added - len(self)
 
     @property
@@ -82,7 +82,7 @@ class SampleCounts:
 
     @property
     def counts(self) -> str:
-        """Text with all counts, such as "100 added, 0 evicted, 800 sampled: 8 per insert"."""
+        """Summary of all counts, such as "100 added, 0 evicted, 800 sampled: 8 per insert"."""
         counted = f"{self.num_added} added, {self.num_evicted} evicted, {self.num_sampled} sampled"
         return f"{counted}: {self.samples_per_insert:.3g} per insert"
 
@@ -97,7 +97,7 @@ class SampleCounts:
 
 
 def checked_limit(limit: Any) -> SamplesPerInsert | None:
-    """Return the limit unchanged. Raise `WrongType` unless it is a `SamplesPerInsert` or None."""
+    """Return `limit` if it is a `SamplesPerInsert` or None. Otherwise raise `WrongType`."""
     if limit is not None and not isinstance(limit, SamplesPerInsert):
         raise WrongType(f"limit={limit!r}: give a SamplesPerInsert, or None for no limit")
     return limit

@@ -1,4 +1,4 @@
-"""Index of the stored steps at which sequences begin if all sequences start at multiples of a period (R2D2)."""
+"""`SequenceGrid`: index of the stored steps at which sequences may start, at multiples of a period (as in R2D2)."""
 
 from __future__ import annotations
 

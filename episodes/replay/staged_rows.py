@@ -1,4 +1,4 @@
-"""Memory for the newest vector steps of N environments, which are later written to the replay ring together.
+"""`StagedRows`: arrays for recorded vector steps that wait in memory until they are written to the replay ring.
 
 A vector step costs one assignment per column here. Links, evictions and classifications are computed for many rows at
 once.
@@ -30,7 +30,7 @@ _REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # error
 
 
 class StagedRows:
-    """Memory for `size` recorded vector steps of equal dtypes and shapes, nested arrays [size, N, ...].
+    """Arrays [size, N, ...] that hold up to `size` recorded vector steps of equal dtypes and shapes.
 
     A row that is so large that it fills the stage is not copied.
 
@@ -64,7 +64,7 @@ class StagedRows:
             self._create_views(plain, tracks[ACTIONS])
 
     def _create_views(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
-        """Create a memoryview per vector step and column, with which `put_arrays` copies numpy arrays quickly."""
+        """Create a memoryview for each column of each vector step, because copies into memoryviews are fast."""
         if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
             return
         views = [[array[k] for array in plain] for k in range(self.size)]
@@ -86,16 +86,16 @@ class StagedRows:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `put_arrays` can be used: all columns are numpy arrays, and there are no extra model outputs."""
+        """Whether `put_arrays` can be used: all columns are plain numpy arrays, without extra model outputs."""
         return bool(self._views)
 
     def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
-        """Return True if a vector step has the nesting, dtypes and shapes for which this memory was allocated."""
+        """Return True if a vector step has the nesting, dtypes and shapes of these arrays."""
         rows = (observations, tracks)
         return nested.same_structure(rows, self._structure) and _dtypes_and_shapes(rows) == self._leaves
 
     def put(self, k: int, observations: Any, tracks: dict[str, Any]) -> None:
-        """Copy one vector step with matching dtypes and shapes to index `k` of the arrays."""
+        """Copy a vector step, whose dtypes and shapes must fit, to index `k` of the arrays."""
         if self.size == 1:
             self.observations, self.tracks = nested.map_leaves(lambda leaf: leaf[None], (observations, tracks))
             return
@@ -104,7 +104,7 @@ class StagedRows:
             _put(self.tracks[name], k, items)
 
     def put_arrays(self, k: int, observations: Any, actions: Any, rewards: Any, ends: Any, cuts: Any) -> bool:
-        """Copy one vector step of numpy arrays to index `k`, or return False if dtypes or shapes differ.
+        """Copy a vector step of plain numpy arrays to index `k`. Return False if dtypes or shapes differ.
 
         A memoryview rejects other shapes and dtypes in the time that numpy needs to compare them. There is no loop,
         since it would cost as much as the copies.
@@ -128,13 +128,13 @@ class StagedRows:
         return True
 
     def first_rows(self, count: int) -> tuple[Any, dict[str, Any]]:
-        """Return observations and step arrays, without flags, of the first `count` vector steps, [count * N, ...]."""
+        """Return observations and step arrays (no ending flags) of the first `count` vector steps, [count * N, ...]."""
         if count > 1 or not self._views:
             return flatten_rows(self.observations, count), self.steps(count)
         return self._first
 
     def dones(self, start: int, stop: int) -> np.ndarray:
-        """Return whether episodes ended (terminated or truncated) in the vector steps [start, stop), bool [k, N]."""
+        """Return which episodes terminated or were truncated in the vector steps [start, stop), bool [k, N]."""
         return self.tracks[TERMINATEDS][start:stop] | self.tracks[TRUNCATEDS][start:stop]
 
     def steps(self, num_rows: int) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _put(staged: Any, k: int, items: Any) -> None:
 
 
 def cast_to_space(name: str, leaf: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Cast one vector step's values to the dtype of their space. Raise `TrackMismatch` if values could be lost."""
+    """Convert a vector step's values to the dtype of their space. Raise `TrackMismatch` if values could be lost."""
     if leaf.dtype == dtype:
         return leaf
     if not np.can_cast(leaf.dtype, dtype, "same_kind"):

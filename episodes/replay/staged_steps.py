@@ -1,4 +1,4 @@
-"""Recorded vector steps that are not yet in the replay ring, and the episodes that they continue.
+"""`StagedSteps`: recorded vector steps that are not yet in the replay ring, with the episodes they continue.
 
 The ring refers to a `StagedSteps` while rows are staged, and writes the rows before the ring is read. A `StagedSteps`
 refers to neither ring nor recorder, so that a dropped buffer is freed at once.
@@ -38,7 +38,7 @@ class StagedRow(NamedTuple):
 
 
 class ClassifiedRows(NamedTuple):
-    """Classification of the first `num_rows` recorded vector steps into steps, resets and episode ends."""
+    """For the first `num_rows` recorded vector steps: which rows are steps, resets or episode ends."""
 
     num_rows: int
     boundaries: Boundaries  # after these rows
@@ -47,7 +47,7 @@ class ClassifiedRows(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """State of `StagedSteps` after its recorded steps were written to the ring."""
+    """State of `StagedSteps` that applies after its recorded steps were written to the ring."""
 
     tails: EnvTails
     newest: Row | None
@@ -83,7 +83,7 @@ class StagedSteps:
         self.facts = NO_FACTS
 
     def classify(self) -> Boundaries:
-        """Classify all recorded vector steps into steps and resets, and return each environment's state afterwards."""
+        """Determine which recorded vector steps are steps or resets, and each environment's state afterwards."""
         classified, stage, stop = self.classified, self.stage, len(self.rows)
         if stage is not None and classified.num_rows < stop:
             boundaries, last = classified.boundaries.copy(), stop - 1
@@ -101,14 +101,14 @@ class StagedSteps:
         return self.classified.boundaries
 
     def proceed(self, continuation: Continuation) -> None:
-        """Forget the steps that were just written to the ring, and take over the state afterwards. May be repeated."""
+        """Drop the steps that were written to the ring, and switch to the state after them. May be repeated."""
         self.tails, newest, self.unstarted = continuation
         self.classified = ClassifiedRows(0, self.tails.boundaries, newest)
         self.rows = []
         self.infos.keep(_NO_SLOTS)
 
     def build_addition(self, ring: LinkedRing) -> tuple[Addition, Continuation]:
-        """Plan the writes of all recorded steps, and return the plan and the recorder's state after these writes."""
+        """Plan the writes of all recorded steps to the ring. Return the plan and the state after these writes."""
         stage: Any = self.stage
         tails, count = self.tails, len(self.rows)
         boundaries, newest, rows = self.classify(), self.classified.newest, self.classified.rows
@@ -135,14 +135,17 @@ class StagedSteps:
         return addition, Continuation(after, newest, unstarted)
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:
-        """Return True if all vector steps contain the same environments, and only the last of these ends episodes."""
+        """Return True if the same environments step in all rows, and only the last row ends episodes (`LinkedRun`)."""
         if count == 1:
             return self.rows[0].finals is None
         waiting, finals = self.tails.boundaries.waiting, self.rows[-1].finals
         return not len(waiting) and finals is None and not np.count_nonzero(stage.dones(0, count - 1))
 
     def _name_started(self, episodes: TableChange, steps: LinkedRun | LinkedRows) -> Unstarted:
-        """Give new episodes the ids that users have read before their first step, and return the still unused ids."""
+        """Give new episodes the ids under which users already read them before their first step.
+
+        Returns the ids that remain unused.
+        """
         envs = [steps.env_of(step) if step < steps.num_in_first_row else NONE for step in steps.first_steps.tolist()]
         known = [self.unstarted.get(env, (None, None)) for env in envs]
         episodes.ids = [id_ for id_, _ in known]
@@ -151,7 +154,7 @@ class StagedSteps:
         return {env: data for env, data in self.unstarted.items() if env not in envs}
 
     def _infos_of_steps(self, steps: LinkedRun | LinkedRows) -> Infos:
-        """Return the infos of the recorded observations, in the order in which the ring stores the observations."""
+        """Return the infos of the recorded observations, ordered as the ring stores the observations."""
         if self.infos.num_slots == 1:
             return EmptyInfos(steps.num_rows)
         num_envs, slots = len(self._environments), np.array([row.info for row in self.rows])

@@ -1,4 +1,4 @@
-"""Select and validate the extra model outputs that a replay buffer stores."""
+"""Selection and validation of the extra model outputs that a replay buffer stores."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from episodes.errors import UnknownKey, WrongType
 
 
 def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return extra model outputs as a dict. Raise `TrackMismatch` if a name is reserved for a batch column."""
+    """Return the extra model outputs as a dict. Raise `TrackMismatch` if a name belongs to a batch column."""
     check_extra_output_names(extra_model_outputs, "replay buffer")
     return dict(extra_model_outputs)
 
 
 def chosen_outputs(extra_model_outputs: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """Return those extra model outputs that are named in `keys`. Raise `UnknownKey` if one is missing."""
+    """Return the extra model outputs that `keys` names. Raise `UnknownKey` if one of them is missing."""
     if isinstance(keys, str):
         raise WrongType(f"keys={keys!r}: give a list of names of extra model outputs")
     missing = [key for key in keys if key not in extra_model_outputs]

@@ -1,4 +1,4 @@
-"""Source of `batch.origin`: finds the episode and time of sampled replay steps."""
+"""`StoredSteps`: source of `Batch.origin`, which finds the episode and time of sampled replay steps."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class StoredSteps:
-    """Source that returns the episode and time of replay steps by step index, also for evicted steps in a log."""
+    """Source of `Batch.origin` for replay buffers: maps the indices of stored or logged steps to episodes and times."""
 
     def __init__(self, ring: LinkedRing) -> None:
         self._ring: Any = weakref.ref(ring)
 
     def step(self, number: int) -> StepOrigin:
-        """Return episode, time and ending of the step with index `number`. Raise an error if it is not stored."""
+        """Return the origin (episode, time, ending) of the step with index `number`. Raise an error if it is gone."""
         with self._ring_of(number) as ring:
             slot = number % ring.capacity
             table, entry = ring.table, int(ring.links.entry[slot])
@@ -42,7 +42,7 @@ class StoredSteps:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episodes and times of the steps with the indices `numbers` [n], with None for unknown episodes."""
+        """Return the episodes and times of the steps with indices `numbers` [n]. Unknown episodes are None."""
         ring = self._held()
         if ring is None:
             return StepLocations([None], *np.zeros((2, len(numbers)), np.int64))
@@ -54,7 +54,7 @@ class StoredSteps:
 
     @contextmanager
     def _ring_of(self, number: int) -> Iterator[LinkedRing]:
-        """Yield the locked ring. Raise an error if it no longer stores the step with index `number`.
+        """Context manager that locks and returns the ring, after checking that the step with index `number` is stored.
 
         Raises:
             EpisodeStateError: the buffer or the step no longer exists.
@@ -90,7 +90,7 @@ class StoredSteps:
 
 
 def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a number that identifies each step's episode, and each step's time index, int64 [n] each.
+    """Return for each step a number that identifies its episode, and its time in the episode, int64 [n] each.
 
     A key is the table entry of a stored episode, -2 minus the serial number of an evicted one, or -1 if it is unknown.
     """
@@ -113,7 +113,7 @@ def _key_of(ring: LinkedRing, key: int) -> EpisodeKey | None:
 
 
 def make_batch(columns: dict[str, Any], ring: LinkedRing, numbers: np.ndarray) -> Batch:
-    """Create a batch with these columns, whose `origin` refers to the steps with the indices [B] or [B, W]."""
+    """Create a batch of `columns` whose steps have the indices `numbers` [B] or [B, W], for `Batch.origin`."""
     source = ring.source
     if source is None:
         source = ring.source = StoredSteps(ring)

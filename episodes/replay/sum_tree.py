@@ -1,4 +1,4 @@
-"""Sum tree: samples indices in proportion to their values, with vectorized reads and updates.
+"""`SumTree`: samples indices in proportion to their values, for prioritized replay.
 
 Each node of the tree has 16 children. The root has up to 512, so a tree of a million leaves has four levels:
 
@@ -24,7 +24,7 @@ _TOP_BYTE = np.uint64(56)
 
 
 class SumTree:
-    """Sum tree over `size` values >= 0 (leaves), initially 0, that samples indices in proportion to these values.
+    """Sum tree over `size` non-negative values (leaves), from which indices are sampled in proportion to their values.
 
     Attributes:
         total: sum of all values.
@@ -76,18 +76,18 @@ class SumTree:
         return self._levels[0][: self.size].copy()
 
     def get_state(self) -> list[np.ndarray]:
-        """Return copies of all tree levels, the leaf values first, for a checkpoint."""
+        """Return copies of all levels of the tree, leaf values first, for a checkpoint."""
         return [level.copy() for level in self._levels]
 
     def set_state(self, state: list[np.ndarray]) -> None:
-        """Restore the levels of a tree of the same size from the arrays that `get_state` returned."""
+        """Restore the tree from the levels that `get_state` of a tree of the same size returned."""
         if [level.shape for level in state] != [level.shape for level in self._levels]:
             raise ValueError("a sum tree of another size")
         self._levels = [level.copy() for level in state]
         self._sum_root()
 
     def find(self, amounts: np.ndarray) -> np.ndarray:
-        """Return the indices [n] of the leaves at which the cumulative sum of values exceeds each amount [n]."""
+        """Return for each of `amounts` [n] the first leaf at which the cumulative sum of values exceeds the amount."""
         nodes = self._begins.searchsorted(amounts, "right") - 1
         amounts = amounts - self._begins.take(nodes)
         firsts = np.arange(0, len(amounts) * _WIDTH, _WIDTH)
@@ -100,7 +100,7 @@ class SumTree:
         return nodes
 
     def draw(self, n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices and values of `n` random leaves, sampled in proportion to their values.
+        """Sample `n` leaves in proportion to their values, and return their indices and values.
 
         The values must not all be 0.
         """

@@ -321,8 +321,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         extra_model_outputs: Mapping[str, Any] | None = None,
         policy_version: int | None = None,
     ) -> None:
-        """Add one step: the action taken, and the reward and observation that the environment returned. Takes O(1)
-        time.
+        """Add one step: the action taken, and the reward and observation that the environment returned.
 
         All arguments are checked before anything is stored.
 

@@ -61,8 +61,7 @@ class TrackGetters:
         return len(self)
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Return the T steps as a dict of columns: `obs` (without the last observation), `actions`, `rewards`, flags
-        etc.
+        """Return the T steps as a dict of columns: `obs` (without the last one), `actions`, `rewards`, flags etc.
 
         The other columns are `t`, ids, infos and the extra model outputs.
 

@@ -34,9 +34,7 @@ def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, 
 
 
 def columns_of(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
-    """Return the T steps as a dict of columns (`obs`, `actions`, `rewards`, flags): lists for growing episodes, or
-    arrays.
-    """
+    """Return the T steps as a dict of columns (`obs`, `actions`, `rewards`, flags), as lists or arrays."""
     steps = len(tracks.rewards)
     flags = np.zeros((2, steps), bool)
     flags[:, -1:] = [[facts.ending.is_terminated], [facts.ending.is_truncated]]

@@ -1,4 +1,4 @@
-"""Storage of a replay buffer: arrays used as rings, and links between the steps of each episode."""
+"""Storage of a replay buffer: arrays that overwrite their oldest items, and links between the steps of episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planned writes to a replay ring, which are computed completely before the first of them is executed."""
+"""Planned writes to a replay ring. They are computed completely before the first one is executed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from episodes.tracks.infos import Infos
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Recorded steps to write to the replay ring, with the positions of their neighbours and observations.
+    """New steps to be written to a replay ring, with links to their neighbours and observations.
 
     Attributes:
         observations: nested arrays.
@@ -38,7 +38,7 @@ class Block:
     versions: Any = None
 
     def in_order(self, order: np.ndarray) -> Block:
-        """Return the same steps with their links in the order given by the indices `order` [S]."""
+        """Return the same steps, with their links, in the order of the indices `order` [S]."""
         rows = self.step_rows[order] if isinstance(self.step_rows, np.ndarray) else order
         versions = self.versions[order] if isinstance(self.versions, np.ndarray) else self.versions
         places = order.argsort()
@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Plan of where new steps go in the replay ring, and which episodes lose steps as a result.
+    """Reserved part of a replay ring for new steps, and the episodes whose oldest steps are evicted for it.
 
     Attributes:
         head: index of the first new step.
@@ -71,7 +71,7 @@ class Reservation:
 
 @dataclass(slots=True, eq=False)
 class Addition:
-    """All writes of one addition to the replay ring, computed in advance. Writing it twice has the effect of once.
+    """Complete plan of the writes that add steps to a replay ring. Executing it twice has the same result as once.
 
     Attributes:
         reservation: indices and evictions.
@@ -87,12 +87,12 @@ class Addition:
 
 
 class StagedSource(Protocol):
-    """Interface of a recorder whose newest steps are kept in memory and not yet written to the replay ring."""
+    """Interface of a recorder that holds its newest steps in memory until they are written to the replay ring."""
 
     def build_addition(self, ring: Any) -> tuple[Addition, Any]:
-        """Return the planned writes of all steps not yet in the ring, and the argument for `proceed` afterwards."""
+        """Return the plan for writing all held steps to the ring, and the argument of the later call of `proceed`."""
         ...
 
     def proceed(self, continuation: Any) -> None:
-        """Forget the steps that were just written to the ring, and take over the state afterwards. May be repeated."""
+        """Drop the steps that were written to the ring, and switch to the state after them. May be repeated."""
         ...

@@ -1,4 +1,4 @@
-"""Episode ids generated from a random prefix and serial numbers, so that a buffer need not store the ids.
+"""Episode ids computed from a random prefix and serial numbers, so that a buffer need not store each id.
 
     id      5f0c2ab9d31e47c8806b | 00000000002a       prefix, serial number
 
@@ -18,7 +18,7 @@ _PREFIX_BYTES = 10  # of 16 bytes of an id
 
 
 class EpisodeIds:
-    """Generator of episode ids that are computed from a random prefix and the episode's serial number.
+    """Generator of episode ids: an id is computed from a random prefix and the episode's serial number.
 
     Attributes:
         num: serial number of the next episode.
@@ -40,12 +40,12 @@ class EpisodeIds:
         return f"{self._prefixes[bisect_right(self._begins, serial) - 1]}{serial:012x}"
 
     def take(self) -> str:
-        """Reserve the next serial number, and return the id of that episode."""
+        """Use up the next serial number, and return the id of its episode."""
         self.num += 1
         return self.id_of(self.num - 1)
 
     def get_state(self) -> dict[str, Any]:
-        """Return all prefixes, their first serial numbers and the next serial number as a dict, for a checkpoint."""
+        """Return prefixes and serial numbers as a dict, for a checkpoint."""
         return {"num": self.num, "begins": list(self._begins), "prefixes": list(self._prefixes)}
 
     @classmethod

@@ -24,7 +24,7 @@ _ARRAYS = ("first", "last", "serials")
 
 
 class _Facts(dict[int, EpisodeFacts]):
-    """Metadata of episodes by their row number in the episode table, with a common default for recorded episodes."""
+    """Dict from episode table row to the episode's metadata, with a common default for recorded episodes."""
 
     recorded = NO_FACTS
 
@@ -33,7 +33,7 @@ class _Facts(dict[int, EpisodeFacts]):
 
 
 class _CustomData(dict[int, dict[str, Any] | None]):
-    """Custom data of episodes by their row number in the episode table, or None for episodes without custom data."""
+    """Dict from episode table row to the episode's custom data, with the default None."""
 
     def __missing__(self, entry: int) -> None:
         return None
@@ -41,7 +41,7 @@ class _CustomData(dict[int, dict[str, Any] | None]):
 
 @dataclass(slots=True, eq=False)
 class TableChange:
-    """Planned change of the episode table: rows of episodes that are removed, and rows, ids and data of new ones.
+    """Planned change of the episode table: rows to free, and the rows, ids and metadata of new episodes.
 
     Attributes:
         places: indices of `order` that change.
@@ -71,7 +71,7 @@ class TableChange:
 
 
 class EpisodeTable:
-    """Table with one row ("entry") for each episode that has steps in the ring. Rows of removed episodes are reused.
+    """Table of the episodes in a replay ring, one row ("entry") each. The rows of removed episodes are reused.
 
     All entries are in one array, the used ones in front. `change` computes a change and `apply` makes it. An
     interrupted `apply` can be called again.
@@ -111,7 +111,7 @@ class EpisodeTable:
         return self._all[: self._num_used]
 
     def find(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the row number (entry) of each episode id in the table, int64 [n], or -1 for ids not stored."""
+        """Return the table row (entry) of each of the episode ids `ids`, int64 [n], or -1 if an id is not stored."""
         return np.fromiter(map(self._entries.get, ids, repeat(NONE)), np.int64)
 
     def id_of(self, entry: int) -> str:
@@ -128,7 +128,7 @@ class EpisodeTable:
         return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)
 
     def acting_pipelines(self) -> frozenset[str | None]:
-        """Return the acting pipelines of all stored episodes, with None if one is unknown."""
+        """Return the preprocessing of the stored episodes as a set of JSON texts, with None if one is unknown."""
         if self._pipelines is None:
             texts = {facts.acting_pipeline for facts in self.facts.values()}
             if len(self.facts) < len(self):
@@ -143,7 +143,7 @@ class EpisodeTable:
     # --- changing ------------------------------------------------------------------------------------------------
 
     def change(self, closed: np.ndarray, num_opened: int) -> TableChange:
-        """Plan to remove the episodes in the rows `closed` [k], and to assign rows to `num_opened` new episodes."""
+        """Plan to free the table rows `closed` [k], and to assign rows to `num_opened` new episodes."""
         used, surplus = self._num_used, num_opened - len(closed)  # removed entries are reused at once
         while used + surplus > len(self._all):
             self._grow()
@@ -202,7 +202,7 @@ class EpisodeTable:
         self._all = np.concatenate([self._all, np.arange(size, 2 * size)])
 
     def detach_id(self, id_: str) -> None:
-        """Forget the id of a stored episode, so that a later chunk with this id counts as a new episode."""
+        """Remove the id of a stored episode from the lookup. A later chunk with this id starts a new episode."""
         self._entries.pop(id_, None)
 
     # --- state ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Infos of the observations in a replay ring as columns by key, built when infos are first sampled."""
+"""`InfoColumns`: infos of a replay ring's observations as one array per key, built when infos are first sampled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn
 
 
 class HasInfos(Protocol):
-    """Interface of a replay ring that stores infos of observations."""
+    """Interface of a replay ring that stores the infos of its observations."""
 
     infos: InfoSegments
     num_rows: int
@@ -25,7 +25,7 @@ class HasInfos(Protocol):
 
 
 class InfoColumns:
-    """Cached columns of info values: an array per key path with a value for each observation in the ring.
+    """Cache of info values as columns: for each key path an array with one value per observation in the ring.
 
     The columns are derived from the ring's `infos`. Each segment is copied once, when infos are sampled after it was
     added. A buffer whose infos are never sampled has no columns.
@@ -44,7 +44,7 @@ class InfoColumns:
         self.are_exact = True
 
     def columns(self, ring: HasInfos, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the info values [...] at ring positions, by key path, and by "_<path>" whether they are present.
+        """Return info values at the ring positions `rows` by key path, and as "_<path>" whether each is present.
 
         Missing values are zeros.
         """
@@ -53,7 +53,7 @@ class InfoColumns:
         return result | {path: column.take(rows) for path, column in self._paths.items()}
 
     def dicts(self, ring: HasInfos, rows: np.ndarray) -> list[dict[str, Any]] | None:
-        """Return the infos at ring positions [n] as dicts, or None if the columns lost the type of a value."""
+        """Return the infos at the ring positions `rows` [n] as dicts. None if the columns lost the type of a value."""
         self._add_new_rows(ring)
         if not self.are_exact:
             return None
@@ -88,7 +88,7 @@ class InfoColumns:
 
 
 def _typed(column: Column) -> Column:
-    """Convert a column of strings in compact form to an array column. Other columns are returned unchanged."""
+    """Convert a compactly stored string column to an array column. Other columns are returned unchanged."""
     dtype = column.text_dtype() if isinstance(column, PackedColumn) else None
     if dtype is None:
         return column
@@ -99,7 +99,7 @@ def _typed(column: Column) -> Column:
 
 
 class _PathColumn:
-    """Info values of one key path for all observations in a ring, [num_rows + 1, ...]. The last row is padding."""
+    """Values of one info key for all observations in a ring, [num_rows + 1, ...]. The last row is padding."""
 
     __slots__ = ("num_rows", "plain", "present", "values")
 
@@ -119,7 +119,7 @@ class _PathColumn:
         put(self.values, self.num_rows, position, np.full((count, *self.values.shape[1:]), nothing))
 
     def put(self, position: int, column: Column) -> bool:
-        """Write info values from ring position `position` on, and return False if their type could not be kept."""
+        """Write info values from ring position `position` on. Return False if the column cannot keep their type."""
         exact = isinstance(column, TypedColumn) and self._fits(column)
         if not exact:
             self._convert_to_objects()
@@ -129,7 +129,7 @@ class _PathColumn:
         return exact
 
     def _fits(self, column: TypedColumn) -> bool:
-        """Return whether new info values have this column's dtype and shape. String arrays are widened if needed."""
+        """Return True if new info values have the column's dtype and shape. String columns are widened if needed."""
         dtype, other_dtype = self.values.dtype, column.values.dtype
         if column.holds_objects or column.plain != self.plain or column.values.shape[1:] != self.values.shape[1:]:
             return False
@@ -154,7 +154,7 @@ class _PathColumn:
 
 
 def _all_values(column: Column) -> list[Any]:
-    """Return all values of an info column as a list, with None for missing values."""
+    """Return the values of an info column as a list, with None for observations without this info."""
     present_rows = column.present
     values = iter(column.list(present_rows.nonzero()[0]))
     return [next(values) if real else None for real in present_rows.tolist()]

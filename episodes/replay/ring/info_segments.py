@@ -1,4 +1,4 @@
-"""Infos of the observations in a replay ring, stored in the groups in which they were added."""
+"""`InfoSegments`: infos of a replay ring's observations, stored as the groups in which they were added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 
 class InfoSegments:
-    """Infos of the observations in a replay ring, by observation number. Observations without infos take no memory.
+    """Storage of infos by the running number of their observation. Observations without infos take no memory.
 
     Attributes:
         starts: row number of each segment's first info.
@@ -34,14 +34,17 @@ class InfoSegments:
         return self._lists[1]
 
     def append(self, start: int, infos: Infos) -> None:
-        """Add the infos of consecutive observations, the first with number `start`. A repeated call has no effect."""
+        """Add the infos of consecutive observations, of which the first has the number `start`.
+
+        A repeated call has no effect.
+        """
         if isinstance(infos, EmptyInfos) or not len(infos) or (self.starts and self.starts[-1] == start):
             return
         self.parts[len(self.starts) :] = [infos]
         self.starts.append(start)
 
     def drop_before(self, row: int) -> None:
-        """Free each group of infos whose observations all have numbers below `row`."""
+        """Free the groups of infos that belong only to observations with numbers below `row`."""
         while self._dropped < len(self.starts) and self._stop(self._dropped) <= row:
             self.parts[self._dropped] = EmptyInfos(0)
             self._dropped += 1

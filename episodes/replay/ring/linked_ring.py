@@ -1,4 +1,4 @@
-"""Ring storage of steps with links between neighbouring steps of an episode. Each observation is stored once.
+"""`LinkedRing`: ring storage of steps, linked to the neighbouring steps of their episode and to their observations.
 
 Step number k is at position k % capacity. Observations have a ring of their own, which is a little larger, since an
 episode of T steps has T + 1 observations. Both only move forward: when a step replaces the oldest one, nothing else
@@ -40,7 +40,7 @@ _BEFORE, _AFTER = "/before", "/after"  # fields of records: the observations at 
 
 
 class LinkedRing:
-    """Ring storage of the newest `capacity` steps, each with links to its observations and neighbouring steps.
+    """Storage of the newest `capacity` steps. Each step is linked to its two observations and its neighbours.
 
     An addition is computed first (`reserve`, then an `Addition`), which changes nothing, and then assigned to `work`.
     From that assignment on it belongs to the ring. If writing it is interrupted, by Ctrl-C or for lack of memory,
@@ -104,7 +104,7 @@ class LinkedRing:
         self.clear()
 
     def clear(self) -> None:
-        """Remove all steps, also recorded ones not yet written. Dtypes and shapes stay fixed, step numbers continue."""
+        """Remove all steps, staged ones included. Dtypes and shapes stay fixed, and step indices continue."""
         num_skipped = -self.head % self.capacity
         self.__dict__.update(  # one call, so that no interrupt leaves a part of it
             staged=None,
@@ -131,13 +131,13 @@ class LinkedRing:
                 files.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Raise `EpisodeStateError`, since only a closed ring lacks attributes."""
+        """Raise `EpisodeStateError` for missing attributes, which only a closed ring lacks."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise EpisodeStateError("the replay buffer is closed; make another one, with resume=True if it has files")
 
     def replace_contents(self, source: LinkedRing) -> None:
-        """Replace this ring's contents by the contents of the ring `source`, which must not be used afterwards."""
+        """Take over the contents of the ring `source`, which must not be used afterwards."""
         stays = ("lock", "allocator", "resume_point", "log")
         contents = {name: value for name, value in vars(source).items() if name not in stays}
         self.__dict__.update(
@@ -146,7 +146,7 @@ class LinkedRing:
         self.keep_log(None if self.log is None else self.log.size)
 
     def keep_log(self, size: int | None) -> None:
-        """Start to log the episodes and times of the newest `size` steps, evicted ones included. None: stop."""
+        """Log the episode and time of the newest `size` steps, evicted steps included. None stops the log."""
         self.log = StepLog(size) if size else None
         if self.log is not None:
             slots = positions(self.tail, len(self), self.capacity)
@@ -178,7 +178,7 @@ class LinkedRing:
         return self._observations is not None
 
     def check(self, observations: Any, tracks: dict[str, Any]) -> None:
-        """Raise an error unless new observations and per-step arrays [k, ...] fit the stored dtypes and shapes.
+        """Raise an error unless new observations and step arrays [k, ...] have the stored dtypes and shapes.
 
         Args:
             observations: nested arrays [k, ...].
@@ -207,7 +207,7 @@ class LinkedRing:
                 self.tracks[name].check(items)
 
     def create_missing(self, observations: Any, tracks: dict[str, Any], has_versions: bool = False) -> None:
-        """Create ring arrays that do not exist yet, with the dtypes and shapes of the given observations and steps.
+        """Allocate missing ring arrays, in the dtypes and shapes of the given observations and step arrays.
 
         Args:
             tracks: the step tracks by name; empty before the first step.
@@ -263,7 +263,7 @@ class LinkedRing:
         return created | {"_own_tracks": unrecorded, "tracks": rings, "columns": created["columns"] | columns}
 
     def _created_records(self, small: Fields, observations: TrackRing | None, allocator: Allocator) -> dict[str, Any]:
-        """Return the step records, step links and what is stored in the records, by attribute name."""
+        """Allocate the step records. Return a dict of attributes: the records, and the links and arrays inside."""
         ends: dict[str, np.ndarray] = {}
         if observations is not None and is_small(observations.data):
             ends = dict.fromkeys((_BEFORE, _AFTER), observations.data)
@@ -291,7 +291,7 @@ class LinkedRing:
     # --- writing what was decided --------------------------------------------------------------------------------
 
     def flush_staged(self) -> None:
-        """Complete an interrupted write, and write the steps that recorders still keep in memory."""
+        """Complete an interrupted write, then write the steps that recorders still hold in memory."""
         if self.work is not None:
             self._finish()
         if self.staged is not None:
@@ -300,7 +300,7 @@ class LinkedRing:
             self._run(partial(self._write_staged, addition, staged, continuation))
 
     def add(self, addition: Addition) -> None:
-        """Execute the planned writes of an addition. If interrupted, the next use of the ring repeats all of them."""
+        """Execute the planned writes `addition`. If interrupted, the next use of the ring repeats the writes."""
         self._run(partial(self.write, addition))
 
     def _write_staged(self, addition: Addition, staged: StagedSource, continuation: Any) -> None:
@@ -309,7 +309,7 @@ class LinkedRing:
         self.staged = None
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Call `work`. If it is interrupted, the next use of the ring calls it again."""
+        """Call `work`. If the call is interrupted, the next use of the ring repeats it."""
         self.work = work
         self._finish()
 
@@ -321,7 +321,7 @@ class LinkedRing:
     # --- reserving space ---------------------------------------------------------------------------------------
 
     def reserve(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
-        """Plan an addition: compute the indices of the new steps, and which episodes lose old steps.
+        """Plan room for new steps: their indices, and the episodes that lose their oldest steps.
 
         The only change is a larger ring of observations if it is too small.
 
@@ -341,7 +341,7 @@ class LinkedRing:
         return reservation
 
     def _plan_eviction(self, stop: int, head: int, tail: int) -> Reservation:
-        """Compute which episodes lose their first steps, or all, if the steps with numbers below `stop` are evicted."""
+        """Determine which episodes lose some or all steps if the steps with indices below `stop` are evicted."""
         if stop == self.tail:
             return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
         count, start = stop - self.tail, self.tail % self.capacity
@@ -359,13 +359,13 @@ class LinkedRing:
         return Reservation(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
 
     def widen(self, window: int) -> None:
-        """Keep observations longer, so that a step's two observations may be up to `window` positions apart."""
+        """Keep observations longer, so that the two observations of a step may be `window` ring positions apart."""
         if window > self.window:
             self.kept_from = max(self.kept_from - (window - self.window), 0)
             self.window = window
 
     def evict_before(self, number: int) -> None:
-        """Evict all steps with numbers below `number`, also if the ring is not full."""
+        """Evict all steps with indices below `number`, even if the ring is not full."""
         with self.lock:
             self.flush_staged()
             if number > self.tail:
@@ -374,7 +374,7 @@ class LinkedRing:
                 self.add(Addition(reservation, self.table.change(reservation.closed, 0)))
 
     def oldest_row(self, tail: int) -> int:
-        """Return the number of the oldest observation that steps from number `tail` on still need."""
+        """Return the number of the oldest observation that the steps from index `tail` on still need."""
         if tail >= self.head:
             return max(self.rows_head - self.window, 0)
         latest = self.rows_head - 1
@@ -387,7 +387,7 @@ class LinkedRing:
         return max(self.lost_rows, self.rows_head - self.num_rows)
 
     def _grow_rows(self, needed: int, num_steps: int) -> None:
-        """Replace the observation ring by a larger one, which many short episodes need for their first observations."""
+        """Replace the observation ring by a larger one, as needed if many short episodes begin."""
         expected = needed * self.capacity // max(num_steps, 1)
         size = max(needed, min(expected, 2 * self.capacity + self.window)) + self.capacity // 64 + 1
         first, old = self.first_row, self._observations
@@ -405,7 +405,7 @@ class LinkedRing:
             self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
-        """Replace the observation ring by a larger ring, and the steps' links to observations by the links `rows`."""
+        """Install a larger observation ring of `num_rows` rows, and the steps' new links `rows` to it."""
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations
@@ -414,7 +414,7 @@ class LinkedRing:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def write(self, addition: Addition) -> None:
-        """Execute the planned writes of an addition on the ring's arrays. A repeated call has the same effect."""
+        """Execute the planned writes `addition` on the ring's arrays. Executing them twice has the same result."""
         reservation, block, rows_head, num_steps = (
             addition.reservation,
             addition.block,
@@ -462,7 +462,10 @@ class LinkedRing:
             put(self.beside[1].items, self.capacity, start, source.take(block.links[NEXT_ROW], mode=UNCHECKED))
 
     def _write_endings(self, start: int, block: Block) -> None:
-        """Write the flags of terminated and truncated steps (and the rewards, if both share a 64-bit word)."""
+        """Write the terminated and truncated flags of new steps.
+
+        Rewards are written too if they share a 64-bit word with the flags.
+        """
         if self._word is not None:
             rewards = block.tracks[REWARDS].astype(np.float32, copy=False)
             self._word.write(start, rewards.view(np.uint32), block.step_rows)
@@ -474,7 +477,7 @@ class LinkedRing:
                 flags[(start + steps) % self.capacity] = True
 
     def copy_observations_into_records(self) -> None:
-        """Copy each step's two observations into its record, for fast sampling, if the records store observations."""
+        """Copy each step's two observations into its record, so that sampling reads them from the same cache line."""
         if self.beside is not None:
             slots = positions(self.tail, len(self), self.capacity)
             for ring, rows in zip(self.beside, (self.links.row, self.links.next_row), strict=True):
@@ -483,24 +486,24 @@ class LinkedRing:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def slot_numbers(self, slots: np.ndarray) -> np.ndarray:
-        """Return the numbers (running counts) of the steps at the ring positions `slots`, in the same shape."""
+        """Return the step indices (running counts) of the steps at the ring positions `slots`."""
         return numbers_at(slots, self.head, self.capacity)
 
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the numbers (running counts) of the observations at the observation ring positions `rows`."""
+        """Return the numbers (running counts) of the observations at the positions `rows` of the observation ring."""
         return numbers_at(rows, self.rows_head, self.num_rows)
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
-        """Return the time index after the newest step of each episode, given by rows `entries` [n] of `table`."""
+        """Return the time of the next step of each of the episodes in the table rows `entries` [n]."""
         return self.links.t[self.table.last.take(entries)] + 1
 
     def have_ended(self, entries: np.ndarray) -> np.ndarray:
-        """Return whether each episode, given by rows `entries` [n] of `table`, has ended, bool [n]."""
+        """Return whether the newest stored step ended the episode, for each of the table rows `entries` [n]."""
         last = self.table.last.take(entries)
         return self.track(TERMINATEDS)[last] | self.track(TRUNCATEDS)[last]
 
     def track(self, name: str) -> Any:
-        """Return the ring arrays [capacity + 1, ...] of one quantity, such as "rewards"."""
+        """Return the ring arrays [capacity + 1, ...] of the time series `name`, such as "rewards"."""
         return self.tracks[name].data
 
 

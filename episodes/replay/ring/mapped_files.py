@@ -1,4 +1,4 @@
-"""Directory with the memory-mapped array files of a replay buffer, locked while the buffer uses these files.
+"""`MappedFiles`: directory of a replay buffer's memory-mapped arrays, locked while the buffer uses it.
 
 lock            held (flock) by the buffer that uses the directory
 ring_1.npy ...  the arrays, of full size from the beginning
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20  # bytes that are written at once where the system cannot reser
 
 
 class MappedFiles:
-    """Memory-mapped `.npy` files in a directory that is locked against other replay buffers.
+    """Directory of memory-mapped `.npy` files, locked so that no other replay buffer opens it.
 
     The directory stays locked until `close`. An object that is dropped without `close` releases the lock, with a
     `ResourceWarning`.
@@ -51,7 +51,7 @@ class MappedFiles:
         self._lock = _locked(folder / "lock")
 
     def close(self) -> None:
-        """Release the lock on the directory. Mapped arrays stay readable, but no new array can be created."""
+        """Release the lock on the directory. Existing arrays stay readable, but no new array can be created."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -63,7 +63,7 @@ class MappedFiles:
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def expect(self, names: Sequence[str]) -> None:
-        """Announce that the next calls of `array` reopen the existing files `names`, in this order.
+        """Make the next calls of `array` reopen the existing files `names`, in this order, instead of creating files.
 
         Raises:
             UnreadableData: a name is not that of an array file, or occurs twice.
@@ -76,13 +76,13 @@ class MappedFiles:
         self._reopened = list(names)
 
     def finish_expected(self) -> None:
-        """Let `array` create new files again. Raise `UnreadableData` if a file of `expect` was not reopened."""
+        """Make `array` create new files again. Raise `UnreadableData` if some file of `expect` was not reopened."""
         left, self._reopened = self._reopened, None
         if left:
             raise UnreadableData(f"{self.folder}: the state names {len(left)} files that the buffer has no arrays for")
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array mapped from a new file, or after `expect` from the next announced file.
+        """Create a file and return a memory-mapped array of it, or reopen the next file that `expect` announced.
 
         Raises:
             OSError: the file cannot be created, for example because the disk is full.
@@ -132,19 +132,19 @@ class MappedFiles:
                 self.names.remove(name)
 
     def remove_all_but(self, names: Iterable[str]) -> None:
-        """Delete all files in use except `names`. Nothing is deleted while files announced by `expect` are reopened."""
+        """Delete all array files in use except `names`. Nothing is deleted while existing files are being reopened."""
         if self._reopened is None:
             self.remove(set(self.names).difference(names))
 
     def remove_unused(self) -> None:
-        """Delete array files in the directory that this buffer does not use, such as files of a killed process."""
+        """Delete array files in the directory that the buffer does not use, such as those of a killed process."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
                 file.unlink(missing_ok=True)
 
 
 def file_name_of(array: np.ndarray) -> str | None:
-    """Return the name of the file from which an array (or the array it views) is memory-mapped, or None."""
+    """Return the name of the file from which an array or its base array is memory-mapped, or None if there is none."""
     base: Any = array
     while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
         base = getattr(base, "base", None)
@@ -152,7 +152,7 @@ def file_name_of(array: np.ndarray) -> str | None:
 
 
 def _locked(file: Path) -> int:
-    """Open a file and lock it exclusively, and return its descriptor. Raise `InvalidArgument` if it is locked."""
+    """Open and lock a file, and return its descriptor. Raise `InvalidArgument` if another process holds the lock."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,7 +175,7 @@ def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Allocate the disk space of a file in advance, so that no later write to the mapped array can fail."""
+    """Allocate disk space for a whole file, so that later writes to the mapped array cannot fail on a full disk."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except (AttributeError, OSError) as error:  # macOS has no such call, and some file systems refuse it
@@ -186,7 +186,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Map an existing `.npy` file into memory, after validating its header and size.
+    """Memory-map an existing `.npy` file, after checking that it holds an array of this shape and dtype.
 
     Reading a map beyond the end of its file would end the process.
     """

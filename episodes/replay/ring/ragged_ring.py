@@ -1,4 +1,4 @@
-"""Ring of items with different lengths: a start and a length per position, and a second ring with the values.
+"""`RaggedRing`: ring of items of different lengths, with a start and a length per item and a ring of values.
 
     positions   0      1      2      3            start and length of each item
     values      | item 4 | free ... | item 1 | item 2 | item 3 |
@@ -20,7 +20,7 @@ _LEAST = 1024  # values of a new ring
 
 
 class RaggedRing:
-    """Ring of items with different lengths at `size` positions. Position `size` has an empty item, for padding.
+    """Ring of `size` items of different lengths. Position `size` holds an empty item, for padding.
 
     It is a leaf of the nested arrays of a `TrackRing`.
 
@@ -47,12 +47,12 @@ class RaggedRing:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the ring as reported to callers: `(size + 1, -1, ...)`, where -1 is the variable item length."""
+        """Shape of the ring as shown to callers: `(size + 1, -1, ...)`, with -1 for the variable length."""
         return (self.size + 1, LENGTH, *self.kind.value_shape)
 
     @property
     def size_of_values(self) -> int:
-        """Number of values that fit into the allocated memory."""
+        """Number of values for which memory is allocated."""
         return len(self._contents[0])
 
     @property
@@ -61,7 +61,7 @@ class RaggedRing:
         return self._contents[0].nbytes + self._contents[1].nbytes + self._lengths.nbytes
 
     def write(self, start: int, items: Ragged) -> None:
-        """Write up to `size` items from position `start` on, wrapping around at the end. May be called twice."""
+        """Write up to `size` items from position `start` on, and wrap around at the end. The call may be repeated."""
         slots, flat = (start + np.arange(len(items))) % self.size, items.flat
         self._make_room(slots, len(flat))
         values, starts, tail, head = self._contents
@@ -74,7 +74,7 @@ class RaggedRing:
         self._contents = values, starts, tail, head + len(flat)
 
     def _make_room(self, slots: np.ndarray, num: int) -> None:
-        """Free the values of the items at `slots`, and allocate memory if `num` values of new items do not fit."""
+        """Free the values of the old items at `slots`, and allocate more memory if `num` new values need it."""
         values, starts, tail, head = self._contents
         if head + num - tail <= len(values):
             return

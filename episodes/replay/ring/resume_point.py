@@ -1,4 +1,4 @@
-"""Files in a replay buffer's directory from which a new process resumes the buffer.
+"""`ResumePoint`: files from which a new process resumes a memory-mapped replay buffer.
 
     state.msgpack   the state at the last `save`, with a checksum
     tail            8 bytes: the number of the oldest step that is whole; written before steps are overwritten
@@ -30,7 +30,7 @@ _TAIL_BITS = 48
 
 
 class ResumePoint:
-    """Saved state of a memory-mapped replay ring, kept valid while the ring overwrites saved steps."""
+    """Saved state of a memory-mapped replay ring, which stays usable while the ring overwrites old steps."""
 
     def __init__(self, files: MappedFiles) -> None:
         self.files = files
@@ -38,12 +38,12 @@ class ResumePoint:
         self._digest = b""  # of the saved state
 
     def before_write(self, tail: int) -> None:
-        """Record on disk that steps with numbers below `tail` may be overwritten from now on."""
+        """Record on disk that steps with indices below `tail` may be overwritten from now on."""
         if self._tail is not None:
             self._tail[0] = _with_check(tail)
 
     def before_move(self, names: list[str], numbers: dict[str, int], rows: list[np.ndarray]) -> None:
-        """Record on disk that the observations are now in the larger files `names`, at other positions.
+        """Record on disk that the observations moved to the larger files `names`, and their new positions.
 
         Args:
             numbers: numbers of the ring that change, by name.
@@ -54,7 +54,7 @@ class ResumePoint:
             write_document(self.files.folder / _MOVED, moved)
 
     def save(self, state: dict[str, Any], tail: int) -> None:
-        """Save the state of the ring (all but its mapped arrays) to disk. After an error the old state remains.
+        """Save the state of the ring, without its mapped arrays, to disk. After an error the old state remains valid.
 
         Raises:
             WrongType: msgpack cannot hold a value. The message names it.
@@ -72,7 +72,7 @@ class ResumePoint:
         self._tail = None
 
     def load(self, restore: Callable[[dict[str, Any], int], None]) -> bool:
-        """Read the saved state and call `restore` with this state. Return False if no state was saved.
+        """Call `restore` with the state saved on disk. Return False if there is none.
 
         Raises:
             UnreadableData: a file is damaged, or `restore` failed because of its content.
@@ -115,12 +115,12 @@ class ResumePoint:
 
 
 def _with_check(tail: int) -> int:
-    """Return a step number and its 16-bit checksum as one 64-bit integer, which memory can store atomically."""
+    """Pack a step index and its 16-bit checksum into one 64-bit integer, which is written atomically."""
     return tail | crc_hqx(tail.to_bytes(_TAIL_BITS // 8, "little"), 0x1D0F) << _TAIL_BITS
 
 
 def write_document(file: Path, content: dict[str, Any]) -> bytes:
-    """Write a dict with a checksum to a file atomically, and return the checksum.
+    """Write a dict with a checksum to a file in one atomic step, and return the checksum.
 
     Raises:
         WrongType: msgpack cannot hold a value. The message names it.
@@ -138,7 +138,7 @@ def write_document(file: Path, content: dict[str, Any]) -> bytes:
 
 
 def read_document(file: Path) -> tuple[bytes, dict[str, Any]]:
-    """Return checksum and content of a file that `write_document` wrote. Raise `UnreadableData` if it is damaged.
+    """Return the checksum and the content of a file of `write_document`. Raise `UnreadableData` if it is damaged.
 
     Raises:
         UnreadableData: the file is damaged, or something else.
@@ -164,7 +164,7 @@ def _digest_of(document: bytes) -> bytes:
 
 
 def _bytes_of(file: Path) -> bytes:
-    """Return the bytes of a regular file. Raise `UnreadableData` for symbolic links and pipes."""
+    """Return the content of a regular file. Raise `UnreadableData` for symbolic links and pipes."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:

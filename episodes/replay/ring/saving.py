@@ -1,4 +1,4 @@
-"""Convert a replay ring to a dict of plain values for a checkpoint, and back without any loss."""
+"""Conversion of a replay ring to a dict of plain values for a checkpoint, and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
 
 
 def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
-    """Create a ring from a dict that `ring_state` returned. The allocator of `ring` allocates its arrays.
+    """Create a ring with the contents of a dict that `ring_state` returned, in arrays allocated as those of `ring`.
 
     Raises:
         InvalidArgument: the state has another capacity.

@@ -1,4 +1,4 @@
-"""Links of each step in a replay ring: to its two observations, and to the previous and next step of its episode.
+"""`StepLinks`: links from each step in a replay ring to its two observations and its neighbours in the episode.
 
 A link without a neighbour points at its own step. So following links needs no branches: walks stay at the end of an
 episode.
@@ -33,7 +33,7 @@ STEP_FIELDS = {"/next": _INT64, "/t": _INT64, "/entry": _INT64, "/previous": _IN
 
 
 class StepLinks:
-    """Links from each of `capacity` ring positions to the step's observations and neighbours, arrays [capacity + 1].
+    """Links of the steps at `capacity` ring positions to observations and neighbouring steps, arrays [capacity + 1].
 
     The last position belongs to no step. It is used for padding.
 
@@ -56,11 +56,11 @@ class StepLinks:
         self.arrays = (self.row, self.next_row, self.next, self.previous, self.entry, self.t)
 
     def pad_with(self, row: int) -> None:
-        """Set both observations of the padding step (at position `capacity`) to the observation position `row`."""
+        """Let the padding step (at position `capacity`) refer to the observation at position `row`."""
         self.row[self.capacity] = self.next_row[self.capacity] = row
 
     def append(self, start: int, links: np.ndarray) -> None:
-        """Write the links [6, k] of new steps from position `start` on, and link their previous steps to the new steps.
+        """Write the links [6, k] of new steps from position `start` on, and link the preceding steps to them.
 
         In `links`, NEXT of a step is its own position, and so is PREVIOUS of an episode's first step.
         """
@@ -74,11 +74,11 @@ class StepLinks:
         self.next[links[PREVIOUS]] = links[NEXT]
 
     def put_rows(self, rows: np.ndarray, next_rows: np.ndarray) -> None:
-        """Set the positions of the observations before and after each of the first `len(rows)` steps."""
+        """Set the links of the first `len(rows)` steps to the observations before (`rows`) and after (`next_rows`)."""
         self.row[: len(rows)], self.next_row[: len(rows)] = rows, next_rows
 
     def chain(self, slots: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """Link the steps at `slots` [n] one after another, in separate chains that start at the indices `begins` [k].
+        """Link the steps at `slots` [n] in order. A separate chain starts at each of the indices `begins` [k].
 
         Return the indices of the last steps of the chains.
         """

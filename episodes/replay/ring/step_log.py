@@ -1,4 +1,4 @@
-"""Log of the episode and time of the newest steps in a ring, kept for a while after the steps are evicted."""
+"""`StepLog`: episode and time of the newest steps of a ring, kept for a while after the steps are evicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEW = 1024  # up to this number, ids of forgotten steps are kept
 
 
 class StepLog:
-    """Log that returns the episode and time of the newest `size` steps, stored or evicted, at 16 bytes per step.
+    """Log of the episode and time of the newest `size` steps, evicted steps included. A step takes 16 bytes.
 
     The values are those of the steps' links, so each addition costs one contiguous copy. Ids are stored only if they do
     not follow from the serial number. All writes may be repeated.
@@ -28,7 +28,7 @@ class StepLog:
         self._too_many = _FEW
 
     def name(self, table: EpisodeTable, change: TableChange) -> None:
-        """Record the ids of new episodes in `change`, an executed change of the episode table."""
+        """Record the ids of episodes that an executed table change has added."""
         if change.facts is not None:
             self._name(table, change.opened)
         elif change.ids is not None:
@@ -55,17 +55,17 @@ class StepLog:
         self._too_many = max(2 * len(self._named), _FEW)
 
     def begin(self, number: int, entries: np.ndarray, t: np.ndarray, table: EpisodeTable) -> None:
-        """Restart the log with the k steps that are stored now, the first with step index `number`."""
+        """Restart the log with the k stored steps, of which the first has the step index `number`."""
         self._first, self._named = None, {}
         self._name(table, table.order)
         self.write(number, table.serials[entries], t)
 
     def _reaches(self, head: int) -> int:
-        """Return the index of the oldest step in the log, given the index `head` of the next step."""
+        """Return the index of the oldest logged step. The next step to be added has the index `head`."""
         return head if self._first is None else max(self._first, head - self.size)
 
     def find(self, numbers: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return which step indices `numbers` [n] are in the log, and serial numbers and times of the found steps.
+        """Return which of the step indices `numbers` [n] are logged, and the episodes and times of those.
 
         The newest step is `head` - 1.
         """
@@ -74,6 +74,6 @@ class StepLog:
         return known, self._serials[at], self._t[at]
 
     def key_of(self, serial: int, table: EpisodeTable) -> EpisodeKey:
-        """Return the `EpisodeKey` of the episode with a serial number, from the log or from the episode table."""
+        """Return the `EpisodeKey` of the episode with the serial number `serial`."""
         named = self._named.get(serial) or table.names.id_of(serial)
         return EpisodeKey(named) if isinstance(named, str) else named

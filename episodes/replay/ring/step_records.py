@@ -1,4 +1,4 @@
-"""Small arrays of a replay ring, interleaved step by step, so that sampling a step reads one CPU cache line.
+"""`StepRecords`: small fields of each step stored side by side, so that sampling reads one cache line per step.
 
     record of a step    | observation before | after | reward | flags | action | next | t |   up to 64 bytes
 
@@ -20,7 +20,7 @@ Fields = Mapping[str, np.ndarray]
 
 
 class StepRecords:
-    """Array of `size` records, each with all small fields of a step, and a record of zeros at the end for padding.
+    """Array of `size` records with the small fields of a step, such as reward and flags, and a zero record for padding.
 
     Args:
         size: number of steps.
@@ -48,11 +48,11 @@ class StepRecords:
             start = stop
 
     def field(self, name: str) -> np.ndarray:
-        """Return one field of all records, such as the rewards, as a strided view [size + 1, ...]."""
+        """Return one field of all records, such as the rewards, as a view [size + 1, ...]."""
         return self._arrays[name]
 
     def word(self, name: str, following: Sequence[str]) -> np.ndarray | None:
-        """Return a 4-byte field and the flags after it as a uint64 array [size + 1], or None if not adjacent.
+        """Return a view of a 4-byte field and the flags behind it as uint64 [size + 1]. None if they are not adjacent.
 
         Writing a 4-byte value to it sets the `following` fields to zero.
         """
@@ -65,17 +65,17 @@ class StepRecords:
 
 
 def item_bytes(items: np.ndarray) -> int:
-    """Return the size in bytes of one item of an array [k, ...]."""
+    """Return the size in bytes of one item of the array `items` [k, ...]."""
     return items.itemsize * math.prod(items.shape[1:])
 
 
 def is_small(items: object) -> bool:
-    """Return True if items are numbers or small arrays of numbers, at most 16 bytes each."""
+    """Return True if the items are numbers, or arrays of numbers of at most 16 bytes."""
     return isinstance(items, np.ndarray) and items.dtype.kind in "biuf" and 0 < item_bytes(items) <= SMALL
 
 
 def fits_in_a_line(needed: Fields) -> bool:
-    """Return whether a step record with these fields fits into one CPU cache line."""
+    """Return True if a step record with these fields fits into one CPU cache line."""
     return _size(needed) <= CACHE_LINE
 
 
@@ -84,12 +84,12 @@ def _size(fields: Fields) -> int:
 
 
 def _width(needed: Fields) -> int:
-    """Return the record size in bytes: a power of two up to a cache line, otherwise whole cache lines."""
+    """Return the size of a step record in bytes: a power of two up to one cache line, or a number of whole lines."""
     size = _size(needed)
     return 1 << (size - 1).bit_length() if size <= CACHE_LINE else -(-size // CACHE_LINE) * CACHE_LINE
 
 
 def _by_alignment(field: tuple[str, np.ndarray]) -> int:
-    """Return a sort key for a record's (name, array) fields that places the strictest memory alignment first."""
+    """Return the sort key of a (name, array) field that puts fields with the strictest memory alignment first."""
     nbytes = item_bytes(field[1])
     return -(nbytes & -nbytes)

@@ -1,4 +1,4 @@
-"""Version of the policy that took each step in a replay ring."""
+"""`StepVersions`: version of the policy that took each step in a replay ring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.replay.ring.track_ring import Allocator, put
 
 
 class StepVersions:
-    """Version of the policy that took each step in a ring of `capacity` steps, or -1 if unknown.
+    """Policy versions of the steps in a ring of `capacity` steps, with -1 for unknown versions.
 
     Attributes:
         versions: versions by position, int64 [capacity + 1], or None if no version is known.
@@ -49,15 +49,15 @@ class StepVersions:
         return np.full(slots.shape, UNKNOWN) if self.versions is None else self.versions[slots]
 
     def runs(self, slots: slice | np.ndarray, num_steps: int) -> VersionRuns | None:
-        """Return the policy versions of an episode's steps as runs of equal values, or None if none is known."""
+        """Return the policy versions of an episode's steps as runs of equal values, or None if all are unknown."""
         return None if self.versions is None else VersionRuns.of(self.versions[slots], num_steps)
 
     def reopen(self, newest: int) -> None:
-        """Map the array of policy versions from an existing file, and set the newest version."""
+        """Reopen the memory-mapped array of policy versions, and set the newest version."""
         self.versions, self.newest = self._made(), newest
 
     def with_array(self) -> StepVersions:
-        """Return an empty copy with an allocated array, in which all policy versions are unknown."""
+        """Return an empty copy with an allocated array of unknown versions (-1)."""
         versions = StepVersions(self.capacity, self._allocator)
         versions.versions = self._made()
         versions.versions[:] = UNKNOWN

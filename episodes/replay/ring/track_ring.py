@@ -1,4 +1,4 @@
-"""Arrays used as rings: written from left to right and, once full, from the left again.
+"""`TrackRing`: array that is filled from the front and, once full, overwritten from the front again.
 
 Rows are numbered in the order in which they are written. Row number k is at position k % size:
 
@@ -31,7 +31,7 @@ UNCHECKED: Any = "clip"
 
 
 class Allocator:
-    """Creator of ring arrays, in memory or as memory-mapped files in a directory.
+    """Allocator of ring arrays, either in memory or as memory-mapped files in a directory.
 
     Args:
         files: where mapped files are created; None for arrays in memory.
@@ -41,7 +41,7 @@ class Allocator:
         self.files = files
 
     def empty(self, size: int, item: Any) -> Any:
-        """Allocate an array [size + 1, ...] of the dtype and item shape of `item` [k, ...]. The last row is zeros.
+        """Allocate a ring array [size + 1, ...] in the dtype and shape of `item` [k, ...]. The last row is zeros.
 
         For ragged items it is a `RaggedRing`.
         """
@@ -76,7 +76,7 @@ class Allocator:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialized array that begins at the start of a CPU cache line, unless it holds objects."""
+    """Return an uninitialized array whose memory begins at a CPU cache line, unless it holds Python objects."""
     if dtype.hasobject or not dtype.itemsize:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -86,7 +86,7 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 class TrackRing:
-    """Ring array of one quantity, such as rewards: nested arrays [size + 1, ...] with a last row of zeros.
+    """Ring of `size` items of one time series, such as rewards: (nested) arrays [size + 1, ...], the last row zeros.
 
     Attributes:
         data: the nested arrays.
@@ -115,7 +115,7 @@ class TrackRing:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether items have different lengths, so that an array is a `RaggedRing`."""
+        """Whether items may have different lengths, so that an array is a `RaggedRing`."""
         return not self.plain and any(type(leaf) is RaggedRing for leaf in nested.leaves(self.data))
 
     @property
@@ -123,7 +123,7 @@ class TrackRing:
         return sum(leaf.nbytes for leaf in nested.leaves(self.data))
 
     def check(self, items: Any) -> None:
-        """Raise an error unless `items` [k, ...] have the nesting, item shape and dtype of this ring array.
+        """Raise an error unless `items` [k, ...] have the nesting, dtype and item shape of this ring.
 
         Raises:
             TrackMismatch: another structure, or a dtype that could lose values.
@@ -148,7 +148,7 @@ class TrackRing:
             )
 
     def write(self, number: int, items: Any, rows: Any = None) -> None:
-        """Write `items[rows]` (all items if no `rows` are given) as consecutive items with the numbers `number`, ..."""
+        """Write `items[rows]`, or all items, one after another. The first gets the running number `number`."""
         start = number % self.size
         if self.plain:
             if rows is not None:
@@ -171,11 +171,11 @@ class TrackRing:
         return nested.map_leaves(lambda leaf: gather_copy(leaf, positions), self.data)
 
     def gather_function(self) -> Callable[[np.ndarray], Any]:
-        """Return a function that does what `take` does: the array's `__getitem__` if items are plain numbers."""
+        """Return the fastest function that is equivalent to `take`: `__getitem__` of the array for plain numbers."""
         return self.take if self.items is None or self.item is not None else self.items.__getitem__
 
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
-        """Return a ring array with another size that contains copies of the items with numbers [first, stop)."""
+        """Return a copy of the ring with another size, which contains the items with numbers [first, stop)."""
 
         def copy_leaf(old: Any) -> Any:
             new: Any = allocator.empty(size, old)
@@ -191,12 +191,12 @@ class TrackRing:
 
     @property
     def file_names(self) -> list[str]:
-        """Names of the files from which this ring's arrays are memory-mapped."""
+        """Return the names of the files from which the ring's arrays are memory-mapped."""
         return [name for leaf in nested.leaves(self.data) if (name := file_name_of(leaf))]
 
 
 def as_scalars(data: np.ndarray) -> np.ndarray | None:
-    """Return a view [n] of small items [n, ...] with one element per item, or None if items are too large."""
+    """View an array [n, ...] of small items as an array [n] with one scalar per item. None if items are too large."""
     if data.ndim == 1:
         return data
     nbytes = data.itemsize * math.prod(data.shape[1:])
@@ -206,7 +206,7 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
 
 
 def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
-    """Return `items[rows]` [k, ...]. Return all `items` if no `rows` are given."""
+    """Return `items[rows]`, or all `items` if `rows` is None."""
     if rows is None:
         return items
     if isinstance(rows, slice) or type(items) is Ragged:
@@ -215,14 +215,14 @@ def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
 
 
 def gather_copy(ring: Any, positions: np.ndarray) -> Any:
-    """Return a copy of the items of a ring array at the given positions [...]."""
+    """Return a copy of the items at `positions` [...] of a ring array."""
     if type(ring) is RaggedRing:
         return ring.take(positions)
     return ring.take(positions, 0) if ring.flags.c_contiguous else ring[positions]
 
 
 def put(ring: Any, size: int, start: int, items: Any) -> None:
-    """Write up to `size` items from the ring position `start` on, wrapping around at the end."""
+    """Write up to `size` items into a ring array from position `start` on, and wrap around at the end."""
     if type(ring) is RaggedRing:
         ring.write(start, items)
         return
@@ -236,7 +236,7 @@ def put(ring: Any, size: int, start: int, items: Any) -> None:
 
 
 def positions(number: int, count: int, size: int) -> np.ndarray:
-    """Return the ring positions [count] of consecutive items, the first with number `number`."""
+    """Return the ring positions [count] of consecutive items, of which the first has the running number `number`."""
     start = number % size
     result = np.arange(start, start + count)
     if start + count > size:
@@ -245,7 +245,7 @@ def positions(number: int, count: int, size: int) -> np.ndarray:
 
 
 def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
-    """Return the numbers (running counts) of the items at ring positions, if the next item has number `head`."""
+    """Return the running numbers of the items at ring positions. The next item to be written has the number `head`."""
     if head <= size:
         return positions.astype(np.int64)
     start = head % size
@@ -253,7 +253,10 @@ def numbers_at(positions: np.ndarray, head: int, size: int) -> np.ndarray:
 
 
 def contiguous_ranges(first: int, stop: int, *sizes: int) -> Iterator[tuple[int, int]]:
-    """Split the item numbers [first, stop) into (number, count) ranges that wrap around in no ring of these `sizes`."""
+    """Split the item numbers [first, stop) into (number, count) ranges that wrap around in none of the rings.
+
+    The rings have the sizes `sizes`.
+    """
     while first < stop:
         count = min(stop - first, *(size - first % size for size in sizes))
         yield first, count
