@@ -1,4 +1,4 @@
-"""Rollout buffers of a fixed size, filled step by step in arrays that are allocated once."""
+"""Rollout buffer: arrays of a fixed size that are allocated once and then filled step by step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_PLANS = 64
 
 
 class TrajectoryAccumulator:
-    """Arrays of a fixed size that are filled item by item, read when they are full, and then filled again.
+    """Rollout buffer of preallocated arrays, which is filled item by item, read when it is full, and then filled again.
 
     `example` is a dict of timescales, each a nested value (dicts, tuples and lists) of arrays:
 
@@ -75,7 +75,7 @@ class TrajectoryAccumulator:
 
     @property
     def buffers(self) -> dict[str, Any]:
-        """Preallocated arrays that `build` returns, with the items written so far.
+        """Preallocated arrays of the buffer, nested like `example`. `build` returns the same arrays.
 
         A receiver of the arrays needs their structure, shapes and dtypes.
         """
@@ -83,11 +83,11 @@ class TrajectoryAccumulator:
 
     @property
     def is_full(self) -> bool:
-        """Whether the arrays of all timescales (such as steps and episodes) are completely filled."""
+        """Whether all arrays are completely filled, for every timescale (such as steps and episodes)."""
         return all(part.index == part.capacity for part in self._timescales.values())
 
     def add(self, timescale: str, data: Any) -> None:
-        """Write an item into the next free slot of the arrays of one timescale (such as steps).
+        """Write one item, such as a step, into the next free slot of the arrays of `timescale`.
 
         Args:
             timescale: a key of the example.
@@ -106,7 +106,7 @@ class TrajectoryAccumulator:
         part.add(data)
 
     def build(self) -> dict[str, Any]:
-        """Return the filled arrays, nested like `example`. The next items overwrite these arrays from the beginning.
+        """Return the filled arrays, nested like `example`, and start again: later items overwrite the same arrays.
 
         Raises:
             EpisodeStateError: slots are empty and `partial="raise"`; the items are kept.
@@ -122,13 +122,13 @@ class TrajectoryAccumulator:
         return self._built
 
     def reset(self) -> None:
-        """Discard the items added since the last `build`, for example of an abandoned episode."""
+        """Discard all items added since the last `build`, for example if an episode was aborted."""
         for part in self._timescales.values():
             part.index = 0
 
 
 class _Timescale:
-    """Arrays of one timescale (such as steps) with space for `capacity` items, and cached plans for checking items.
+    """Arrays of one timescale, such as steps, with slots for `capacity` items, and cached checks that make `add` fast.
 
     A plan reads an item into a list of leaves, which are then written.
     """
@@ -144,7 +144,7 @@ class _Timescale:
         single = any(not array.ndim for array in arrays) or all(len(array) == 1 for array in arrays)
         self.capacity = 1 if single else self._common_length(arrays)
         self.arrays = [array[None] for array in arrays] if single else arrays  # [capacity, ...]
-        self.slots: list[Any] = [array.data if _is_of_numbers(array) else array for array in self.arrays]
+        self.slots: list[Any] = [array.data if _supports_memoryview(array) else array for array in self.arrays]
         self.kinds = [(array.shape[1:], array.dtype) for array in self.arrays]
         self.spare = single and all(array.ndim for array in arrays)  # whether items may lack the leading dimension of 1
         self.read = _reader(self.buffers)
@@ -188,7 +188,7 @@ class _Timescale:
                 if not low <= items[i] <= high:
                     items = self.fitted(data)
                     break
-        except (KeyError, _Unlike):
+        except (KeyError, _OtherNesting):
             items = self.fitted(data)
         for slots, item in zip(self.slots, items):  # noqa: B905 both have one entry for each array
             slots[index] = item
@@ -206,13 +206,13 @@ class _Timescale:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """Return the leaves of an item as a list of arrays of the expected shapes and dtypes, or raise an error."""
+        """Validate an item, and return its leaves as a list of arrays with the shapes and dtypes of the example."""
         leaves: list[Any] = []
         self._collect(self.buffers, data, (), leaves)
         fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
         types = tuple(map(type, leaves))
         if types not in self.plans and len(self.plans) < _MOST_PLANS and _PLANNED.issuperset(types):
-            self.plans[types] = _plan(types, self.kinds)
+            self.plans[types] = _make_checks(types, self.kinds)
         return fitted
 
     def _collect(self, expected: Any, item: Any, path: tuple[Any, ...], leaves: list[Any]) -> None:
@@ -259,26 +259,28 @@ class _Timescale:
             ) from None
 
 
-def _is_of_numbers(array: np.ndarray) -> bool:
-    """Return True if the items of `array` can be written through a memoryview, in a quarter of numpy's time."""
+def _supports_memoryview(array: np.ndarray) -> bool:
+    """Return True if `array` [n] can be written through a memoryview, which is faster than through numpy."""
     return array.ndim == 1 and array.dtype.isnative and array.dtype.char in "?bBhHiIlLqQfd"
 
 
 # --- reading items ---------------------------------------------------------------------------------------------------
 
 
-class _Unlike(Exception):
-    """Raised if an item is nested differently from the example, so that its arrays cannot be found the fast way."""
+class _OtherNesting(Exception):
+    """Internal signal that an item is not nested exactly like the example, so that the slower,
+    thorough check must be used."""
 
 
 def _keys(node: Any, of_leaves: bool) -> list[Any]:
-    """Return the keys of a container whose values are arrays (`of_leaves`), or whose values are containers."""
+    """Return the keys of `node`, a dict or sequence, whose values are arrays, or if `of_leaves` is False,
+    whose values are containers."""
     keys = sorted(node) if isinstance(node, Mapping) else range(len(node))
     return [key for key in keys if isinstance(node[key], np.ndarray) is of_leaves]
 
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-    """Return all arrays of a nested value with their paths, in the order in which `_reader` lists the arrays."""
+    """Return (path, array) for each array of a nested value, in the order that all functions of this module use."""
     if isinstance(node, np.ndarray):
         return [(path, node)]
     keys = (*_keys(node, of_leaves=True), *_keys(node, of_leaves=False))
@@ -286,7 +288,8 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.
 
 
 def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that lists the arrays of values nested exactly like `node`, and raises `_Unlike` for others."""
+    """Return a fast function that lists the leaves of a value nested exactly like `node`.
+    It raises `_OtherNesting` for other values."""
     if isinstance(node, np.ndarray):
         return lambda data: (data,)
     kind, size = type(node), len(node)
@@ -295,12 +298,12 @@ def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
 
     def read(data: Any) -> Sequence[Any]:
         if type(data) is not kind or len(data) != size:
-            raise _Unlike
+            raise _OtherNesting
         return get_leaves(data)
 
     def read_nested(data: Any) -> Sequence[Any]:
         if type(data) is not kind or len(data) != size:
-            raise _Unlike
+            raise _OtherNesting
         leaves = [*get_leaves(data)]
         for key, reader in inner:
             leaves += reader(data[key])
@@ -310,7 +313,7 @@ def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
 
 
 def _getter(keys: list[Any]) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that returns the values of a container at `keys`."""
+    """Return a function that takes a container and returns a tuple of its values at `keys`."""
     return itemgetter(*keys) if len(keys) > 1 else lambda data: [data[key] for key in keys]
 
 
@@ -319,8 +322,9 @@ _Plan = tuple[Callable[[Any], Sequence[Any]], list[tuple[tuple[int, ...], np.dty
 _PLANNED = _SCALARS | _PYTHON.keys() | {np.ndarray}
 
 
-def _plan(types: tuple[type, ...], kinds: list[tuple[tuple[int, ...], np.dtype]]) -> _Plan:
-    """Return the checks for items with leaves of these types: shapes and dtypes of arrays, ranges of Python numbers."""
+def _make_checks(types: tuple[type, ...], kinds: list[tuple[tuple[int, ...], np.dtype]]) -> _Plan:
+    """Return the quick checks for items whose leaves have the given types:
+    expected shapes and dtypes of arrays, and ranges of numbers."""
     arrays = [i for i, type_ in enumerate(types) if type_ is np.ndarray]
     first = slice(arrays[0], arrays[0] + 1) if arrays else slice(0)
     get = itemgetter(*arrays) if len(arrays) > 1 else itemgetter(first)

@@ -1,4 +1,4 @@
-"""Close TCP connections of a receiver whose sender makes it buffer too many bytes.
+"""Limit on the bytes that ZeroMQ buffers for each TCP connection of a receiver. Connections that exceed it are closed.
 
 ZeroMQ reads what arrives before anyone calls `recv`. Its limits count complete messages and bound single parts, so a
 peer could fill the memory with the parts of a message that never ends. The kernel counts the bytes that a TCP
@@ -26,7 +26,7 @@ _SO_COOKIE = 57  # Linux: a number that no other socket has had
 
 
 class Connection:
-    """TCP connection of a receiver, with counts of the bytes that it has received and processed."""
+    """TCP connection of a receiver, which counts the bytes received and the bytes processed so far."""
 
     __slots__ = ("cookie", "descriptor", "done", "is_closed", "is_counted", "offset", "waiting")
 
@@ -44,19 +44,21 @@ class Connection:
                 self.is_counted = True
 
     def num_held(self) -> int:
-        """Return how many received bytes of this connection wait in the process. Raise `OSError` if it is not TCP."""
-        info = _option_of(self.descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        """Return the number of bytes that were received through this connection but not processed yet.
+        Raise `OSError` if it is not TCP."""
+        info = _socket_option(self.descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         held = _RECEIVED.unpack(info)[0] - self.done - self.offset
         if held < 0:
             self.offset += held
         return max(held, 0)
 
     def read_cookie(self) -> bytes:
-        """Return the number by which the Linux kernel identifies the connection's socket uniquely, as bytes."""
-        return _option_of(self.descriptor, socket.SOL_SOCKET, _SO_COOKIE, 8)
+        """Return the socket's unique identifier in the Linux kernel, as 8 bytes.
+        Unlike a descriptor, it is never reused."""
+        return _socket_option(self.descriptor, socket.SOL_SOCKET, _SO_COOKIE, 8)
 
     def shut_down(self) -> None:
-        """Shut the connection down, so that ZeroMQ closes it and discards its buffered messages."""
+        """Shut the TCP connection down. ZeroMQ then closes it and discards its buffered messages."""
         if self.read_cookie() == self.cookie:
             with _borrowed(self.descriptor) as borrowed:
                 borrowed.shutdown(socket.SHUT_RDWR)
@@ -64,7 +66,7 @@ class Connection:
 
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield a Python socket for a file descriptor of ZeroMQ, without closing the descriptor afterwards."""
+    """Context manager that yields a Python socket object for a file descriptor that ZeroMQ owns and keeps open."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     try:
         yield borrowed
@@ -72,14 +74,15 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         borrowed.detach()
 
 
-def _option_of(descriptor: int, level: int, name: int, size: int) -> bytes:
-    """Return the value of a socket option (`getsockopt`), `size` bytes, of the socket with this descriptor."""
+def _socket_option(descriptor: int, level: int, name: int, size: int) -> bytes:
+    """Return a socket option (as `socket.getsockopt` does, `size` bytes) of the socket with this file descriptor."""
     with _borrowed(descriptor) as borrowed:
         return borrowed.getsockopt(level, name, size)
 
 
 class ConnectionWatch:
-    """Open TCP connections of a receiver, which a background thread updates and watches."""
+    """Table of the open TCP connections of a receiver, kept up to date by a background thread that
+    also enforces the byte limit."""
 
     def __init__(self) -> None:
         self.num_failed_handshakes = 0
@@ -87,7 +90,7 @@ class ConnectionWatch:
         """Open connections by descriptor."""
 
     def start(self, zmq: Any, monitor: Any, limit: int) -> Callable[[], None]:
-        """Start the background thread, and return a function that waits for its end.
+        """Start the background thread. Return a function that waits until it has ended.
 
         Args:
             zmq: the module.
@@ -100,7 +103,8 @@ class ConnectionWatch:
 
 
 def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
-    """Track connections by ZeroMQ's events until monitoring stops, and close connections that exceed the byte limit."""
+    """Main function of the background thread: record opened and closed connections, and shut down connections that
+    hold more than `limit` bytes."""
     connections, next_check = watch.connections, 0.0
     failures = (
         zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -138,6 +142,6 @@ def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
 
 
 def _remove(connections: dict[int, Connection], descriptor: int) -> None:
-    """Mark the connection with this descriptor as closed, and remove it from `connections`."""
+    """Mark the connection with this file descriptor as closed, and remove it from the dict `connections`."""
     if (connection := connections.pop(descriptor, None)) is not None:
         connection.is_closed = True

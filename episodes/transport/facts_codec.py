@@ -1,4 +1,4 @@
-"""Compact encoding of the metadata of episodes (ids, lengths, endings, policy versions) for messages, and decoding."""
+"""Compact binary encoding of episode metadata (ids, lengths, endings, policy versions) for messages."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _FEW = 32  # ids: fewer are sent with four bytes per character, since conversion
 _ENDINGS = bytes(range(4))  # valid codes
 
 
-def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
-    """Decode `num` episode lengths, int64 [num], and return also their sum. Raise `UnreadableData` if invalid."""
+def decode_lengths(data: bytes, num: int) -> tuple[np.ndarray, int]:
+    """Decode the lengths of `num` episodes, and return them, int64 [num], and their sum.
+    Raise `UnreadableData` if they are invalid."""
     counts = np.ndarray(num, INTEGERS, data)
     if num > _FEW:
         largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
@@ -42,17 +43,17 @@ def counts_of(data: bytes, num: int) -> tuple[np.ndarray, int]:
     return counts, sum(values)
 
 
-def no_counts(num: int) -> np.ndarray:
-    """Return an array of `num` zeros, int64, cached for small `num` and then read-only."""
+def zero_counts(num: int) -> np.ndarray:
+    """Return zeros, int64 [num]. Small arrays are cached, and therefore read-only."""
     return _ZEROS[:num] if num <= _NOT_MANY else np.zeros(num, np.int64)
 
 
 def integers_of(values: np.ndarray) -> bytes:
-    """Return the bytes of an integer array, converted to little-endian int64."""
+    """Return an integer array as bytes, in little-endian int64."""
     return values.tobytes() if values.dtype == INTEGERS else values.astype(INTEGERS).tobytes()
 
 
-def _ids(ids: np.ndarray) -> Any:
+def _encode_ids(ids: np.ndarray) -> Any:
     """Encode episode ids compactly: ASCII strings as bytes, other strings as UTF-32, other types as msgpack."""
     if ids.dtype.kind != "U" or not ids.nbytes:
         return msgpack_codec.encode(ids.tolist(), "ids")
@@ -109,8 +110,9 @@ def _read_document(data: bytes | None, num: int) -> np.ndarray | None:
     return None if data is None else _as_many(objects(msgpack_codec.decode(data)), num)
 
 
-def _versions(column: VersionColumn) -> bytes | list[bytes]:
-    """Encode policy versions as one number, one number per chunk, or runs, whichever is shortest.
+def _encode_versions(column: VersionColumn) -> bytes | list[bytes]:
+    """Encode the policy versions of all steps in the shortest of three forms:
+    one number, one number per chunk, or runs of equal versions.
 
     The result is one number if all chunks have the same version, one number for each chunk, or the versions, begins and
     counts of runs.
@@ -140,12 +142,13 @@ def _of_versions(data: bytes, num: int) -> VersionColumn | None:
 
 @lru_cache(maxsize=64)
 def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
-    """Return the policy version column of `num` chunks of one version. Cached: successive packs often share it."""
+    """Return the (cached) policy version column of `num` chunks whose steps all have the same
+    version, given as 8 bytes."""
     return _of_versions(version * num, num)
 
 
-def bounds_of(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tuple[int, int] | None:
-    """Return the lowest and highest policy version of the steps in `packs`, -1 for unknown, or None if all are unknown.
+def version_bounds(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tuple[int, int] | None:
+    """Return the lowest and the highest policy version of all steps in `packs`, with -1 for steps of unknown version.
 
     Args:
         encoded: encoded metadata of the only pack, from which a single version is read faster.
@@ -169,8 +172,8 @@ def bounds_of(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tupl
     return (min(versions), max(versions)) if max(versions, default=UNKNOWN) != UNKNOWN else None
 
 
-def _texts(values: np.ndarray) -> str | bytes:
-    """Encode one text per episode: as a single text if all are equal, else as msgpack."""
+def _encode_texts(values: np.ndarray) -> str | bytes:
+    """Encode one text per episode. If all texts are equal, only one is encoded."""
     texts = values.tolist()
     first = texts[0] if texts else None
     return first if type(first) is str and texts.count(first) == len(texts) else _document(values)
@@ -184,12 +187,12 @@ def _read_texts(data: str | bytes, num: int) -> np.ndarray | None:
 
 
 _TO_WIRE: dict[Kind, Any] = {
-    Kind.ID: _ids,
+    Kind.ID: _encode_ids,
     Kind.INTEGER: integers_of,
     Kind.ENDING: lambda codes: codes.tobytes(),
     Kind.OPTIONAL_ID: _document,
-    Kind.VERSIONS: _versions,
-    Kind.TEXT: _texts,
+    Kind.VERSIONS: _encode_versions,
+    Kind.TEXT: _encode_texts,
 }
 _FROM_WIRE: dict[Kind, Any] = {
     Kind.ID: _read_ids,
@@ -207,7 +210,8 @@ _NOT_SENT = [None] * len(FACTS)
 
 
 def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
-    """Decode the metadata columns of `num` episodes. Columns that the sender left out become None."""
+    """Decode the metadata of `num` episodes, given as encoded columns (ids, endings, ...).
+    Columns that were not sent become None."""
     if len(columns) < _ALWAYS or None in columns[:_ALWAYS]:
         raise UnreadableData(f"facts without {[*FACTS][:_ALWAYS]}")
     metadata = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905

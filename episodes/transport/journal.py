@@ -1,4 +1,5 @@
-"""File in which a receiver records how many messages it has taken from each sender, to continue after a crash.
+"""File in which a receiver counts the messages that it has taken from each sender, so that it
+can continue after a crash.
 
     header    64 bytes: b"REjournal2\\n" and zeros
     slots     4,096 slots of 96 bytes, one for each sender
@@ -34,14 +35,15 @@ _MOST_MESSAGES = 1 << 62  # of one sender
 
 
 class Progress(NamedTuple):
-    """Numbers of messages that a receiver has taken from a sender, and that the receiver's user has finished."""
+    """Counts of one sender's messages: those that the receiver has taken, and of these those that
+    its user has finished with."""
 
     num_taken: int  # messages that were taken; the number of the next message
     num_done: int  # messages that the receiver's user was done with
 
 
 class _Slot:
-    """Location of one sender's counts in the journal file, and their newest values."""
+    """Slot of the journal file in which one sender's counts are stored, with the newest counts."""
 
     __slots__ = ("index", "num_writes", "progress", "time")
 
@@ -51,7 +53,7 @@ class _Slot:
 
 
 class Journal:
-    """Memory-mapped file with the number of messages taken from each sender, which survives a killed process.
+    """Memory-mapped file that counts the messages taken from each sender. It survives a killed process.
 
     If all slots are used, a new sender takes the slot of the sender that was silent for the longest time.
 
@@ -131,12 +133,13 @@ class Journal:
             )  # the next write replaces the other record
 
     def progress_of(self, sender: bytes) -> Progress | None:
-        """Return how many messages of a sender were taken and finished, or None for an unknown sender."""
+        """Return the message counts of a sender, or None if the sender is unknown."""
         slot = self._slots.get(sender)
         return None if slot is None else slot.progress
 
     def note(self, sender: bytes, num_taken: int, num_done: int) -> None:
-        """Record in the file how many messages of a sender were taken, and how many of these are finished."""
+        """Write the message counts of a sender to the file: how many were taken, and how many of these
+        the user has finished with."""
         slot = self._slots.get(sender)
         if slot is None:
             slot = self._new_slot()
@@ -168,7 +171,8 @@ class Journal:
 
 
 def _read_record(data: mmap.mmap, start: int) -> tuple[bytes, int, int, float] | tuple[()] | None:
-    """Return the record at byte `start` as (sender, num_taken, num_done, time), () if unused, or None if damaged."""
+    """Read the record at byte `start` of the journal: (sender, num_taken, num_done, time),
+    or () if unused, or None if damaged."""
     record = data[start : start + _RECORD_SIZE]
     if record == _EMPTY:
         return ()

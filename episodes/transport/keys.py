@@ -1,4 +1,5 @@
-"""Create and load encryption keys for connections between senders and receivers (ZeroMQ's CURVE)."""
+"""Encryption keys for connections between senders and receivers (ZeroMQ's CURVE):
+creating, loading and checking them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ DOMAIN = "rl-episodes"
 
 
 def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> tuple[Path, Path]:
-    """Create encryption keys for a receiver and a sender, and return their two folders.
+    """Create encryption keys for a receiver and one of its senders, and return the folders in which
+    each side's keys are stored.
 
     Copy each folder to the machine where it is used, and nowhere else. A second call with another `sender` creates keys
     for one more sender of the same receiver.
@@ -56,7 +58,7 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
 
 
 def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
-    """Return public and secret key of the only key pair in a folder. Raise `UnreadableData` unless there is one."""
+    """Load the only key pair of a folder, and return its public and its secret key."""
     secrets = sorted(Path(folder).glob("*.key_secret"))
     if len(secrets) != 1:
         raise UnreadableData(f"{folder} has {len(secrets)} secret keys; give a folder that make_keys made")
@@ -64,7 +66,7 @@ def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
 
 
 def public_key(folder: str | os.PathLike[str], name: str) -> bytes:
-    """Return the public key stored as `<name>.key` in a folder."""
+    """Load the public key from the file `<name>.key` in a folder."""
     return _loaded(Path(folder) / f"{name}.key")[0]
 
 
@@ -76,7 +78,8 @@ def _auth() -> Any:
 
 
 def _loaded(file: Path) -> tuple[bytes, bytes]:
-    """Return the public and secret key stored in a file. Raise `UnreadableData` if the file contains no key."""
+    """Load a key file, and return its public and its secret key (None in a public file).
+    Raise `UnreadableData` if it is invalid."""
     auth = _auth()
     from zmq.utils import z85
 
@@ -91,7 +94,7 @@ def _loaded(file: Path) -> tuple[bytes, bytes]:
 
 
 def start_guard(context: Any, folder: str | os.PathLike[str]) -> Any:
-    """Start a thread that lets only senders connect whose public key is in `folder`, and return the thread.
+    """Start a thread that rejects connections of senders whose public key is not in `folder`, and return the thread.
 
     The thread has a `stop` method.
 

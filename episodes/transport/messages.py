@@ -32,7 +32,8 @@ _new: Any = tuple.__new__  # half the price of the class call
 
 
 class Kind(IntEnum):
-    """Kind of a message. The first five are sent by senders of episodes, the last four by receivers."""
+    """Kind of a message between a sender and a receiver of episodes. Senders send the first five
+    kinds, receivers the last four."""
 
     HELLO = 0  # number: the sender's first unacknowledged message; schema: its number of connections so far
     SCHEMA = 1  # schema: its id; the document follows the head
@@ -63,7 +64,7 @@ class Head(NamedTuple):
 
 
 def read_head(data: bytes | memoryview) -> Head | str:
-    """Return the message header at the beginning of `data`, or a text with the reason why it is invalid."""
+    """Decode the header at the beginning of a message. Return a text with the reason if it is invalid."""
     if len(data) < SIZE:
         return "no header"
     values = _HEAD.unpack_from(data)

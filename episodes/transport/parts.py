@@ -1,4 +1,4 @@
-"""Write arrays into the parts of a multipart ZeroMQ message, and read them back without copies."""
+"""Writing of arrays into the parts of a multipart ZeroMQ message, and reading without copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, 
 
 
 class PartsWriter:
-    """Writer of arrays into a multipart message: small arrays share the first part, each large one has its own.
+    """Writer of arrays into a multipart message. Small arrays share the first part, and each large
+    array is a separate part.
 
     Args:
         small: size in bytes from which an array is large.
@@ -36,7 +37,7 @@ class PartsWriter:
         self.nbytes = 0  # bytes of all parts, once there is a body
 
     def put(self, *arrays: np.ndarray) -> None:
-        """Add arrays to the message, small ones to its first part and each large one as a part."""
+        """Add arrays to the message: small ones to its first part, each large one as a separate part."""
         small = self.small
         for array in arrays:
             nbytes = array.nbytes
@@ -50,7 +51,7 @@ class PartsWriter:
             self._small_nbytes += nbytes + 7 & ~7
 
     def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
-        """Add several small arrays to the message such that the reader gets them as one concatenated array.
+        """Add several small arrays to the message, which the reader gets as a single, concatenated array.
 
         The arrays are copied when the parts are created.
         """
@@ -61,7 +62,8 @@ class PartsWriter:
         self._small_nbytes += nbytes + 7 & ~7
 
     def body(self, facts: Any) -> list[Buffer]:
-        """Return the first part of the message as buffers: `facts` in msgpack, then all small arrays."""
+        """Return the first part of the message as a list of buffers: the metadata `facts` as
+        msgpack, and all small arrays."""
         head: Any = msgpack.packb(facts)
         size = _SIZE.size + len(head)
         self.nbytes = (size + 7 & ~7) + self._small_nbytes + sum(map(len, self.large))
@@ -69,7 +71,8 @@ class PartsWriter:
 
 
 class PartsReader:
-    """Reader of a message's arrays in the order in which they were written, mostly as read-only views.
+    """Reader of the arrays in a multipart message, in the order in which they were written.
+    Most are views of the message.
 
     Args:
         parts: the parts of a message.
@@ -93,7 +96,8 @@ class PartsReader:
         self.limit = SMALL if len(parts) > 1 else ALL
 
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
-        """Return the next arrays of the message, one per item, with first dimension `num_observed` or `num_steps`."""
+        """Return the message's next arrays, given (dtype, shape, bytes, is_observed) of each one's items. The arrays
+        have `num_observed` or `num_steps` items."""
         body, limit, result = self.body, self.limit, []
         for dtype, shape, size, is_observed in items:
             rows = num_observed if is_observed else num_steps

@@ -1,4 +1,4 @@
-"""Lock files that keep a second receiver from taking over the path of an `ipc://` address."""
+"""Lock files that prevent a second receiver from listening at the same `ipc://` path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _IPC = "ipc://"
 
 
 def lock_of_path(address: str) -> list[Callable[[], None]]:
-    """Lock the path of an `ipc://` address with a lock file, and return functions that unlock the path.
+    """Lock the path of an `ipc://` address by a lock file, so that no second receiver listens there. Return a list of
+    functions that release the lock.
 
     Returns:
         A function that removes the lock, and may be called twice; nothing for other addresses.
@@ -51,7 +52,7 @@ def lock_of_path(address: str) -> list[Callable[[], None]]:
 
 
 def _is_same_file(handle: int, path: str) -> bool:
-    """Return True if the open file `handle` is the file at `path`."""
+    """Return True if the file descriptor `handle` refers to the file that is at `path` now."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Data of a receiver about each sender: address, number of the next message, and unacknowledged messages."""
+"""State that a receiver stores for each sender, such as its address and the number of its next message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_PLACES = 1 << 16
 
 @dataclass(slots=True)
 class Peer:
-    """State of one sender in a receiver: its address, the number of its next message, and message counts."""
+    """State that a receiver stores for one sender: address, number of the next message, and counts of its messages."""
 
     address: bytes
     next: int  # number of the next message to be taken
@@ -33,7 +33,7 @@ class Peer:
 
 
 class Incoming(NamedTuple):
-    """Message as received from the socket, with sender address, size and TCP connection."""
+    """Message as it was read from the socket, with its size, the sender's address and the TCP connection."""
 
     address: bytes
     parts: list[Buffer]
@@ -42,7 +42,7 @@ class Incoming(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Received message with packs that waits to be decoded, with its sender."""
+    """Queued message with packs of episodes that is not decoded yet, with the state of its sender."""
 
     peer: Peer
     head: Head
@@ -52,7 +52,7 @@ class Arrived(NamedTuple):
 
 
 class Peers(OrderedDict[bytes, Peer]):
-    """Senders known to a receiver, by id. The sender that has been silent for the longest time comes first.
+    """Dict of a receiver's senders by id. The sender that has sent nothing for the longest time comes first.
 
     Of senders beyond 4,096 only the progress is kept, and of 65,536 more not even that: messages of these that were
     taken, and whose acknowledgement did not arrive, may be received twice.
@@ -63,11 +63,13 @@ class Peers(OrderedDict[bytes, Peer]):
         self._archived: OrderedDict[bytes, int] = OrderedDict()  # next message numbers of archived senders
 
     def next_number(self, sender: bytes, first: int) -> int:
-        """Return the number of the message that a returning sender must send next, or `first` for an unknown sender."""
+        """Remove a sender from the archive, and return the number of the message it must send next,
+        or `first` if it is not archived."""
         return self._archived.pop(sender, first)
 
     def oldest_idle(self) -> bytes | None:
-        """Return the longest silent sender that has no unfinished messages, if there are more than 4,096 senders.
+        """Return the id of the longest silent sender without pending messages, which can be archived, or None unless
+        there are too many senders.
 
         Return None if there are fewer senders, or if all of them have messages that wait or are in use.
         """
@@ -76,7 +78,7 @@ class Peers(OrderedDict[bytes, Peer]):
         return next((sender for sender, peer in self.items() if not (peer.num_waiting or peer.num_in_use)), None)
 
     def archive(self, sender: bytes) -> None:
-        """Forget all about a sender except the number of its next message."""
+        """Discard the state of a sender, except for the number of its next message."""
         self._archived[sender] = self[sender].next
         del self[sender]
         if len(self._archived) > _MOST_PLACES:

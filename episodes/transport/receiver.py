@@ -4,7 +4,7 @@ The life of a message of packs, from the sender's `send` to its acknowledgement:
 
     sender                               receiver
     send()     unacknowledged ────────►  ZeroMQ's queue
-                     │                   │  recv() or sample() of any thread: `_next`, `_in_order`
+                     │                   │  recv() or sample() of any thread: `_next`, `_queue_if_next`
                      │                   ▼
                      │                   queued (`_queue`): the next message of its sender, in order
                      │                   │  `_decode_and_take` decodes it, `_take` journals it
@@ -50,7 +50,7 @@ from episodes.transport.path_locks import lock_of_path
 from episodes.transport.peers import Arrived, Incoming, Peer, Peers
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
-from episodes.transport.wire import DAMAGES, MOST_SPACE_ITEMS, PackLayout, decoded, fields_wanted, id_of, layouts_of
+from episodes.transport.wire import DAMAGES, MOST_SPACE_ITEMS, PackLayout, decoded, expected_fields, id_of, layouts_of
 
 Received = EpisodePack | list[MultiAgentEpisode]
 _new: Any = tuple.__new__  # half the time of calling the NamedTuple
@@ -73,7 +73,7 @@ _BIND_S = 5.0  # the system frees the port of a killed receiver a moment later
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStats:
-    """Counts of the messages that an `EpisodeReceiver` has received, rejected and lost since it was created.
+    """Statistics of an `EpisodeReceiver`: counts of messages received, rejected and lost since it was created.
 
     Attributes:
         received: messages that `recv` and `sample` have returned.
@@ -102,7 +102,8 @@ class ReceiverStats:
 
 
 class EpisodeReceiver(Endpoint):
-    """Receiver of packs and episodes from any number of `EpisodeSender`s, in the order of sending for each sender.
+    """Receiver of episodes from any number of `EpisodeSender`s. The messages of each sender
+    arrive in the order of sending.
 
     A message is acknowledged when `recv` returns it, or with later messages while more are queued. A sender sends
     unacknowledged messages again when its connection breaks. So if the receiver's process is killed, only the messages
@@ -151,7 +152,7 @@ class EpisodeReceiver(Endpoint):
         address = checked_address(address)
         limit = checked_count("max_message_bytes", max_message_bytes)
         max_queued_messages = checked_count("max_queued_messages", max_queued_messages)
-        self._like = fields_wanted(like)
+        self._like = expected_fields(like)
         super().__init__()
         self._peers = Peers()
         self._most = limit
@@ -216,7 +217,7 @@ class EpisodeReceiver(Endpoint):
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def recv(self, timeout: float | None = 10.0) -> Received:
-        """Return the next pack, or the next list of multi-agent episodes.
+        """Wait for the next message, and return its content: a pack of episodes, or a list of multi-agent episodes.
 
         Args:
             timeout: seconds to wait; None waits without a limit, 0 returns only what has arrived.
@@ -239,7 +240,8 @@ class EpisodeReceiver(Endpoint):
             self.pause()
 
     def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
-        """Return packs of at least `num_steps` steps, none of which is too old when the next version is published.
+        """Wait for packs with at least `num_steps` steps in total, and return them. Each step's policy is at most
+        `max_age` versions older than the newest published one.
 
         No data is dropped for its age, because that would drop long episodes more often than short ones. Instead, the
         call takes messages until no step that any sender may still send will be older than `max_age` after the next
@@ -282,7 +284,7 @@ class EpisodeReceiver(Endpoint):
             self.pause()
 
     def __iter__(self) -> Iterator[Received]:
-        """Yield packs, or lists of multi-agent episodes, until the receiver is closed."""
+        """Yield the received packs (or lists of multi-agent episodes) until the receiver is closed."""
         while not self.is_closed:
             try:
                 yield self.recv(timeout=None)
@@ -292,7 +294,8 @@ class EpisodeReceiver(Endpoint):
                 raise
 
     def _collect(self, num_steps: int, oldest: int, deadline: float) -> str | None:
-        """Take messages until `sample` has enough steps, else return a text on what is missing when no message comes.
+        """Decode messages until `sample` has enough steps. If no further message arrives,
+        return a text on what is missing, else None.
 
         Args:
             oldest: version that is too old after the next version was published.
@@ -324,17 +327,18 @@ class EpisodeReceiver(Endpoint):
                 self._decode_and_take(index, into_batch=True)
 
     def _index_of(self, peer: Peer | None) -> int | None:
-        """Return the queue index of the first message (from `peer`, unless None), or None without such a message."""
+        """Return the queue index of the oldest message from `peer` (None: from any sender),
+        or None if there is none."""
         return next((i for i, arrived in enumerate(self._queue) if peer is None or arrived.peer is peer), None)
 
     def _forget_gone(self, peers: list[Peer]) -> None:
-        """Let `sample` no longer wait for newer policy versions from the senders in `peers` that have disconnected."""
+        """Stop waiting, in `sample`, for newer policy versions from those senders in `peers` that have disconnected."""
         for peer in peers:
             if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # senders ignore it
                 peer.lowest_version = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
-        """Wait up to 0.1 s for messages, and process them until one with packs is queued. Return False if none was."""
+        """Wait up to 0.1 s for messages, and process them until one is queued. Return True if one was."""
         if not self.has_message():
             self._acknowledge_all()
             self.wait(deadline)
@@ -346,14 +350,14 @@ class EpisodeReceiver(Endpoint):
         return False
 
     def _peek(self) -> None:
-        """Process messages that have arrived already, until one with packs is queued or 256 messages were read."""
+        """Process messages that have already arrived, without waiting, until one is queued or 256 were read."""
         for _ in range(_MOST_AHEAD):
             if self._queue or (message := self._recv_message()) is None:
                 return
             self._handle_message(message)
 
     def _recv_message(self) -> Incoming | None:
-        """Return the next message that has arrived, or None if no message has arrived.
+        """Read the next message from the socket without waiting, or return None if there is none.
 
         Catching pyzmq's exception is cheaper than polling.
         """
@@ -371,7 +375,8 @@ class EpisodeReceiver(Endpoint):
         return _new(Incoming, (address, parts, sum(map(len, parts)), connection))
 
     def _connect(self, address: bytes, frame: Any) -> Connection:
-        """Return the TCP connection through which a message part came, and store it by the sender's address."""
+        """Return the TCP connection through which a message part (ZeroMQ frame) came, and remember it
+        for the sender's address."""
         try:
             connection = self._watch.connections.get(frame.get(self.zmq.SRCFD))
         except self.zmq.ZMQError:  # an empty part has no source
@@ -386,20 +391,22 @@ class EpisodeReceiver(Endpoint):
         return connection
 
     def _handle_message(self, message: Incoming) -> bool:
-        """Process a message, and count its bytes as processed unless it was queued. Return True if it was queued."""
+        """Process one message, and add its bytes to the connection's count unless it is queued for decoding.
+        Return True if it is queued."""
         is_queued = self._queue_packs(message)
         if not is_queued:
             message.connection.done += message.nbytes + PART_BYTES * len(message.parts)
         return is_queued
 
     def _queue_packs(self, message: Incoming) -> bool:
-        """Process a message according to its kind. Return True if it contains packs and was queued for decoding."""
+        """Process one message according to its kind. Return True if it contains packs of episodes
+        and was queued for decoding."""
         address, parts, *_ = message
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
             self._refuse(head if isinstance(head, str) else "no header")
         elif head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
-            return self._in_order(message, head)
+            return self._queue_if_next(message, head)
         elif head.kind == Kind.HELLO:
             self._register_sender(address, head)
         elif head.kind == Kind.SCHEMA:
@@ -415,7 +422,8 @@ class EpisodeReceiver(Endpoint):
         self._refused[reason] += 1
 
     def _register_sender(self, address: bytes, head: Head) -> None:
-        """Process a sender's HELLO: register the sender, acknowledge its taken messages, and send it the weights."""
+        """Process the HELLO message of a sender: register the sender, acknowledge the messages taken from
+        it, and send it the weights."""
         peer = self._peers.get(head.sender)
         if head.number > _MOST_SENT:
             self._refuse("no header")
@@ -437,14 +445,16 @@ class EpisodeReceiver(Endpoint):
         self._share_weights(peer)
 
     def _archive(self, sender: bytes | None) -> None:
-        """Acknowledge all messages of an idle sender, and forget all but the number of its next message."""
+        """Acknowledge all messages of an idle sender, and discard its state except for the
+        number of its next message."""
         if sender is not None:
             self._acknowledge(self._peers[sender])
             self._unacknowledged.pop(sender, None)
             self._peers.archive(sender)
 
     def _register_schema(self, address: bytes, head: Head, schema: bytes) -> None:
-        """Store how a sender's packs are structured, or the reason why such packs are rejected."""
+        """Process a SCHEMA message: store the dtypes, shapes and spaces of a sender's packs,
+        or the reason why such packs are rejected."""
         if head.schema in self._layouts:
             return
         if len(schema) > _MOST_SCHEMA_BYTES or id_of(schema) != head.schema:
@@ -460,21 +470,23 @@ class EpisodeReceiver(Endpoint):
             self._layouts.popitem(last=False)
 
     def _num_space_items(self) -> int:
-        """Return how many numbers the arrays of all spaces in the stored schemas have, to limit their memory."""
+        """Return the total number of numbers in the arrays (such as bounds) of all stored spaces,
+        by which their memory is limited."""
         return sum(
             layout.num_space_items for known in self._layouts.values() if not isinstance(known, str) for layout in known
         )
 
     def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
-        """Return a text with the first difference between received packs and the expected `like`, or "" if equal."""
+        """Return a text with the first difference between received packs and the expected packs
+        `like`, or "" if they match."""
         for layout in layouts if self._like else ():
             differences = [_difference(expected, layout.fields) for expected in self._like]
             if all(differences):
                 return differences[0]
         return ""
 
-    def _in_order(self, message: Incoming, head: Head) -> bool:
-        """Queue a message with packs if it is the next one of its sender, and return True if it was queued."""
+    def _queue_if_next(self, message: Incoming, head: Head) -> bool:
+        """Queue a message with packs if it is the next one in its sender's order, and return True if it was queued."""
         address, parts, nbytes, connection = message
         peer = self._peers.get(head.sender)
         if peer is not None and address != peer.address:
@@ -506,7 +518,8 @@ class EpisodeReceiver(Endpoint):
         return True
 
     def _decode_and_take(self, index: int, *, into_batch: bool = False) -> None:
-        """Decode the message at `index` of the queue, and hand it to the caller unless it must be rejected."""
+        """Decode the queued message at `index`, and return its packs to the user with the current call,
+        unless it must be rejected."""
         peer, head, parts, nbytes, _ = self._queue[index]
         layouts = self._layouts.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
         if isinstance(layouts, str):
@@ -540,7 +553,7 @@ class EpisodeReceiver(Endpoint):
     # --- taking and acknowledging --------------------------------------------------------------------------------
 
     def _take(self, index: int, result: Received | None = None, into_batch: bool = False) -> None:
-        """Remove a message from the queue, count it for its sender, and schedule its acknowledgement.
+        """Remove the message at `index` from the queue, count it, and schedule its acknowledgement to the sender.
 
         Args:
             result: the result for the caller, or None if the message was rejected.
@@ -570,19 +583,19 @@ class EpisodeReceiver(Endpoint):
             self._request_hello(peer.address, peer)
 
     def _journal_progress(self, sender: bytes, peer: Peer) -> None:
-        """Write to the journal how many messages of a sender were taken, and how many of these are finished."""
+        """Write the message counts of a sender to the journal file, if the receiver has one."""
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.num_in_use)
 
     def _schedule_acknowledgement(self, sender: bytes, peer: Peer) -> None:
-        """Add one message of `sender` to the messages that are to be acknowledged soon."""
+        """Note that one more message of `sender` must be acknowledged soon."""
         if not self._unacknowledged:
             self._unacknowledged_since = time.monotonic()
         peer.num_unacknowledged += 1
         self._unacknowledged[sender] = peer
 
     def _release_returned(self) -> None:
-        """Write to the journal that the messages returned by the calling thread's last call are finished."""
+        """Count the messages that this thread's previous call returned as finished, and write this to the journal."""
         senders = self._in_use.get(threading.get_ident())
         while senders:
             peer = self._peers[senders[-1]]
@@ -601,7 +614,7 @@ class EpisodeReceiver(Endpoint):
         self._unacknowledged.clear()
 
     def _request_hello(self, address: bytes, peer: Peer | None) -> None:
-        """Ask a sender (by a WHO message, once per address) to introduce itself and repeat unacknowledged messages."""
+        """Ask the sender at `address`, only once, to introduce itself and to send its unacknowledged messages again."""
         if peer is None:
             self._refuse("unknown sender")
             if address in self._requested:
@@ -616,7 +629,7 @@ class EpisodeReceiver(Endpoint):
         self._reply(address, Head(Kind.WHO, 1).packed())
 
     def _reply(self, address: bytes, *parts: Buffer) -> bool:
-        """Send a message to the sender at `address`. Return False if it is not connected.
+        """Send a message to the sender at `address`. Return False if that sender is not connected.
 
         The message is dropped if the sender reads nothing.
         """
@@ -633,7 +646,7 @@ class EpisodeReceiver(Endpoint):
     # --- weights -----------------------------------------------------------------------------------------------------
 
     def publish(self, weights: Any, version: int) -> None:
-        """Send weights to all senders, also to senders that connect later. Only the newest weights are sent.
+        """Send network weights to all senders, including those that connect later. Only the newest weights are sent.
 
         A sender that has not read its previous weights yet gets the newest after reading them, during `recv`.
 
@@ -674,7 +687,7 @@ class EpisodeReceiver(Endpoint):
 
     @property
     def stats(self) -> ReceiverStats:
-        """Message counts since the receiver was created, also available after `close`."""
+        """Statistics of the messages since the receiver was created. They remain available after `close`."""
         last, age = self._last, None
         if last is not None and last.lowest != UNKNOWN and self._published is not None:
             age = self._published[1] - last.lowest
@@ -721,12 +734,13 @@ class EpisodeReceiver(Endpoint):
 
 
 def _steps_of(result: Received) -> int:
-    """Return the number of steps in a pack, or the number of env steps in a list of multi-agent episodes."""
+    """Return the number of steps in a received result: a pack, or a list of multi-agent episodes (env steps)."""
     return result.num_steps if isinstance(result, EpisodePack) else sum(map(len, result))
 
 
 def _difference(expected: Fields, received: Fields) -> str:
-    """Describe the first difference between two array schemas, or return "" if they are equal."""
+    """Return a text with the first difference between two schemas, dicts of dtypes and shapes by
+    path, or "" if they are equal."""
     try:
         check_same(expected, received, "receiver")
     except TrackMismatch as error:

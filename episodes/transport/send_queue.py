@@ -12,7 +12,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
 from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
-from episodes.transport.facts_codec import bounds_of
+from episodes.transport.facts_codec import version_bounds
 from episodes.transport.wire import Schemas, arrays_of, schema_key
 
 _ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind in (Kind.ID, Kind.OPTIONAL_ID)])
@@ -20,7 +20,7 @@ _ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind i
 
 
 class SendQueue:
-    """Queue of small episodes or packs with equal dtypes and shapes, to be sent as one message.
+    """Queue of small episodes (or small packs) of equal dtypes and shapes that a sender will send as one message.
 
     An episode or pack is small if it has at most a quarter of the bytes that are sent together. Queued packs also have
     the same policy versions, and no custom data or info values of other types than numbers and strings.
@@ -47,16 +47,17 @@ class SendQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queued bytes have reached the limit, so that the queue must be sent before more is added."""
+        """Whether the queue has reached its size limit, so that it must be sent before more is added."""
         return bool(self._joined) or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
 
     @property
     def is_late(self) -> bool:
-        """Whether the oldest item has been queued for `max_delay` seconds or longer, so that it should be sent."""
+        """Whether the oldest queued item has waited for `max_delay` seconds or more, so that the
+        queue should be sent now."""
         return self._since != 0.0 and time.monotonic() - self._since >= self._max_delay
 
     def is_due(self, is_idle: bool) -> bool:
-        """Return True if the queue should be sent now, given whether all earlier messages are acknowledged (`is_idle`).
+        """Return True if the queue should be sent now. `is_idle` tells whether all earlier messages are acknowledged.
 
         If `is_idle` is True, queued packs are sent at once; queued episodes still wait for more.
         """
@@ -65,7 +66,8 @@ class SendQueue:
         return self.is_full or self.is_late
 
     def take(self, episodes: Any) -> bool:
-        """Add a small episode or pack to the queue. Return False if it is too large or does not match the queue."""
+        """Add a small episode or pack to the queue. Return False if it is too large or differs from the queued
+        ones in dtypes or shapes."""
         took = self._take_pack(episodes) if isinstance(episodes, EpisodePack) else self._take_episode(episodes)
         if took and self._since == 0.0:
             self._since = time.monotonic()
@@ -85,7 +87,7 @@ class SendQueue:
         nbytes = sum([array.nbytes for array in arrays]) + _infos_nbytes(pack.infos)
         if nbytes > self._join // 4 or not _is_plain(pack):
             return False
-        alike = schema_key(pack, arrays), bounds_of([pack])
+        alike = schema_key(pack, arrays), version_bounds([pack])
         if not self._packs:
             self._schemas.of([pack])  # raises if the pack cannot be encoded
         elif alike != self._alike:
@@ -96,7 +98,7 @@ class SendQueue:
         return True
 
     def together(self) -> list[EpisodePack]:
-        """Return the packs to send as the next message. Repeated calls return the same packs until `clear`."""
+        """Return the packs that form the next message. Until `clear` is called, the same packs are returned again."""
         if not self._joined:
             packs = self._packs
             if not packs:
@@ -107,7 +109,8 @@ class SendQueue:
         return self._joined
 
     def halve(self) -> bool:
-        """Move half of the next, too large message back to the queue. Return False if it has one episode."""
+        """Move half of the next message back to the queue, because the message is too large.
+        Return False if it is a single episode."""
         packs = self._joined if len(self._joined) > 1 else [half for pack in self._joined for half in _halves(pack)]
         half = len(packs) // 2
         if half:
@@ -115,18 +118,18 @@ class SendQueue:
         return half > 0
 
     def clear(self) -> None:
-        """Forget the packs of the message that was just sent."""
+        """Remove the packs of the message that was just sent from the queue."""
         self._joined, self._since = [], 0.0
 
 
 def _halves(pack: EpisodePack) -> list[EpisodePack]:
-    """Split a pack into two packs of about half its episodes. A pack of one episode is returned alone."""
+    """Split a pack into two packs with half of its episodes each. A pack of one episode is returned as the only one."""
     half = len(pack) // 2
     return [pack[:half], pack[half:]] if half else [pack]
 
 
 def _infos_nbytes(infos: Infos) -> int:
-    """Return the memory size in bytes of the info values that are stored as arrays."""
+    """Return the size in bytes of the info values that are stored as typed arrays."""
     if not isinstance(infos, ColumnInfos):
         return 0
     columns = [column for column in infos.columns.values() if isinstance(column, TypedColumn)]
@@ -134,7 +137,8 @@ def _infos_nbytes(infos: Infos) -> int:
 
 
 def _is_plain(pack: EpisodePack) -> bool:
-    """Return True if encoding a pack cannot fail: ids and infos are numbers or strings, without custom data."""
+    """Return True if a pack can certainly be encoded: its ids and infos are numbers or strings,
+    and it has no custom data."""
     facts, infos = pack.facts, pack.infos
     for column in _ids_of(facts):
         if column is not None and column.dtype.kind not in "Uiu":

@@ -1,4 +1,4 @@
-"""Convert everything that a sender accepts (episodes, lists of episodes, packs) to packs."""
+"""Conversion of all inputs that a sender accepts (episodes, lists of episodes, packs) to packs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Sendable = (
 
 
 def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return the episode, or a numpy copy of an episode that is still growing, which its owner may extend."""
+    """Return an episode as arrays. An episode that can still grow is copied, so that its owner can continue it."""
     if episode.is_numpy:
         return episode
     return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
 
 
 def packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
-    """Return whether `episodes` are sent as single-agent or multi-agent data, and the packs of each message.
+    """Convert the argument of `send` to packs. Return the message kind (single-agent or multi-agent) and a
+    list of packs per message.
 
     Raises:
         WrongType: `episodes` are not a pack, an episode or an iterable of episodes.

@@ -32,7 +32,7 @@ _ENCODED = {False: encoded, True: encoded_as_one}
 
 @dataclass(frozen=True, slots=True)
 class SenderStats:
-    """Counts of the messages that an `EpisodeSender` has sent, repeated and got acknowledged since it was created.
+    """Statistics of an `EpisodeSender`: counts of messages sent, sent again and acknowledged since it was created.
 
     Attributes:
         sent: messages; a message is one pack, or several small episodes or packs that are sent together.
@@ -54,7 +54,7 @@ class SenderStats:
 
 
 class _Outgoing(NamedTuple):
-    """Encoded message that is about to be sent, with the message's packs."""
+    """Message that is encoded but not sent yet, with the packs it was made from."""
 
     kind: Kind
     packs: list[EpisodePack]
@@ -64,7 +64,7 @@ class _Outgoing(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """Message that was sent but is not acknowledged yet. Its packs are kept, to send it again if needed.
+    """Message that was sent but not acknowledged yet. Its packs are kept, so that it can be sent again.
 
     It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
     costs as much as all other work for a small message.
@@ -78,7 +78,8 @@ class _Sent(NamedTuple):
 
 
 class EpisodeSender(Endpoint):
-    """Sender of packs and episodes to an `EpisodeReceiver`, in order. Unacknowledged messages are sent again.
+    """Sender of episodes and packs to an `EpisodeReceiver`. Messages arrive in order, and are sent again
+    until they are acknowledged.
 
     A pack is one message. Finished episodes that are sent one by one are copied into a queue, which is sent when it has
     `coalesce` bytes or its oldest episode is `max_delay` seconds old, because a message costs as much as a hundred
@@ -155,7 +156,8 @@ class EpisodeSender(Endpoint):
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def send(self, episodes: Sendable, timeout: float | None = 10.0) -> None:
-        """Send a pack, an episode or a list of episodes. Wait while too many earlier messages are unacknowledged.
+        """Send a pack, an episode or a list of episodes. If too many earlier messages are unacknowledged,
+        wait at most `timeout` seconds.
 
         Args:
             episodes: a growing episode is sent as it is now, and may grow on.
@@ -201,7 +203,7 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def flush(self, timeout: float | None = 10.0) -> None:
-        """Send all queued episodes, and wait until the receiver has acknowledged all messages of this sender.
+        """Send all queued episodes, and wait until the receiver has acknowledged every message.
 
         Args:
             timeout: seconds to wait; None waits without a limit.
@@ -225,7 +227,8 @@ class EpisodeSender(Endpoint):
                 self.pause()
 
     def latest_weights(self, timeout: float | None = 0.0) -> Weights | None:
-        """Return the weights that the receiver published last, or None if no new weights arrive in time.
+        """Return the newest network weights that the receiver has published, or None if no new ones arrive
+        within `timeout` seconds.
 
         Args:
             timeout: seconds to wait; 0 returns only what has arrived.
@@ -253,11 +256,12 @@ class EpisodeSender(Endpoint):
 
     @property
     def stats(self) -> SenderStats:
-        """Message counts since the sender was created, also available after `close`."""
+        """Statistics of the messages since the sender was created. They remain available after `close`."""
         return SenderStats(**self._counts)
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
-        """Queue a small episode or pack, and send the queue if it is time. Return False if it cannot be queued."""
+        """Add a small episode or pack to the queue, and send the queue if it is due.
+        Return False if the item cannot be queued."""
         queue = self._queue
         if awaits_connection and isinstance(episodes, EpisodePack):
             return False  # the first pack is not queued: it is sent at once
@@ -270,7 +274,8 @@ class EpisodeSender(Endpoint):
         return True
 
     def _send_queue(self) -> bool:
-        """Send all queued episodes. Return False if some stay queued because of too many unacknowledged messages."""
+        """Send all queued episodes. Return False if some must stay queued, because too many
+        messages are unacknowledged."""
         queue = self._queue
         while queue:
             if len(self._unacked) >= self._window:
@@ -298,7 +303,8 @@ class EpisodeSender(Endpoint):
         return _new(_Outgoing, (kind, packs, as_one, nbytes, message))
 
     def _commit(self, outgoing: _Outgoing, queue: SendQueue | None = None) -> bool:
-        """Send a message and remove it from `queue`. Return False while too many messages are unacknowledged."""
+        """Send an encoded message, and remove its packs from `queue`. Return False if too many
+        messages are unacknowledged."""
         kind, packs, as_one, nbytes, message = outgoing
         unacked = self._unacked
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
@@ -317,7 +323,7 @@ class EpisodeSender(Endpoint):
         return True
 
     def _post(self, number: int, sent: _Sent, message: Message) -> None:
-        """Pass a message to the socket. Without a connection nothing happens, and it is sent after connecting."""
+        """Pass a message to the socket if there is a connection. Otherwise it is sent after the next connection."""
         if not self._is_connected:
             return
         schema, schema_id, _, large, _, versions = message
@@ -333,7 +339,8 @@ class EpisodeSender(Endpoint):
                 self._never_put = number + 1
 
     def _send_schema(self, schema: bytes, schema_id: int) -> None:
-        """Send a description of dtypes, shapes and spaces, to which later messages on this connection refer by id."""
+        """Send the schema (dtypes, shapes, spaces) of packs once per connection.
+        Later messages refer to it by its id."""
         if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
             self._sent_schemas.add(schema_id)
 
@@ -348,7 +355,7 @@ class EpisodeSender(Endpoint):
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Connect a new socket to the receiver. Unacknowledged messages are sent again once it is connected."""
+        """Connect a new socket to the receiver. Once it is connected, unacknowledged messages are sent again."""
         self._sockets.close_socket()
         zmq = self.zmq
         socket = self.open(zmq.DEALER, self._most)
@@ -384,7 +391,8 @@ class EpisodeSender(Endpoint):
         return TransportTimeout(f"{unsent}, which does not answer; start a receiver there")
 
     def _poll_if_due(self) -> None:
-        """Process messages from the receiver, if the last time was long enough ago or there is no connection."""
+        """Process messages from the receiver, but only if the last time was long enough ago
+        or there is no connection."""
         now = time.monotonic()
         if not self._is_connected or now >= self._next_poll:
             self._next_poll = now + _POLL_S
@@ -438,7 +446,7 @@ class EpisodeSender(Endpoint):
         self._put([Head(Kind.GOT, 1, self._id, head.number).packed()])
 
     def _send_hello(self) -> None:
-        """Introduce the sender to the receiver by a HELLO message, and send unacknowledged messages again."""
+        """Introduce this sender to the receiver by a HELLO message, and send all unacknowledged messages again."""
         self._sent_schemas.clear()
         first, connection = next(iter(self._unacked), self._next), self._counts["connections"]
         if not self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()]):
@@ -455,7 +463,8 @@ class EpisodeSender(Endpoint):
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Send the queue, wait for acknowledgements, and close the sender in any case. May be called again.
+        """Send the queue, wait for acknowledgements at most `timeout` seconds, and close the sender.
+        It may be called again.
 
         Args:
             timeout: seconds to wait; 0 drops what is not acknowledged.

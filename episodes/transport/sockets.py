@@ -1,4 +1,4 @@
-"""ZeroMQ sockets that threads can share, and that work again after a call was interrupted (Ctrl-C)."""
+"""ZeroMQ sockets that several threads can share, and that stay usable after a call was interrupted (Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def zeromq() -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed messages (up to 64 MiB) for the next ones, which is faster.
+    """Make the C library (glibc) keep up to 64 MiB of freed memory for new messages, which is faster.
 
     Each message of many packs is one block of memory, which the socket frees when it was sent. glibc returns such
     blocks to the system and requests them again page by page, which takes longer than writing the message. It stops
@@ -58,7 +58,7 @@ def keep_freed_memory() -> None:
 
 
 class OpenSockets:
-    """ZeroMQ context, sockets and other resources of one sender or receiver, which are closed together.
+    """ZeroMQ sockets and other resources of one sender or receiver, which are closed together.
 
     It does not refer to the endpoint, so that they can be released after the endpoint was garbage-collected.
     """
@@ -73,7 +73,7 @@ class OpenSockets:
         self.is_released = False
 
     def close_socket(self) -> None:
-        """Close the socket and its monitor, but keep the ZeroMQ context."""
+        """Close the socket and its event monitor, but not the ZeroMQ context."""
         if self.socket is not None and not self.socket.closed:
             self.socket.disable_monitor()
             self.socket.close()
@@ -82,7 +82,7 @@ class OpenSockets:
             self.monitor = None
 
     def release(self) -> None:
-        """Close all sockets and other resources. If interrupted, a second call continues."""
+        """Close all sockets and other resources. If a call is interrupted, the next call continues."""
         self.close_socket()
         while self.closers:
             self.closers[-1]()
@@ -92,7 +92,8 @@ class OpenSockets:
 
 
 def _release_dropped(sockets: OpenSockets, name: str) -> None:
-    """Close the sockets of a sender or receiver that was garbage-collected without `close`, and issue a warning."""
+    """Close the sockets of a sender or receiver that was garbage-collected without `close`,
+    and issue a `ResourceWarning`."""
     if sockets.is_released or sockets.process != _own_process:
         return
     if sockets.socket is not None:
@@ -102,7 +103,7 @@ def _release_dropped(sockets: OpenSockets, name: str) -> None:
 
 
 class Endpoint:
-    """Base class of senders and receivers: a ZeroMQ socket that several threads may use, with locks.
+    """Base class of senders and receivers: a ZeroMQ socket with locks, so that several threads can use it.
 
     Each call works in `with self.lock(), self.busy(), self.section():`. The first two are locks of C, which no
     interrupt leaves taken. A call that is interrupted, for example by Ctrl-C, may leave a message half sent or half
@@ -126,7 +127,8 @@ class Endpoint:
     # --- locking ---------------------------------------------------------------------------------------------------
 
     def lock(self) -> threading.RLock:
-        """Return the lock that threads share. Raise an error for a nested call, or in a forked process.
+        """Return the lock that lets only one thread at a time use the socket. Raise an error if this thread is using it
+        already, or the process was forked.
 
         Raises:
             EpisodeStateError: this thread is in a section already, because a signal handler interrupted it; or this
@@ -141,26 +143,28 @@ class Endpoint:
         return self._lock
 
     def busy(self) -> threading.Lock:
-        """Return the lock that shows that a call is working, to detect nested calls. Take it while holding `lock()`."""
+        """Return the lock that is held while a call works, by which nested calls are detected.
+        Take it only while holding `lock()`."""
         self._owner = threading.get_ident()
         return self._busy
 
     def section(self) -> _Section:
-        """Return a context manager for the socket work of one call, which repairs what an interrupted call has left."""
+        """Return the context manager in which a call uses the socket. On entry it repairs what an
+        interrupted call has left."""
         return _Section(self)
 
     def mend(self) -> None:
-        """Repair the connection after an interrupted call, which may have sent or received only a part of a message."""
+        """Repair the connection after an interrupted call, which may have sent or received only part of a message."""
         raise NotImplementedError
 
     def closed_error(self) -> EpisodeStateError:
-        """Return the error to raise when the endpoint is used after `close`."""
+        """Return the `EpisodeStateError` for a call on a closed sender or receiver."""
         return EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
 
     # --- sockets ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
-        """Create and return a ZeroMQ socket of the given kind, and store it as `socket` in place of the old socket."""
+        """Create a ZeroMQ socket of type `kind`, store it as `self.socket`, and return it."""
         zmq = self.zmq
         socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0
@@ -171,7 +175,7 @@ class Endpoint:
         return socket
 
     def monitor(self, events: int) -> Any:
-        """Start monitoring the socket, and return a socket that receives its connection events."""
+        """Start to monitor the socket, and return a second socket from which its connection events can be read."""
         zmq, address = self.zmq, f"inproc://monitor-{next(_numbers)}"
         self.socket.monitor(address, events)
         monitor = self._sockets.monitor = self._sockets.context.socket(zmq.PAIR)
@@ -181,7 +185,7 @@ class Endpoint:
         return monitor
 
     def poll_at(self, *sockets: Any) -> None:
-        """Set the sockets on which `wait` waits for messages."""
+        """Set the sockets that `wait` polls for messages."""
         self._poller = self.zmq.Poller()
         for socket in sockets:
             self._poller.register(socket, _POLLIN)
@@ -191,7 +195,8 @@ class Endpoint:
         return bool(self.socket.getsockopt(_EVENTS) & _POLLIN)
 
     def wait(self, deadline: float) -> bool:
-        """Wait at most 0.1 s for a message or a connection event. Return True if one arrived before `deadline`."""
+        """Wait for a message or a connection event, at most until `deadline` or for 0.1 s.
+        Return True if there is one."""
         left = max(0.0, min(deadline - time.monotonic(), _SLICE_S))
         self.is_waiting = True
         events = self._poller.poll(left * 1000)
@@ -204,7 +209,8 @@ class Endpoint:
         time.sleep(_PAUSE_S)
 
     def put(self, address: bytes | None, frames: Sequence[Any]) -> None:
-        """Send the parts of a message, large parts without a copy. Raise `zmq.Again` if no peer can receive it now."""
+        """Send a multipart message to a peer, large parts without a copy. Raise `zmq.Again` if
+        no peer can receive it now."""
         send = self.socket.send
         if address is not None:
             send(address, _NOT_LAST)
@@ -213,7 +219,7 @@ class Endpoint:
         send(frames[-1], _NOBLOCK, len(frames[-1]) < _COPIED_OUT)
 
     def recv_frame(self, parts: list[Any]) -> Any:
-        """Receive the next part of a message, append it to `parts`, and return its ZeroMQ frame.
+        """Receive the next part of a message, append its data to `parts`, and return its ZeroMQ frame.
 
         Large parts are appended as views.
         """
@@ -222,7 +228,8 @@ class Endpoint:
         return frame
 
     def end_parts(self) -> None:
-        """Skip the rest of a message received in part, and complete a message sent in part."""
+        """Complete a message that an interrupted call has sent only in part, and skip the rest of one
+        that it has received in part."""
         while self.socket.getsockopt(self.zmq.RCVMORE):
             self.socket.recv(_NOBLOCK)
         with contextlib.suppress(self.zmq.ZMQError):
@@ -232,17 +239,18 @@ class Endpoint:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to close: resources are closed, or belong to the process that forked this one."""
+        """Whether nothing is left to close: all resources are closed, or this is a forked
+        process, which does not own them."""
         return self._sockets.is_released or self._sockets.process != _own_process
 
     def release(self) -> None:
-        """Close all sockets and other resources. If interrupted, a second call continues."""
+        """Close all sockets and other resources. If a call is interrupted, the next call continues."""
         self.is_closed = True
         self._sockets.release()
 
 
 class _Section:
-    """Context manager for the socket work of one call, which first repairs what an interrupted call has left.
+    """Context manager in which a call uses the socket. On entry it repairs what an interrupted call has left.
 
     Raises:
         EpisodeStateError: the endpoint is closed.
@@ -268,7 +276,7 @@ class _Section:
 
 
 def deadline_of(timeout: float | None) -> float:
-    """Return the time, in `time.monotonic()` seconds, at which a timeout in seconds ends. None never ends.
+    """Convert a timeout in seconds to a deadline in `time.monotonic()` seconds. For None the deadline is infinite.
 
     Raises:
         InvalidArgument: the timeout is not a number.

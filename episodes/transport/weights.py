@@ -1,4 +1,4 @@
-"""Encoding of network weights (nested arrays) as the message that a receiver sends to its senders, and decoding."""
+"""Encoding of network weights (nested arrays) as messages from a receiver to its senders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from episodes.transport.wire import DAMAGES, checked_field, item_size
 
 
 class Weights(NamedTuple):
-    """Network weights that a receiver published, with their policy version.
+    """Network weights that a receiver has published, with their policy version.
 
     Attributes:
         version: their policy version.
@@ -27,7 +27,8 @@ class Weights(NamedTuple):
 
 
 def encoded_weights(values: Any) -> list[Buffer]:
-    """Encode nested arrays or CPU tensors as message parts. Raise `WrongType` for arrays of Python objects."""
+    """Encode network weights, nested arrays or CPU tensors, as the parts of a message.
+    Raise `WrongType` for arrays of objects."""
     arrays = {path: np.asarray(value) for path, value in nested.flatten(values).items()}
     fields = [[path, TrackField.of(path, array[None], "none")] for path, array in arrays.items()]
     writer = PartsWriter()
@@ -38,7 +39,7 @@ def encoded_weights(values: Any) -> list[Buffer]:
 
 
 def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> Weights:
-    """Decode the network weights in a message, whose first part has `start` bytes before the weights.
+    """Decode network weights from the parts of a message. In the first part they begin at byte `start`.
 
     Raises:
         UnreadableData: the message is damaged.

@@ -1,4 +1,4 @@
-"""Encoding of packs of episodes as multipart ZeroMQ messages, and decoding. Nothing is pickled.
+"""Encoding and decoding of packs of episodes as multipart ZeroMQ messages, without pickle.
 
     schema    msgpack, sent once per connection: for each pack its tracks (path, dtype, item shape), how they are
               nested, and its spaces
@@ -54,11 +54,11 @@ from episodes.transport.facts_codec import (
     INTEGERS,
     MOST_ROWS,
     WRITERS,
-    bounds_of,
-    counts_of,
+    decode_lengths,
     integers_of,
-    no_counts,
     read_facts,
+    version_bounds,
+    zero_counts,
 )
 from episodes.transport.parts import ALL, Buffer, PartsReader, PartsWriter
 
@@ -74,7 +74,7 @@ _new: Any = tuple.__new__  # half the time of calling the NamedTuple
 
 
 class Message(NamedTuple):
-    """Packs encoded as a message: schema, and buffers with metadata and arrays."""
+    """Encoded packs of episodes, ready to be sent: schema, and buffers with metadata and arrays."""
 
     schema: bytes
     schema_id: int
@@ -84,7 +84,7 @@ class Message(NamedTuple):
     versions: tuple[int, int] | None  # the lowest and the highest policy version
 
     def parts(self, head: bytes = b"") -> list[Buffer]:
-        """Return the message as the list of parts to send. The bytes `head` are put before the first part."""
+        """Return the list of parts to send. The bytes `head`, the message's header, are put before the first part."""
         try:
             first = b"".join((head, *self.body))
         except TypeError:  # an array is not contiguous, or has times: checking each array takes longer than this error
@@ -93,7 +93,7 @@ class Message(NamedTuple):
 
 
 def id_of(schema: bytes) -> int:
-    """Return the id of an encoded schema, a 64-bit hash of its bytes."""
+    """Return a schema's id: a 64-bit hash of its encoded bytes."""
     return int.from_bytes(hashlib.blake2b(schema, digest_size=8).digest(), "little")
 
 
@@ -101,13 +101,13 @@ def id_of(schema: bytes) -> int:
 
 
 class Schemas:
-    """Cache of the encoded schemas (dtypes, shapes, nesting and spaces) of a sender's packs."""
+    """Cache of the encoded schemas (dtypes, shapes, nesting and spaces) of the packs that a sender has sent."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[bytes, int, Any]] = {}
 
     def of(self, packs: Sequence[EpisodePack], looks: Sequence[Any] | None = None) -> tuple[bytes, int]:
-        """Return the encoded schema of these packs and its id, from the cache if possible.
+        """Return (encoded schema, schema id) for a list of packs, from the cache if possible.
 
         Args:
             looks: `schema_key` of each pack, if it was computed already.
@@ -127,7 +127,8 @@ class Schemas:
 
 
 def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any:
-    """Return a key that is equal for packs with equal dtypes, shapes, nesting and spaces, to cache schemas.
+    """Return a hashable key that is equal for packs with equal dtypes, shapes, nesting and spaces.
+    It is the key of the schema cache.
 
     Args:
         arrays: the arrays of the pack's tracks, if they were listed already.
@@ -141,15 +142,16 @@ def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any
 
 
 def arrays_of(pack: EpisodePack) -> list[np.ndarray]:
-    """Return a list of all arrays of a pack except infos, in the order of the pack's schema."""
+    """Return all arrays of a pack, except its infos, as a list in the order of the pack's schema."""
     observations, _, actions, rewards, extra = pack.columns
     flat: list[Any] = [observations.data, actions.data, rewards.data]
     flat += [track.data for track in extra.values()] if extra else ()
     return flat if {*map(type, flat)} == {np.ndarray} else [*pack.tracks.values()]
 
 
-def arrays_sent(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
-    """Return the arrays to put into a message. Items of variable length become lengths, uint32 [n], and values.
+def arrays_to_send(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
+    """Return the arrays to put into a message. Each ragged array is replaced by two:
+    lengths of its items, uint32 [n], and values.
 
     Ragged extra outputs beside ragged actions have the same lengths, which are sent once.
     """
@@ -162,13 +164,14 @@ def arrays_sent(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
             sent.append(array)
             continue
         if field.bounds is None:
-            sent.append(_lengths_sent(array, path))
+            sent.append(_lengths_to_send(array, path))
         sent.append(np.ascontiguousarray(array.flat))
     return sent
 
 
-def _lengths_sent(items: Ragged, path: str) -> np.ndarray:
-    """Return the lengths of the items as the dtype of messages. Raise `WrongType` if an item is too long."""
+def _lengths_to_send(items: Ragged, path: str) -> np.ndarray:
+    """Return the lengths of ragged items as uint32, as messages contain them.
+    Raise `WrongType` if an item is too long."""
     lengths = items.lengths
     if lengths.max(initial=0) > np.iinfo(LENGTHS).max:
         raise WrongType(f"track {path!r} has an item of {lengths.max()} values; items have less than 2**32")
@@ -176,7 +179,8 @@ def _lengths_sent(items: Ragged, path: str) -> np.ndarray:
 
 
 def schema_of(packs: Sequence[EpisodePack]) -> bytes:
-    """Encode dtypes, shapes, nesting and spaces of packs as bytes. Raise `WrongType` if one cannot be encoded."""
+    """Encode the dtypes, shapes, nesting and spaces of packs as bytes. Raise `WrongType` if
+    a part cannot be encoded."""
     described = [
         [
             [[path, field.dtype, list(field.shape)] for path, field in fields_of(pack).items()],
@@ -198,12 +202,13 @@ def _packed_metadata(value: Any) -> bytes:
 
 
 def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
-    """Return the dtype and item shape of each array of a pack, by path."""
+    """Return the dtype and item shape of each array of a pack, as a dict by path."""
     return track_schema.fields_of(pack, "none")
 
 
-def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
-    """Return the array schemas that a receiver expects, given as one or several example packs, or None.
+def expected_fields(like: Any) -> list[dict[str, TrackField]]:
+    """Convert a receiver's argument `like` (an example pack, a list of them, or None) to the
+    array schemas that it accepts.
 
     Raises:
         WrongType: `like` is something else.
@@ -215,7 +220,7 @@ def fields_wanted(like: Any) -> list[dict[str, TrackField]]:
 
 
 def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
-    """Decode the schema of a message's packs to one layout per pack. Raise `UnreadableData` if it is invalid."""
+    """Decode a schema that was received, and return one `PackLayout` for each pack of its messages."""
     try:
         layouts = tuple(PackLayout(*fields) for fields in msgpack.unpackb(schema, strict_map_key=False))
         for layout in layouts:
@@ -228,7 +233,7 @@ def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
 
 
 class PackLayout:
-    """Decoded schema of a pack (dtypes, shapes, nesting, spaces), with which its messages are decoded.
+    """Decoded schema (dtypes, shapes, nesting, spaces) of one pack, by which packs are decoded from messages.
 
     Raises:
         UnreadableData: a field, the structure or a space is invalid.
@@ -255,7 +260,7 @@ class PackLayout:
         self._has_bounds = [has_ragged_actions and has_bounds(path, field) for path, field in self.fields.items()]
 
     def empty(self) -> EpisodePack:
-        """Return an empty pack (0 episodes) with the arrays of this schema."""
+        """Return a pack without episodes, whose arrays have the dtypes and shapes of this schema."""
         none = np.zeros(0, np.int64)
         facts = PackFacts(np.zeros(0, "U1"), none, none.astype(np.uint8))
         return EpisodePack.of(
@@ -263,7 +268,7 @@ class PackLayout:
         )
 
     def read(self, facts: Any, source: PartsReader) -> EpisodePack:
-        """Decode the next pack of a message from its metadata `facts` and the arrays of `source`.
+        """Decode one pack from a message, given its metadata `facts` and a reader of the message's arrays.
 
         Args:
             facts: metadata of the pack, as in the message.
@@ -272,8 +277,8 @@ class PackLayout:
         num, lengths, lookbacks, columns, infos, custom_data = facts
         if type(num) is not int or num < 0:
             raise UnreadableData(f"{num} episodes")
-        lengths, steps = counts_of(lengths, num)
-        lookbacks, before = (no_counts(num), 0) if lookbacks is None else counts_of(lookbacks, num)
+        lengths, steps = decode_lengths(lengths, num)
+        lookbacks, before = (zero_counts(num), 0) if lookbacks is None else decode_lengths(lookbacks, num)
         steps += before
         rows = steps + num
         arrays = self._read_ragged(source, steps, rows) if self._is_ragged else source.arrays(self._arrays, steps, rows)
@@ -285,7 +290,8 @@ class PackLayout:
         return EpisodePack.of(tracks, _new(PackFacts, (*metadata, *self._spaces, custom)), lengths, lookbacks)
 
     def _read_ragged(self, source: PartsReader, steps: int, rows: int) -> list[Any]:
-        """Read the next arrays of a message, some of which have items of different lengths."""
+        """Read the arrays of one pack from a message, if some of them are ragged, that is,
+        have items of different lengths."""
         arrays: list[Any] = []
         actions: Any = None
         for field, has_actions_bounds, (dtype, shape, size, observed) in zip(
@@ -308,21 +314,22 @@ class PackLayout:
         return arrays
 
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
-        """Return decoded arrays and infos as the columns of a pack (observations, infos, actions, ...)."""
+        """Arrange decoded arrays and infos as the columns of a pack: observations, infos, actions,
+        rewards and extra outputs."""
         tracks = (
-            ArrayTrack(_placed(arrays, self._observations), 0, OBSERVATIONS),
+            ArrayTrack(_arrays_at(arrays, self._observations), 0, OBSERVATIONS),
             InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
-            ArrayTrack(_placed(arrays, self._actions), 0, ACTIONS),
-            ArrayTrack(_placed(arrays, self._rewards), 0, REWARDS),
-            {key: ArrayTrack(_placed(arrays, index), 0, field) for key, index, field in self._extra}
+            ArrayTrack(_arrays_at(arrays, self._actions), 0, ACTIONS),
+            ArrayTrack(_arrays_at(arrays, self._rewards), 0, REWARDS),
+            {key: ArrayTrack(_arrays_at(arrays, index), 0, field) for key, index, field in self._extra}
             if self._extra
             else {},
         )
         return _new(Tracks, tracks)
 
 
-def _placed(arrays: list[np.ndarray], place: Any) -> Any:
-    """Return the item of the list `arrays` at index `place`; for nested indices, the items nested in the same way."""
+def _arrays_at(arrays: list[np.ndarray], place: Any) -> Any:
+    """Replace indices by the arrays at these indices of `arrays`. `place` is an index, or a nested value of indices."""
     return arrays[place] if type(place) is int else nested.map_leaves(arrays.__getitem__, place)
 
 
@@ -340,7 +347,8 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _num_items(space: Any) -> int:
-    """Return how many numbers the arrays of a space need, given its JSON description, to detect huge spaces."""
+    """Return how many numbers the arrays of a space (such as its bounds) contain, given the space as
+    JSON, to detect huge spaces."""
     if isinstance(space, dict):
         return math.prod(_shape(space.get("shape", (0,)))) + sum(map(_num_items, space.values()))
     return sum(map(_num_items, space)) if isinstance(space, list) else 0
@@ -358,7 +366,7 @@ def checked_field(dtype: Any, shape: Any) -> TrackField:
 
 
 def item_size(field: TrackField) -> int:
-    """Return the size in bytes of one array item of this dtype and shape."""
+    """Return the size in bytes of one item of an array, or of one value of a ragged item."""
     size = np.dtype(field.dtype).itemsize
     for length in field.value_shape:
         size *= length
@@ -369,30 +377,30 @@ def item_size(field: TrackField) -> int:
 
 
 def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Encode packs as one message. Raise `WrongType` if msgpack or JSON cannot represent a value."""
+    """Encode a list of packs as one message. Raise `WrongType` if msgpack or JSON cannot represent a value."""
     writer, facts, looks = PartsWriter(), [], []
     for pack in packs:
         arrays = arrays_of(pack)
         looks.append(schema_key(pack, arrays))
-        writer.put(*arrays_sent(pack, arrays))
-        facts.append(_put(pack.lengths, pack.lookbacks, pack.facts, pack.infos, writer))
-    versions = bounds_of(packs, facts[0][3] if len(facts) == 1 else ())
+        writer.put(*arrays_to_send(pack, arrays))
+        facts.append(_encode_pack_metadata(pack.lengths, pack.lookbacks, pack.facts, pack.infos, writer))
+    versions = version_bounds(packs, facts[0][3] if len(facts) == 1 else ())
     return Message(*schemas.of(packs, looks), writer.body(facts), writer.large, writer.nbytes, versions)
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Encode packs of equal schemas as a message that is decoded as a single, concatenated pack."""
+    """Concatenate packs of equal schemas while encoding them. The message is decoded as a single pack."""
     writer = PartsWriter(small=ALL)
-    for arrays in zip(*[arrays_sent(pack, arrays_of(pack)) for pack in packs], strict=True):
+    for arrays in zip(*[arrays_to_send(pack, arrays_of(pack)) for pack in packs], strict=True):
         writer.put_as_one(arrays)
     lengths, lookbacks = (np.concatenate([*map(attrgetter(name), packs)]) for name in ("lengths", "lookbacks"))
     infos = joined_infos([pack.infos for pack in packs])
-    facts = _put(lengths, lookbacks, PackFacts.concat([pack.facts for pack in packs]), infos, writer)
-    return Message(*schemas.of(packs[:1]), writer.body([facts]), writer.large, writer.nbytes, bounds_of(packs[:1]))
+    facts = _encode_pack_metadata(lengths, lookbacks, PackFacts.concat([pack.facts for pack in packs]), infos, writer)
+    return Message(*schemas.of(packs[:1]), writer.body([facts]), writer.large, writer.nbytes, version_bounds(packs[:1]))
 
 
 def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int = 0) -> list[EpisodePack]:
-    """Decode all packs of a message. Raise `UnreadableData` if it is damaged.
+    """Decode all packs of a received message. Raise `UnreadableData` if the message is damaged.
 
     Args:
         layouts: layouts of the message's schema.
@@ -411,11 +419,13 @@ def decoded(layouts: Sequence[PackLayout], parts: Sequence[Buffer], start: int =
     return packs
 
 
-def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, writer: PartsWriter) -> list[Any]:
-    """Write a pack's infos into the message, and return its encoded metadata."""
+def _encode_pack_metadata(
+    lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: Infos, writer: PartsWriter
+) -> list[Any]:
+    """Encode the metadata of one pack, write its infos with `writer`, and return the encoded metadata as a list."""
     described = None
     if type(infos) is not EmptyInfos:
-        described = _put_infos(infos.without_objects(), writer) if isinstance(infos, ColumnInfos) else None
+        described = _write_infos(infos.without_objects(), writer) if isinstance(infos, ColumnInfos) else None
     before = integers_of(lookbacks)
     metadata = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
     while metadata[-1] is None:
@@ -434,8 +444,8 @@ def _put(lengths: np.ndarray, lookbacks: np.ndarray, facts: PackFacts, infos: In
 # --- infos ------------------------------------------------------------------------------------------------------------
 
 
-def _put_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
-    """Write columns of info values into the message, and return a description of these columns as bytes."""
+def _write_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
+    """Write the columns of infos with `writer`, and return a description of these columns as bytes."""
     described = []
     for path, column in infos.columns.items():
         if isinstance(column, PackedColumn):
@@ -453,8 +463,9 @@ def _put_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _described(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...], int, bool, bool], ...]:
-    """Decode the description of info columns: path, dtype (None: msgpack), item shape and size, and two flags."""
+def _decode_description(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...], int, bool, bool], ...]:
+    """Decode the description of info columns. For each column return path, dtype (None:
+    msgpack), item shape and size, and two flags."""
     columns = []
     for path, dtype, shape, plain, masked in msgpack.unpackb(data):
         if not isinstance(path, str):
@@ -468,7 +479,7 @@ def _described(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...]
 
 def _read_infos(data: bytes, num_rows: int, source: PartsReader) -> Infos:
     columns: dict[str, Column] = {}
-    for path, dtype, shape, size, plain, masked in _described(data):
+    for path, dtype, shape, size, plain, masked in _decode_description(data):
         if dtype is None:
             columns[path] = _read_documents(num_rows, source)
             continue

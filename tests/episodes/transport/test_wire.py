@@ -19,7 +19,7 @@ from episodes.errors import UnreadableData, WrongType
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
 from episodes.testing import strategies
-from episodes.transport.facts_codec import READERS, counts_of
+from episodes.transport.facts_codec import READERS, decode_lengths
 from episodes.transport.messages import Head, Kind, read_head
 from episodes.transport.parts import SMALL, PartsWriter
 from episodes.transport.weights import decoded_weights, encoded_weights
@@ -125,7 +125,7 @@ def test_strided_arrays_and_times_arrive(encode: Callable[..., Message], steps: 
 def test_decode_impossible_lengths_raises(num: int, length: int, missing: int) -> None:
     metadata = np.full(num - missing, length, np.int64).tobytes()
     with pytest.raises((UnreadableData, TypeError)):  # which `decoded` makes one of
-        counts_of(metadata, num)
+        decode_lengths(metadata, num)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_decode_impossible_lengths_raises(num: int, length: int, missing: int) -
     ids=["one", "the first", "several", "some unknown", "none known"],
 )
 @pytest.mark.parametrize("num", [1, 2])
-def test_bounds_of_returns_lowest_and_highest_version(
+def test_version_bounds_returns_lowest_and_highest_version(
     num: int, versions: list[int], bounds: tuple[int, int] | None
 ) -> None:
     pack = pack_of(3, 2, policy_versions=np.array(versions))
