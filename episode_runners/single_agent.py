@@ -112,6 +112,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
         self._interrupted: list[EpisodePack] = []  # steps of calls that failed or were interrupted
         self.stats = CollectStats()
+        self._last_rows = np.zeros(0, np.intp)
         self._make_pipelines(env_to_module, module_to_env, check_pipeline)
         self._recorder = VectorRecorder(
             self.num_envs,
@@ -201,6 +202,15 @@ class SingleAgentEnvRunner(EnvRunner):
         if self.policy is None:
             raise InvalidArgument("this runner has no policy, so it has no actor")
         return Actor.of_parts(self.policy, self.env_to_module, self.module_to_env)
+
+    @property
+    def ending_order(self) -> np.ndarray:
+        """Indices of the chunks of the last `sample` in the order of their last steps, int [n].
+
+        Chunks with the same last vector step are in the order of the environments. Chunks of an interrupted call are
+        not included.
+        """
+        return np.argsort(self._last_rows, kind="stable")
 
     @property
     def num_steps(self) -> int:
@@ -630,11 +640,11 @@ class SingleAgentEnvRunner(EnvRunner):
         """Return the pack with its returns counted; if `num_episodes` is given, only each environment's whole
         episodes.
         """
-        envs = self._recorder.taken_envs
+        envs, self._last_rows = self._recorder.taken_envs, self._recorder.taken_rows
         if num_episodes is not None:
             ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
             whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
-            pack, envs = pack.select(whole), envs[whole]
+            pack, envs, self._last_rows = pack.select(whole), envs[whole], self._last_rows[whole]
         self._running.add_pack(pack, envs)
         return self.module_to_env.with_log_probs(self.policy, pack)
 

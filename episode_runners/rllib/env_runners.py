@@ -125,6 +125,10 @@ class EpisodesRunner(RLlibEnvRunner):
     def _count_steps(self, episodes: list[Any], num_episodes: int) -> None:
         raise NotImplementedError
 
+    def _in_ending_order(self, sampled: list[Any]) -> list[Any]:
+        """Return the chunks of the last call in the order in which they ended, which smoothed metrics depend on."""
+        return sampled
+
     def _sample(
         self,
         *,
@@ -153,9 +157,11 @@ class EpisodesRunner(RLlibEnvRunner):
                     recovered = list(runner.take())
                     interrupted += recovered
                     num_timesteps = max(num_timesteps - sum(map(len, recovered)), 1)
+        sampled = list(sampled)
         episodes = [*interrupted, *sampled]
         num_steps = sum(map(len, episodes))
-        num_ended = self._counts.add(episodes, (perf_counter() - began) * self.num_envs / max(num_steps, 1))
+        in_order = [*interrupted, *self._in_ending_order(sampled)]
+        num_ended = self._counts.add(in_order, (perf_counter() - began) * self.num_envs / max(num_steps, 1))
         self._count_steps(episodes, num_ended)
         return episodes
 
@@ -216,6 +222,9 @@ class EpisodesEnvRunner(EpisodesRunner, RLlibSingleAgentEnvRunner):
             len_lookback_buffer=self.config.episode_lookback_horizon or 0,
             check_pipeline=False,
         )
+
+    def _in_ending_order(self, sampled: list[Any]) -> list[Any]:
+        return [sampled[i] for i in self._runner.ending_order.tolist()]
 
     def _num_steps_of_all(self) -> int:
         return self.num_env_steps_sampled_lifetime

@@ -58,6 +58,7 @@ class VectorRecorder:
     Attributes:
         episodes: the ongoing episodes.
         taken_envs: environment of each chunk of the last take, int [n].
+        taken_rows: vector step since the take before, from 1, with the last step of each of these chunks, int [n].
         stand_ins: items [...] by key, for lookback steps without that extra model output, in place of zeros. A policy's
             initial state as "state_out" makes a learner start after random steps as the policy did.
         acting_pipeline: rewriters and views with which the policy acts, as JSON text, or None. Chunks store it.
@@ -83,7 +84,7 @@ class VectorRecorder:
         self.len_lookback_buffer = len_lookback_buffer
         self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
         self.episodes = OngoingEpisodes(self, self._all_ongoing)
-        self.taken_envs = _NONE
+        self.taken_envs = self.taken_rows = _NONE
         self._rows = RecordedRows(num_envs, observation_space, action_space)
         self.stand_ins = self._rows.stand_ins
         self._history = len_lookback_buffer  # number of rows before the base row that a take keeps
@@ -367,8 +368,9 @@ class VectorRecorder:
             raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
         chunks = self._find_chunks(slice(None))
         pack = self._pack(chunks)
+        last_rows = chunks.last_rows - self._base
         carry_over = self._prepare_carry_over(chunks, pack) if self._rows.num_rows - 1 > self._base else None
-        self.taken_envs = chunks.envs
+        self.taken_envs, self.taken_rows = chunks.envs, last_rows
         self._carry_over = carry_over
         return pack
 

@@ -228,7 +228,8 @@ def test_metrics_equal_rllibs_on_the_same_run() -> None:
     results = []
     for make in (lambda: ppo(Scripted, num_envs=3), lambda: install(ppo(Scripted, num_envs=3))):
         Scripted.num_copies = 0
-        algorithm = make().callbacks(Recorded).build_algo()
+        config = make().callbacks(Recorded).reporting(metrics_num_episodes_for_smoothing=10)  # of 40 per iteration
+        algorithm = config.build_algo()
         results.append([numbers_of(algorithm.train()["env_runners"]) for _ in range(3)])
     for rllib_value, ours in zip(*results, strict=True):
         lengths = [name for name in rllib_value if name.startswith("/episode_len")]

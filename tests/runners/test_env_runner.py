@@ -257,7 +257,7 @@ def test_equal_seeds_give_equal_samples(num_envs):
     assert not set(first.ids) & set(other_sample.ids)
 
 
-def test_hooks_see_each_step_and_ended_episodes():
+def test_hooks_see_each_step_and_episodes_in_their_ending_order():
     class Watch(Hook):
         def __init__(self) -> None:
             self.steps, self.ends = 0, []
@@ -272,11 +272,14 @@ def test_hooks_see_each_step_and_ended_episodes():
     for mode in MODES:
         watch = Watch()
         runner = SingleAgentEnvRunner(counters(3, 4, mode=mode), Halves(), hooks=[watch])
-        pack = runner.sample(num_timesteps=40)
-        assert watch.steps >= 20
-        expected = {(e.id_, len(e), True, float(len(e))) for e in pack if e.is_done}
-        assert set(watch.ends) == expected
-        assert len(watch.ends) == len(expected)
+        for counts in ({"num_timesteps": 41}, {"num_timesteps": 40}, {"num_episodes": 12}):
+            watch.steps, watch.ends = 0, []
+            pack = runner.sample(**counts)
+            assert watch.steps >= 20
+            ended = [episode for episode in map(list(pack).__getitem__, runner.ending_order) if episode.is_done]
+            returned = [end for end in watch.ends if end[0] in pack.ids]
+            assert len(returned) == counts.get("num_episodes", len(watch.ends))
+            assert returned == [(episode.id_, len(episode), True, float(episode.t)) for episode in ended]
 
 
 class Diary(Hook):
